@@ -4,20 +4,21 @@
 #                       pip's own settings (pip.conf, PIP_* variables) are honoured, so a CPU build can be chosen there.
 PYTHON ?= python3
 TORCH ?= torch==2.13.0
-# Newer torchvision wheels do not import beside a CPU torch; of this one the model definitions work (Python 3.11).
+# Newer torchvision wheels cannot be imported with a CPU build of torch. The model definitions of this one work (Python 3.11).
 TORCHVISION ?= torchvision==0.15.2
-# Inputs of `make fuzz`.
+# Number of inputs for `make fuzz`.
 INPUTS ?= 100000
-# Its processes; all cores by default.
+# Number of processes of `make fuzz`; default: all cores.
 JOBS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 ORACLES := $(VENV)/oracles
 KEPT := $(VENV)/constraints.txt
-# What is never imported need not be compiled, and of torch and its kin that is most.
+# Skip compiling at install: most installed modules, above all torch's, are never imported.
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 
-# Tests start hundreds of processes: without compiled files, as images of containers mostly ask for, each would compile all it imports.
+# The tests start hundreds of processes. Container images often set PYTHONDONTWRITEBYTECODE; then each process would recompile its
+# imports.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: run test nightly due golden compared check style types imports spelling oracles readme docs validated fuzz mutants bench clean
@@ -26,8 +27,8 @@ unexport PYTHONDONTWRITEBYTECODE
 run: $(VENV)/.run
 	$(BIN)/python -m sim run hardware/p3.16xlarge.yaml workloads/vgg16.yaml
 
-# One process takes all tests of a file, which share what its fixtures and caches make. Groups of pytest-xdist 3.8 would not do it: with
-# pytest 9.2 they are not there.
+# All tests of one file run in the same process, so that they share fixtures and caches. The groups of pytest-xdist 3.8 cannot do this:
+# they do not work with pytest 9.2.
 PYTEST = $(BIN)/python -m pytest --benchmark-disable --numprocesses auto --dist loadfile --no-loadscope-reorder
 
 test: check
@@ -37,20 +38,21 @@ test: check
 nightly: $(VENV)/.dev
 	$(BIN)/python -m tests.nightly --all --budget inf
 
-# Those of them that have not passed on the content they cover now, for 40 minutes at most; says what ran and what did not. Both write
-# tests/nightly_passed.txt, which is committed.
+# Runs, for at most 40 minutes, the nightly tests that have not passed since the code or data they cover changed, and prints which ran and
+# which did not. Both targets write tests/nightly_passed.txt, which is committed.
 due: $(VENV)/.dev
 	$(BIN)/python -m tests.nightly
 
-# Runs the golden documents' scenarios again and writes their figures to tests/golden/documents/: for changes that mean to move figures.
+# Runs the golden documents' scenarios again and writes their figures to tests/golden/documents/. Use it after changes that are meant to
+# change figures.
 golden: $(VENV)/.dev
 	$(BIN)/python -m tests.golden.documents
 
-# Compares every catalogue model with torch and writes to tests/extract/compared.json what was compared.
+# Compares every catalogue model with torch and records in tests/extract/compared.json what was compared.
 compared: $(VENV)/.dev
 	$(BIN)/python -m tests.extract.compared
 
-# Types take as long as the others together, on one core: side by side with them.
+# The type check takes as long as the others together on one core, so they run in parallel.
 check: $(VENV)/.dev
 	@$(MAKE) --no-print-directory --jobs 2 types style imports spelling
 
@@ -67,38 +69,39 @@ imports: $(VENV)/.dev
 spelling: $(VENV)/.dev
 	$(BIN)/codespell
 
-# Installs the programs that some tests compare with and that `make test` does without, and runs those tests; `make test` finds
-# them from then on. HolisticTraceAnalysis 0.5 fails with pandas 3, so it has an interpreter of its own; of what it asks for it needs
-# these (not jupyterlab). SimGrid comes from the system: apt install python3-simgrid.
+# Installs the programs that some tests compare with and that `make test` does not need, and runs those tests; `make test` finds them from
+# then on. HolisticTraceAnalysis 0.5 fails with pandas 3, so it gets its own virtual environment, without dependencies that are not needed
+# here (jupyterlab). SimGrid comes from the system: apt install python3-simgrid.
 oracles: $(VENV)/.oracles
 	$(BIN)/python -m pytest -rs --benchmark-disable tests/oracle tests/report/trace/test_run_trace.py tests/report/trace/test_layout_trace.py \
 	  tests/report/test_figures.py tests/spec/test_json_schema.py $(if $(TORCH),tests/extract/test_sources.py tests/extract/test_unusual.py)
 
-# Runs the commands that README.md and docs/ show again and writes their output there.
+# Reruns the commands shown in README.md and docs/ and updates their output there.
 readme: $(VENV)/.dev
 	$(BIN)/python -m tests.shown
 
-# Writes the pages of docs/reference from the program and builds the documentation as a site in build/site.
+# Generates the pages of docs/reference from the program and builds the documentation site in build/site.
 docs: $(VENV)/.dev
 	$(INSTALL) --editable '.[docs]'
 	$(BIN)/python -m tests.reference
 	$(BIN)/python -m mkdocs build --strict --site-dir build/site
 
-# Predicts the committed measurements again and writes how far off that was into docs/trust/validation.md and transformers.md, and into
-# hardware/validated.json and validated_llm.json. Half an hour on two cores.
+# Predicts the committed measurements again and writes the errors to docs/trust/validation.md and transformers.md, hardware/validated.json
+# and validated_llm.json. Takes half an hour on two cores.
 validated: $(VENV)/.dev
 	$(BIN)/python -m calibration.validate.published
 	$(BIN)/python -m calibration.llm --published
 
-# Reads INPUTS mutated files of every kind and command lines, and fails where one ends in anything but a result or a sentence.
+# Reads INPUTS mutated files of every kind and command lines, and fails where one ends in anything but a result or an error message.
 fuzz: $(VENV)/.dev
 	$(BIN)/python -m tests.fuzz --inputs $(INPUTS)$(if $(JOBS), --jobs $(JOBS))
 
-# Makes small mistakes in the modules that price, share, blame and schedule, and fails where the tests miss one that they did not before.
+# Mutation tests of the modules for prices, sharing, attribution and schedules: fails if a mutant survives that
+# tests/mutants/baseline.json does not list.
 mutants: $(VENV)/.dev
 	$(BIN)/python -m tests.mutants
 
-# Prints how fast the program is on this machine and writes the medians into docs/trust/speed.md.
+# Prints how fast the program is on this machine and writes the medians to docs/trust/speed.md.
 bench: $(VENV)/.dev
 	$(BIN)/python -m tests.bench.table
 
@@ -114,7 +117,7 @@ $(VENV)/.run: pyproject.toml | $(BIN)/python
 	$(INSTALL) --editable .
 	@touch $@
 
-# timm asks for the torch that torchvision was built with: left to itself pip would put that in the place of ours.
+# timm requires the torch that torchvision was built with; if pip resolved it, it would replace our torch.
 $(VENV)/.oracles: $(VENV)/.dev $(ORACLES)/.installed
 	$(BIN)/python -m pip freeze --exclude-editable > $(KEPT)
 	$(INSTALL) jsonschema pyarrow

@@ -1,7 +1,7 @@
-"""Which number does a cell with a unit, a remark or a deviation hold? That of `read_cell`, with words on how it was read.
+"""Which number is in a table cell with a unit, a remark or a deviation? `read_cell` returns it, and how it was read.
 
-Only what has one meaning is read: ``4k`` tokens of a sequence are 4,096, ``2900 ms`` are 2.9 s, ``61 GB`` are 56.8 GiB, and tokens of a
-global batch are sequences if they are a whole number of them. The rest stays text.
+Only cells with one meaning are read: ``4k`` tokens of a sequence are 4,096, ``2900 ms`` are 2.9 s, ``61 GB`` are 56.8 GiB, and tokens of
+a global batch are sequences if they are a whole number of them. Others stay text.
 """
 
 from __future__ import annotations

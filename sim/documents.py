@@ -85,7 +85,7 @@ def weeks_document(
 
 @dataclass(frozen=True)
 class Documents:
-    """Makes documents with more in them than `document`: figures under a *power_cap*, and weeks with failures.
+    """Makes documents with more content than `document`: figures under a *power_cap*, and weeks with failures.
 
     The key ``weeks`` holds the outcome of the job of *plan* with failures, for each of the *markets* that has a price. Spot machines last
     *mean_lifetime* on average, or as long as measured; if neither is available, they have no weeks.

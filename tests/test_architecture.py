@@ -47,7 +47,7 @@ def tree(path: Path) -> ast.Module:
 
 @cache
 def nodes(path: Path) -> Mapping[type[ast.AST], list[Any]]:
-    """Nodes of the tree by kind, of the kinds that are asked for: walking a tree takes longer than parsing it."""
+    """Nodes of the tree by kind, for the kinds that tests use: walking a tree takes longer than parsing it."""
     by_kind: dict[type[ast.AST], list[Any]] = {kind: [] for kind in (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.ImportFrom)}
     for node in ast.walk(tree(path)):
         if type(node) in by_kind:

@@ -290,7 +290,8 @@ def with_slow_memory(node):
 
 @examples(10, 25, jobs=beside_each_other(), fold=st.booleans(), exact=st.booleans())
 def test_stalls_of_jobs_side_by_side_sum_to_their_steps(jobs, fold, exact):
-    """Conservation: of each job, however short the first one's epoch is beside a step of the other, or how far they drift apart."""
+    """Conservation: for each job, however short the first one's epoch is compared with a step of the other, or how far they drift
+    apart."""
     nodes = (toy_node(2, disk=volume(bandwidth=1e8)), toy_node(2, nic=5e8, disk=volume(bandwidth=1e7)), toy_node(2, disk=volume()))
     for job in simulate(cluster(*map(with_slow_memory, nodes)), jobs, fold=fold, exact=exact).jobs:
         for epoch in (job.first, job.warm):

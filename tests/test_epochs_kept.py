@@ -96,7 +96,7 @@ def test_what_changes_nothing_is_not_simulated_again(monkeypatch: pytest.MonkeyP
 
 
 def test_a_run_without_its_log_says_the_same_and_is_not_taken_for_one_with_it() -> None:
-    """A study of figures keeps thousands of runs: their waits and work are most of what they take of memory."""
+    """A study of figures keeps thousands of runs, and their waits and work take most of the memory."""
     machine, task = load_hardware("p3.16xlarge").spec, load_workload("vgg16").spec
     arguments = (machine, [Job(task, place(machine))])
     with caching("with and without"):

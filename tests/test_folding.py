@@ -53,7 +53,7 @@ class Cluster(NamedTuple):
 
     @property
     def kinds(self) -> int:
-        """Different (kind of node, GPUs used): what must be told apart between nodes."""
+        """Number of different (kind of node, GPUs used), which must be distinguished."""
         flaws = [flaw for flaw, count in self.groups for _ in range(count)]
         return len(set(zip(flaws, self.gpus, strict=True)))
 
@@ -163,7 +163,7 @@ FABRICS: list[dict[str, Any]] = [
 
 @st.composite
 def crowds(draw: st.DrawFn, fabrics: list[dict[str, Any]] = FABRICS) -> Crowd:
-    """Two or three jobs that have nodes alike, nodes of their own, or what chance gives them."""
+    """Two or three jobs on equal nodes, on separate nodes, or on random ones."""
     flaws = draw(st.lists(st.sampled_from(FLAWS), max_size=2, unique=True))
     groups = draw(st.permutations([("", draw(st.integers(1, 3))), *((flaw, draw(st.integers(1, 2))) for flaw in flaws)]))
     nodes, jobs = sum(count for _, count in groups), draw(st.integers(2, 3))

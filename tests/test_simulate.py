@@ -306,7 +306,7 @@ def test_two_jobs_share_what_they_share():
 
 
 def test_jobs_that_share_nothing_do_not_meet():
-    """A job beside another on GPUs, and with data, of its own runs as if it were alone."""
+    """A job that shares neither GPUs nor data with another runs as if it were alone."""
     slow, quick = toy_workload([layer(0.7, 1.1)], samples=40), toy_workload([layer(0.1, 0.2)], samples=40)
     together = two_jobs(slow, quick)
     assert [job.warm.step_time for job in together] == pytest.approx([1.8, 0.3])
@@ -332,7 +332,7 @@ def test_a_job_that_starts_later_slows_the_rest_of_the_epoch():
 
 
 def test_a_job_that_starts_too_late_starts_with_the_next_epoch():
-    """It is told beside the first job all the same."""
+    """It is reported next to the first job all the same."""
     workload = toy_workload([layer(0.0, 0.0)], prepared=2.5e9, samples=20)
     one, other = two_jobs(workload, workload, start=1e6)
     assert one.first.time == pytest.approx(20 * 0.25)
@@ -378,7 +378,7 @@ def test_throughput_counts_all_ranks():
 
 
 def test_fold_is_given_up_for_transfers():
-    """The transfer executor plays every rank by itself, whatever is asked for."""
+    """The transfer executor simulates every rank individually, whatever is requested."""
     hardware = machine(4)
     assert len(simulate(hardware, [Job(toy_workload(), place(hardware))], executor="transfer").log.ranks) == 4
     assert len(simulate(hardware, [Job(toy_workload(), place(hardware))]).log.ranks) == 1

@@ -1,7 +1,7 @@
-"""How long does a step of a decoder take that Megatron-Core trains? Its GPT model with Transformer Engine on one GPU.
+"""How long does a training step of a decoder take under Megatron-Core? Its GPT model with Transformer Engine on one GPU.
 
 A step is Megatron's: forward and backward of some micro-batches without a pipeline, gradients added up in 32 bits, clipping, and the
-distributed optimizer over one rank. The router assigns tokens to experts at random, so that all experts get about as many. Limits: random
+distributed optimizer over one rank. The router assigns tokens to experts at random, so all get about the same number. Limits: random
 tokens; no data loader; no communication; it needs Megatron-Core 0.16 and Transformer Engine 2.12, which are not among the project's
 requirements.
 """
@@ -60,7 +60,7 @@ def _part(name: str) -> Any:
 
 
 def _start_ranks() -> None:
-    """Start a group of one rank. Before Megatron is imported, give the vocabulary's layer the kernel that NVIDIA's Apex would bring."""
+    """Start a group of one rank. Before Megatron is imported, replace the kernel of NVIDIA's Apex that the vocabulary layer needs."""
     import torch
 
     sys.modules.setdefault("fused_weight_gradient_mlp_cuda", _AddingProducts())
@@ -71,7 +71,7 @@ def _start_ranks() -> None:
 
 
 class _AddingProducts(ModuleType):
-    """Apex's module that adds a weight's gradient to the sum of micro-batches: here a product and a sum, each one kernel."""
+    """Replaces Apex's module that adds a weight's gradient to the sum over micro-batches: here a product and a sum, one kernel each."""
 
     def __init__(self) -> None:
         super().__init__("fused_weight_gradient_mlp_cuda")

@@ -1,4 +1,4 @@
-"""How accurate is GPU power predicted from the simulated mix of kernels and idle gaps? Scored on an H100, to which no draw was fitted."""
+"""How accurate is GPU power predicted from the simulated mix of kernels and idle gaps? Scored on an H100, which was not used in the fit."""
 
 from __future__ import annotations
 

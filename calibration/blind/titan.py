@@ -1,4 +1,4 @@
-"""How long does a step of a decoder take that torchtitan builds, compiles and shards? torchtitan's own model, blocks and loss on one rank.
+"""How long does a training step of a decoder take under torchtitan? With its own model, blocks and loss on one rank.
 
 A step is torchtitan's: forward and backward in bfloat16 under FSDP2 (over one rank, so gathers are casts and copies), the loss over 32-bit
 logits, gradient clipping, and fused AdamW. Limits: random tokens; no data loader; it needs torchtitan 0.2 and torchao, which are not among

@@ -2,8 +2,8 @@
 
 The fit is a ridge regression in logarithms: each row's ``log(predicted / measured)`` is in units of the noise, each factor's logarithm in
 units of its plausible spread. So a factor without rows keeps the value from DeepBench's kernels, and an architecture without rows takes the
-mean of all. Rows of one batch sweep share their weight. Left out in turn are a chip, a model, a stack, or an architecture with all newer
-ones; the baseline is a constant fraction of peak, fitted to the same remaining rows.
+mean of all. Rows of one batch sweep share their weight. Each chip, model, stack, and architecture with all newer ones is left out in
+turn. The baseline is a constant fraction of peak, fitted to the same remaining rows.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def _weights(rows: Sequence[FactorRow]) -> Vector:
 
 
 def constant_fraction(rows: Sequence[FactorRow]) -> Callable[[FactorRow], float]:
-    """Return the baseline: FLOP over a fraction of peak, which is the median over those of *rows* that use the same kind of units."""
+    """Return the baseline: FLOP over a fraction of peak; the fraction is the median of those *rows* that use the same kind of units."""
     fractions = {
         kind: float(np.median([row.flop / row.peak / row.measured for row in rows if bool(row.on_tensor_cores.any()) is kind] or [0.5]))
         for kind in (False, True)

@@ -1,10 +1,10 @@
-"""Which fitted constants predict rows that they were not fitted to? Those are kept; a constant that does not stays at its prior.
+"""Which fitted constants predict rows that they were not fitted to? Those are kept; the others stay at their priors.
 
 Each calibrating row is left out in turn and predicted with the most probable constants of the others. One linearization around the fit of
 all rows serves all turns (the leave-one-out formula of ridge regression is exact there: Allen, Technometrics 16, 1974). Constants that do
 not improve on their priors by a margin are dropped, the least useful first. A row counts in proportion to its ranks, because predictions
-are mostly for more ranks. A constant that only one row determines, such as the slowdown of its own job, says nothing fit that row when
-it is left out: it only widens the row's scatter.
+are mostly for more ranks. A constant that only one row determines, such as the slowdown of its own job, cannot be fitted when that row is
+left out: it only widens the row's scatter.
 """
 
 from __future__ import annotations
@@ -86,9 +86,8 @@ def select_constants(fit: LinearizedFit, blocks: Sequence[Sequence[int]]) -> lis
     """Return the constants (indices) to fit. Each of *blocks* has those that act at one place; a constant in no block is always kept.
 
     A block, or all blocks together, is dropped unless it predicts left-out rows better by `LEAST_LOG_ODDS` than with its constants at their
-    priors. A single constant is dropped only if predictions are worse with it by `LEAST_LOG_ODDS`: constants of one place explain the same
-    rows, and which of them carries a loss decides how the loss grows with scale. So the result never predicts left-out rows worse than the
-    priors do.
+    priors. A single constant is dropped only if predictions are worse with it by `LEAST_LOG_ODDS`, because constants of one place explain
+    the same rows, but losses grow differently with scale. So the result never predicts left-out rows worse than the priors do.
     """
     kept = list(range(len(fit.values)))
     here = fit.misfit(fit.left_out_errors(kept))

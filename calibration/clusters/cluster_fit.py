@@ -2,10 +2,10 @@
 
 It is a least-squares fit of log step times. Residuals are in units of their noise (`calibration.clusters.scatter`); the priors of
 `calibration.clusters.network_parameters` are further residuals. A smooth Huber loss limits the weight of outliers. All workloads weigh the
-same, because the rows of one workload share the errors of its description. A job with unmeasured compute has its own factor on layer times,
-fitted along; so has, with a narrow prior, a job measured on one GPU only. A constant that predicts left-out rows no better than its prior
-stays at the prior (`calibration.clusters.acceptance`). The covariance is that of the linearized problem (Bishop, Pattern Recognition and
-Machine Learning, 2006, section 4.4). A prediction's interval is ``exp(+-1.96 WIDENING sqrt(J C J' + noise^2 + (e x exposed)^2 +
+same, because the rows of one workload share the errors of its description. A job with unmeasured compute gets its own factor on layer
+times in the same fit; a job measured on one GPU only gets one with a narrow prior. A constant that predicts left-out rows no better than
+its prior stays there (`calibration.clusters.acceptance`). The covariance is that of the linearized problem (Bishop, Pattern Recognition
+and Machine Learning, 2006, section 4.4). A prediction's interval is ``exp(+-1.96 WIDENING sqrt(J C J' + noise^2 + (e x exposed)^2 +
 (s x straggler)^2))`` around it. *exposed* is the share of the step that waits for the exchange, *straggler* the share that waits for the
 slowest rank, and e and s are `EXCHANGE_DEVIATION` and `STRAGGLER_DEVIATION`: errors of the model grow with these shares.
 """
@@ -121,7 +121,7 @@ class ClusterModel:
     path: str = AS_DESCRIBED
     """The path that traffic takes inside a node."""
     jobs: tuple[Any, ...] = field(default=())
-    """Jobs whose compute, or whose slowdown on several GPUs, is fitted along, in the order of the parameters that scale them."""
+    """Jobs whose compute, or whose slowdown on several GPUs, is fitted too, in the order of the parameters that scale them."""
     shared: SharedConstants = SHARED_CONSTANTS
     is_fitted: bool = False
     """Whether it was fitted to network rows."""
@@ -154,7 +154,7 @@ class ClusterModel:
         return next((values[first + number] for number, group in enumerate(self.jobs) if group in keys), 0.0)
 
     def knows_compute(self, question: RunQuestion) -> bool:
-        """Return whether measured runs determine the compute time of *question*: on this GPU with this software, or fitted along."""
+        """Return whether measured runs determine the compute time of *question*: on this GPU with this software, or fitted too."""
         return self.compute.factor(question) is not None or self.has_job_parameter(question)
 
     def has_job_parameter(self, question: RunQuestion) -> bool:
@@ -219,7 +219,7 @@ class _Fit(NamedTuple):
 
 
 def _fitted(prior: ClusterModel, rows: Sequence[RunQuestion], evaluator: Evaluator) -> _Fit:
-    """Return *prior* fitted to *rows*; only those constants move that predict left-out rows better than the prior does."""
+    """Return *prior* fitted to *rows*; only constants that predict left-out rows better than their prior change."""
     import numpy as np
 
     model = _with_groups(prior, rows)

@@ -1,7 +1,7 @@
 """Which collectives does somebody else's table have? Records in our schema, notes on what was translated, and the rows that were not read.
 
-Names of columns, operations and networks are read as other tables write them, sizes and times with their units, and the GPUs of all nodes
-in place of those of one. A row that names an unknown machine, or that lacks something, is listed with its reason; all others are read.
+Columns, operations and networks may have the names of other tables, sizes and times may have units, and GPUs may be counted over all
+nodes instead of per node. A row that names an unknown machine, or that lacks something, is listed with its reason; all others are read.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _KNOWN_NAMES: Final[Mapping[str, str]] = {re.sub(r"[^a-z]", "", op): op for op i
 
 
 class UnpredictedRow(NamedTuple):
-    """A row that cannot be predicted: its file and line, what it measures on what, and the reason."""
+    """A row that cannot be predicted: its file and line, a description of the measurement, and the reason."""
 
     where: str
     row: str

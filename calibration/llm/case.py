@@ -277,12 +277,12 @@ def _gpus(row: LlmRow, chip: Chip, assumed: list[str]) -> int:
     axes = [count(row, name) for name in ("dp", "tp", "pp", "cp")]
     ranks = math.prod(max(1, size) for size in axes) if axes[0] and "dp" not in row.non_numeric else 0
     if chip.dies > 1 and gpus and ranks == chip.dies * gpus:
-        assumed.append(f"{ranks} GPUs, as the axes multiply out: the row counts {gpus} cards of {chip.dies}")
+        assumed.append(f"{ranks} GPUs, the product of dp, tp, pp and cp; the row counts {gpus} cards of {chip.dies}")
         return ranks
     if gpus:
         return gpus
     if ranks:
-        assumed.append(f"{ranks} GPUs, as the axes multiply out")
+        assumed.append(f"{ranks} GPUs, the product of dp, tp, pp and cp")
         return ranks
     nodes = count(row, "nodes")
     if not nodes:
@@ -307,7 +307,7 @@ def _domain(row: LlmRow, chip: Chip, gpus: int, of_node: int) -> int:
 
 def _practice_assumptions(row: LlmRow, practice: Mapping[str, Any]) -> list[str]:
     """Return what is assumed about the software of *row*."""
-    assumed = ["what the table lacks: " + practice["place"]] if practice["place"].startswith("assumed") else []
+    assumed = ["not in the table: " + practice["place"]] if practice["place"].startswith("assumed") else []
     if not practice["match"]:
         stated, stack = row.text["framework"], practice["stack"]
         assumed.append(f"framework {stated!r} is unknown; predicted as {stack}" if stated else f"framework {stack}")
@@ -372,7 +372,7 @@ def _axes(row: LlmRow, shape: Transformer, gpus: int, assumed: list[str]) -> tup
     if tensor > 1 and shape.heads % tensor:
         raise CannotDescribe(f"tp {tensor} does not divide {shape.heads} heads")
     if row.number.get("dp", data) not in (0, data):
-        assumed.append(f"dp {data}, as {gpus} GPUs leave it: the row says {row.number['dp']:g}")
+        assumed.append(f"dp {data}, from {gpus} GPUs; the row says {row.number['dp']:g}")
     return tensor, pipeline, context, data
 
 
@@ -415,7 +415,7 @@ def _batches(row: LlmRow, data: int, assumed: list[str]) -> tuple[int, int]:
         raise CannotDescribe(f"a global batch of {batch:g} is less than one sequence for each of {data} data-parallel ranks")
     of_rank = int(batch / data)
     if micro > of_rank:
-        assumed.append(f"micro_batch {of_rank}, as global_batch {batch:g} over dp {data} leaves it: the row says {micro}")
+        assumed.append(f"micro_batch {of_rank}, global_batch {batch:g} / dp {data}; the row says {micro}")
         micro = of_rank
     micro_batches = max(1, round(batch / (data * micro)))
     if micro_batches > MOST_MICRO_BATCHES:
@@ -423,7 +423,7 @@ def _batches(row: LlmRow, data: int, assumed: list[str]) -> tuple[int, int]:
             f"global_batch {batch:g}: {micro_batches:,} micro-batches of {micro} on {data} ranks are no step (up to 100,000)"
         )
     if (taken := micro_batches * micro * data) != batch:
-        assumed.append(f"global_batch {taken}, a multiple of dp {data} x micro_batch {micro}: the row says {batch:g}")
+        assumed.append(f"global_batch {taken}, a multiple of dp {data} x micro_batch {micro}; the row says {batch:g}")
     return micro, micro_batches
 
 

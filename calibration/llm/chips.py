@@ -148,7 +148,7 @@ def _split(plain: str) -> _Words:
 
 
 def _best(words: _Words) -> NamedChip | None:
-    """Return the GPU that fits *words*: the one that the bare number means if it does, or else the one with the most memory.
+    """Return the GPU that fits *words*: the one named exactly by the bare number, or else the one with the most memory.
 
     Without a stated form, only GPUs of the usual form fit.
     """

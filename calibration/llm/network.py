@@ -46,9 +46,10 @@ def _in_words(text: str, node: int) -> float | None:
 
 
 def _bare(text: str, node: int) -> float | None:
-    """Return the same for a text with a bare figure or an InfiniBand generation: that of one NIC per GPU, unless it states their number.
+    """Return the Gbit/s per GPU from a bare rate or an InfiniBand generation in *text*; None if it has neither.
 
-    Figures up to `ONE_NIC` and from `WHOLE_NODE` are those of the whole node.
+    The rate is that of one NIC per GPU, unless the text states the number of NICs. A rate up to `ONE_NIC` or from `WHOLE_NODE` is that of
+    the whole node.
     """
     named = re.search(r"(xdr|ndr|hdr|edr|fdr)[- ]?(\d{2,3}(?!\d))?|slingshot[- ]?1[01]", text)
     figure = re.search(r"(\d+(?:\.\d+)?)\s*(?:gbps|gbit/s|gb/s|gbe|gb|g\b)", text)

@@ -134,9 +134,9 @@ BLANK_WORDS: Final = ("n/a", "na", "n.a.", "nan", "null", "-", "--", "\u2013", "
 UNKNOWN_WORDS: Final = ("unknown", "?", "not stated", "unspecified")
 """What people write into a text cell if the value is not stated."""
 UNUSED_WORDS: Final = ("none",)
-"""What people write for the number of ranks of an axis that is not used."""
+"""Cells for the number of ranks of an axis that is not used."""
 SUCCESS_WORDS: Final = ("", "ok", "success", "successful", "succeeded", "pass", "passed", "completed", "complete", "done", "finished")
-"""What people write for a run that ended as it should."""
+"""Cells for a run that ended successfully."""
 DASH_MEANS_NONE: Final = ("activation_checkpointing", "flash_attention", "offload", "compile", "sp")
 """Text columns in which a dash says that something was not used."""
 

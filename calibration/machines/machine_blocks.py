@@ -101,7 +101,7 @@ def storage_block(records: MergedRecords, fitted: Mapping[str, Fit]) -> Block | 
     rate, single, concurrent = (fitted[name][RATE] for name in ("disk bytes", "disk latency", "disk I/Os"))
     iops = f"{1 / concurrent.value:.4g} IOPS"
     cache = records.rows("disk")[0]["cache"]
-    how = {"dropped": "page cache emptied", "direct": "O_DIRECT", "advised": "page cache not emptied for sure"}[cache]
+    how = {"dropped": "page cache emptied", "direct": "O_DIRECT", "advised": "page cache possibly not emptied"}[cache]
     sources.fitted("bandwidth", "disk", f"sequential, {how}: {interval(rate, 1e-9, 'GB/s', inverse=True)}")
     for key in ("baseline_iops", "max_iops"):
         sources.fitted(key, "disk", f"4 KiB by eight threads: {interval(concurrent, 1.0, 'IOPS', inverse=True)}")
@@ -154,8 +154,8 @@ def _from_records(records: MergedRecords, fitted: Mapping[str, Fit], name: str, 
 def nic_block(records: MergedRecords, fitted: Mapping[str, Fit]) -> Block:
     """Return the NIC: the rate of Gloo's ring between machines over the payload share of the line rate, or an estimate if unmeasured."""
     if (fit := fitted.get(BETWEEN)) is None or not fit[RATE].identified:
-        alone = "not measured, as one machine was alone; profile under torchrun on two"
-        reason = alone if records.nodes == 1 else "not told by what was measured; profile --only all_reduce --again"
+        alone = "not measured on a single machine; profile under torchrun on two"
+        reason = alone if records.nodes == 1 else "not determined by the measurements; profile --only all_reduce --again"
         return {"bandwidth": "10 Gbps", "transport": "tcp", "source": f"estimate ({reason})"}
     sources = Sources(records)
     payload = gloo_class().total_efficiency
@@ -171,18 +171,18 @@ def fabric_block(records: MergedRecords, fitted: Mapping[str, Fit]) -> Block:
     """Return the network: half the latency by which a ring step between machines exceeds one inside a machine."""
     across, inside = fitted.get(BETWEEN), fitted.get(INSIDE)
     if across is None or inside is None or not (across["hop_latency"].identified and inside["hop_latency"].identified):
-        return {"latency": "0 us", "source": "estimate (part of a socket's latency; it was not told apart)"}
+        return {"latency": "0 us", "source": "estimate (part of a socket's latency; not measured separately)"}
     extra = 0.5 * max(0.0, across["hop_latency"].value - inside["hop_latency"].value)
     sources = Sources(records)
     steps = f"{interval(across['hop_latency'], 1e6, 'us')} between machines, {interval(inside['hop_latency'], 1e6, 'us')} inside one"
-    sources.fitted("*", "all_reduce", f"half of what a ring's step takes longer: {steps}")
+    sources.fitted("*", "all_reduce", f"half of the extra time of a ring step: {steps}")
     return {"latency": f"{1e6 * extra:.4g} us", "source": sources.texts}
 
 
 def _topology(records: MergedRecords, fitted: Mapping[str, Fit], count: int) -> Block:
     copy, sources = fitted.get("pinned copy to device"), Sources(records)
     if records.machine["device"] == "cpu":
-        sources.estimate("*", "tensors of a CPU are in host memory: nothing is copied, so at a rate that costs nothing")
+        sources.estimate("*", "tensors of a CPU are in host memory: nothing is copied, so the rate has no effect")
         rate: str = FREE_COPY
     elif copy is not None:
         sources.fitted("*", "host_copy", f"pinned, to the device: {interval(copy[RATE], 1e-9, 'GB/s', inverse=True)}")
@@ -222,7 +222,7 @@ def _host(records: MergedRecords, fitted: Mapping[str, Fit]) -> Block:
         "physical_cores": facts["physical_cores"],
         "vcpus": facts["vcpus"],
         "memory": f"{facts['memory_bytes'] / 2**30:.4g} GiB",
-        "source": f"{', '.join(records.files)}: as the machine names itself",
+        "source": f"{', '.join(records.files)}: as reported by the machine",
     }
 
 
@@ -233,7 +233,7 @@ def _host_bandwidth(records: MergedRecords, sources: Sources) -> str:
         sources.estimate("memory_bandwidth", "not measured: a share of one socket of a server")
         return "100 GB/s"
     rate = concurrent["bytes"] * concurrent["together"] / median_time(concurrent) / records.machine["sockets"]
-    sources.fitted("memory_bandwidth", "memory", f"scaled sums by {concurrent['together']} ranks at once; more might be reached by more")
+    sources.fitted("memory_bandwidth", "memory", f"scaled sums by {concurrent['together']} ranks at once; more ranks might reach more")
     return f"{rate / 1e9:.4g} GB/s"
 
 

@@ -67,7 +67,7 @@ class Sources:
 
     def facts(self, key: str) -> None:
         """Record that *key* is a fact that the machine reports about itself."""
-        self.texts[key] = f"{', '.join(self._records.files)}, {self._records.date}: as the machine names itself"
+        self.texts[key] = f"{', '.join(self._records.files)}, {self._records.date}: as reported by the machine"
 
     def estimate(self, key: str, reason: str) -> None:
         """Record that *key* is an estimate."""
@@ -115,7 +115,7 @@ def device_block(records: MergedRecords, fitted: Mapping[str, Fit]) -> Block:
         for factor, kinds in TENSOR_FACTORS.items() if part else ():
             if any(peak != "fp32" for kind in kinds for peak in curves.get(kind, {})):
                 block[factor] = 1.0
-                sources.fitted(factor, ran[-1], "none beside the measured efficiency on tensor cores")
+                sources.fitted(factor, ran[-1], "none in addition to the measured efficiency on tensor cores")
     if part and (shares := product_shares(records, part)):
         measured_shares = {peak: float(f"{share_fit.share:.3g}") for peak, share_fit in shares.items()}
         block["kernels"] = {"product_share": {**part.kernels.product_share, **measured_shares} if part.kernels else measured_shares}
@@ -134,7 +134,7 @@ def device_block(records: MergedRecords, fitted: Mapping[str, Fit]) -> Block:
 
 def _share_text(peak: str, product_share: ProductShare) -> str:
     described, left_out = 100 * product_share.described_error, 100 * product_share.left_out_error
-    missed = f"products left out are {left_out:.0f}% off, {described:.0f}% by the catalogue's"
+    missed = f"error on held-out products {left_out:.0f}%, with the catalogue's share {described:.0f}%"
     return f"{peak} share {product_share.share:.3g} of {product_share.points} products ({missed})"
 
 
@@ -264,11 +264,11 @@ def stack_block(records: MergedRecords, fitted: Mapping[str, Fit]) -> Block | No
         block["gloo_transport"] = gloo_block(records, fitted)
     if (passes := fitted.get(NETWORK_PASSES)) is not None:
         block["elementwise_traffic"] = float(f"{passes[FACTOR].value:.4g}")
-        text = f"layers that memory bounds take {interval(passes[FACTOR], 1.0, 'times')} as long as their bytes"
+        text = f"memory-bound layers take {interval(passes[FACTOR], 1.0, 'times')} as long as moving their bytes"
         sources.fitted("elementwise_traffic", "layers", text)
     if (overlap := fitted.get("products beside an exchange")) is not None and records.machine["device"] == "cuda":
         block["overlap_slowdown"] = round(max(1.0, overlap[FACTOR].value), 3)
-        text = f"products beside an all-reduce take {interval(overlap[FACTOR], 1.0, 'times')} as long as alone"
+        text = f"products during an all-reduce take {interval(overlap[FACTOR], 1.0, 'times')} as long as alone"
         sources.fitted("overlap_slowdown", "all_reduce", text)
     return block | {"source": sources.texts} if len(block) > 2 else None
 

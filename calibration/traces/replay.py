@@ -178,7 +178,7 @@ def _from_trace(job: ProfiledJob) -> dict[str, Any]:
     copied = max(1, round(measured.copied_bytes / measured.micro_batches / base.training.batch))
     model = Model.model_validate({
         "name": "profiled", "parameters": sum(sum(layer.gradients) for layer in layers), "input": f"{copied} B", "layers": layers,
-        "measured": job.measured_on(base), "source": f"{job.source}; made of the trace alone",
+        "measured": job.measured_on(base), "source": f"{job.source}; built from the trace only",
     })  # fmt: skip
     changed: dict[str, Any] = {"gradient_copy_passes": 0.0, "distributed_overhead": 0.0} | ({"launch_cpu": 0.0} if on_cpu else {})
     changed_stack = base.training.stack.model_copy(update=changed)
@@ -199,7 +199,7 @@ def _from_trace(job: ProfiledJob) -> dict[str, Any]:
         "model": model,
         "dataset": {
             "name": "profiled", "samples": _SAMPLES, "sample": "1 kB", "prepared": f"{copied} B", "prep": f"{prep!r} s",
-            "source": {"*": "estimate (a trace does not tell samples of an epoch, nor what they cost)", "prepared": "copies in the trace"},
+            "source": {"*": "estimate (a trace does not contain the samples of an epoch or their cost)", "prepared": "copies in the trace"},
         },
         "input": _input(profile, measured) or {"loader": "synthetic", "source": "no waits for input in the trace"},
         "training": {
@@ -217,5 +217,5 @@ def _input(profile: ImportedJob, measured: PassTimes) -> dict[str, Any] | None:
         return None
     return {
         "loader": "pytorch", "num_workers": 1, "compute_cv": 0.0,
-        "source": "the trace: ranks wait for input, so that all loader workers of a rank together make a batch in a step",
+        "source": "the trace: ranks wait for input, so a rank's loader workers together make one batch per step",
     }  # fmt: skip

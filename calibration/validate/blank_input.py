@@ -1,4 +1,4 @@
-"""Which rows read no data, though they do not say so? Those of a job of which a calibrating row is faster than the described input allows.
+"""Which rows read no data although their input is blank? All rows of a job with a calibrating row faster than the described input allows.
 
 A blank cell ``input`` means the workload's own input, such as JPEG files decoded by CPU workers. Measurements of a GPU's speed seldom read
 them. If a calibrating row takes less time than its input needs with GPUs that compute next to nothing, the input of its job is not the
@@ -36,7 +36,7 @@ def without_contradicted_input(questions: Sequence[RunQuestion], folders: Folder
 
 
 def contradicted_predictions(rows: Sequence[ScoredRow], folders: Folders, processes: int) -> list[str]:
-    """Return a note for each job with a blank input of which a scored row is faster than the described input allows."""
+    """Return a note for each job with a blank input that has a scored row faster than the described input allows."""
     slow = [
         row.question
         for row in rows

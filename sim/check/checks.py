@@ -52,7 +52,7 @@ def check_jobs(jobs: Jobs, document: Document | None = None) -> list[str]:
 
 
 def _narrowest(general: list[Problem], own: list[Problem]) -> list[Problem]:
-    """Return the *general* problems, and the *own* ones of these descriptions; a number with both has the limit of its own, the lower."""
+    """Return the *general* problems and the *own* ones. If a number violates both limits, report only the specific, stricter one."""
     keys = {key for key, _ in own}
     return [*(problem for problem in general if problem[0] not in keys), *own]
 

@@ -101,7 +101,7 @@ def place(hardware: Hardware, gpus: int | None = None, pattern: str | None = Non
 
 
 def _uneven(gpus: int, available: Sequence[tuple[int, Node]], fewest: int) -> str:
-    """Return that *gpus* do not divide evenly over the *available* nodes, of which one has only the *fewest* GPUs, and what would."""
+    """Return the error message for *gpus* that do not divide evenly over the *available* nodes; the smallest node has *fewest* GPUs."""
     nodes = len(available)
     near = [nodes * each for each in (gpus // nodes, gpus // nodes + 1) if 1 <= each <= fewest] or [nodes * fewest]
     counts = [gpus // nodes + (number < gpus % nodes) for number in range(nodes)]

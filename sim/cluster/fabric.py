@@ -383,7 +383,7 @@ def _check_block(spec: Torus, nodes: Sequence[int]) -> None:
 
 
 def _overlapping(placements: Sequence[Sequence[int]], job: int) -> int:
-    """Return the first of the jobs whose nodes overlap those of *job*, directly or through others'."""
+    """Return the first of the jobs whose nodes overlap those of *job*, directly or through other jobs."""
     jobs, reached = {job}, set(placements[job])
     while more := {other for other, nodes in enumerate(placements) if other not in jobs and reached & set(nodes) and len(nodes) > 1}:
         jobs |= more

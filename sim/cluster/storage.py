@@ -68,9 +68,9 @@ def read_rate(storage: Storage, dataset: Dataset, burst: bool) -> float:
 
 
 def epochs_until_empty(before: float, after: float) -> int | None:
-    """Return how many more epochs empty a bucket, if each uses as many credits as one that took it from *before* to *after*.
+    """Return the number of epochs until the credits run out, if each uses *before* - *after*.
 
-    This is ``after / (before - after)``, rounded up: 0 if that epoch already emptied it. None if it never runs empty.
+    This is ``after / (before - after)``, rounded up: 0 if *after* is 0. None if the credits never run out.
     """
     if before <= 0 or after >= before:
         return None

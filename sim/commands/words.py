@@ -55,7 +55,7 @@ HERE: Final[Mapping[str, Mapping[str, str]]] = {
     "recommend": {"--gpus": "--where gpus=N, machines with N GPUs"},
     "sweep": {"--gpus": "--vary gpus=N", "--global-batch": "--vary global_batch=N", "--sequence": "--set model.sequence=N"},
 }
-"""For each command, options that other commands have, and what does the same in this one."""
+"""For each command, options of other commands, and its own equivalents."""
 
 
 _MESSAGES: Final[tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...]] = (

@@ -1,4 +1,4 @@
-"""How is the model built that the user named? From a callable, a class of transformers or an exported program, on the meta device.
+"""How is the user's model built? From a callable, a class of transformers or an exported program, on the meta device.
 
 A class of transformers takes a configuration. It is built from the class's own ``config_class`` with the arguments as settings, without the
 key-value cache that only inference needs. A ``.pt2`` file, written by ``torch.export.save``, is moved to the meta device and unflattened,

@@ -132,7 +132,7 @@ def load_target(target: str) -> Callable[..., Any]:
     if hasattr(value, "forward") and not isinstance(value, type):
         kind = type(value).__name__
         raise SpecError(
-            f"{target}: is a model, not what builds it; name its class, such as {module_name}:{kind}, or a function that returns it"
+            f"{target}: is a model, not code that builds it; name its class, such as {module_name}:{kind}, or a function that returns it"
         )
     if not callable(value):
         raise SpecError(f"{target}: expected a function or class that returns the model, not {type(value).__name__}")

@@ -53,14 +53,14 @@ CLAMP_PASSES: Final = (PassCount(2.0, 1.0), PassCount(2.75, 2.5))
 """Passes over the input of the experts' activation: both halves are clamped (indexed) and joined; backward compares one half with
 one limit, the other with two, and masks (indexed; fusions/fused_bias_geglu.py, ``weighted_bias_quick_geglu_impl``)."""
 TITAN_DISPATCH_PASSES: Final = ((PassCount(4.0, 0.0), 0.0), (PassCount(0.0, 4.0), 0.0))
-"""Passes, in forward and backward, over the dispatched copies, and reads and writes of the tokens, in torchtitan's dispatch beyond
-those of the layer table, which gathers copies in one pass. Forward: append a row of zeros, and gather by expert into padded rows
+"""Passes of torchtitan's dispatch, in forward and backward, that the layer table does not include (it gathers copies in one pass): over
+the dispatched copies, and reads and writes of the tokens. Forward: append a row of zeros, and gather by expert into padded rows
 (models/moe/utils.py, ``_permute``). Backward: add to rows, twice; torch's kernel for this takes as long as two indexed
 operators (calibration/records/blind/2026-11-27-h200-kernels.csv, as the numbers of the combine)."""
 TITAN_COMBINE_PASSES: Final = ((PassCount(5.0, 3.0), 4.0), (PassCount(10.5, 2.5), 6.0))
 """The same in torchtitan's combine. Forward: zeros, and rows in the order before padding (``_unpermute``) and in the order of tokens,
 each as long as 1.5 indexed operators; cast to 32 bits; product with the scores; cast back (models/moe/moe.py, ``MoE.forward`` without
-``score_before_experts``). Backward: gather twice, cast, and the products, of which the one for the rows takes as long as 2.5."""
+``score_before_experts``). Backward: gather twice, cast, and the products; the one for the rows takes as long as 2.5."""
 BACKWARD_LAUNCHES: Final = 1.5
 """Host time of a block's backward relative to its forward: estimate (two products for each one, but no Python between operators)."""
 GRAPHED_EXPERTS: Final = 0.5

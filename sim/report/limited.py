@@ -83,9 +83,9 @@ def _estimated(document: Mapping[str, Any], limit: LimitedSteps) -> dict[str, An
 
 
 def _verdict(document: Mapping[str, Any], shown: Mapping[str, Any]) -> str:
-    """Return the verdict of *document*, with what it says about the first epoch from the figures of *shown*.
+    """Return the verdict of *document*, with its sentence on the first epoch updated to the figures of *shown*.
 
-    What bounds the step is not simulated again, so a verdict on steps that the limit makes longer says that it is without the limit.
+    The bottleneck is not determined again. If the limit makes steps longer, the verdict says that it holds without the limit.
     """
     start = "Without the power limit: " if shown["step_time_s"] > document["step_time_s"] * (1 + 1e-9) else ""
     before, after = (first_epoch_sentence(one["first_epoch"]["epoch_time_s"], one["epoch_time_s"]) for one in (document, shown))

@@ -41,7 +41,7 @@ def length_text(job: Mapping[str, Any]) -> str:
     """Return the length of the *job* of a document: in tokens if that was requested, else in epochs."""
     if "tokens" in job:
         return tokens_text(job["tokens"])
-    return epochs_text(job["epochs"]) if job["epochs"] else "0 epochs, as it ends before training begins"
+    return epochs_text(job["epochs"]) if job["epochs"] else "0 epochs, because it ends before training begins"
 
 
 def long_time(seconds: float) -> str:

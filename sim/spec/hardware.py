@@ -479,7 +479,7 @@ class Hardware(Spec):
 
     @property
     def worker_groups(self) -> tuple[Group, ...]:
-        """The groups of workers with GPUs; in the part of a cluster that a job has, groups without nodes are none of them."""
+        """The groups of workers with GPUs, without groups that have no nodes in a job's part of a cluster."""
         return tuple([group for group in self.groups if group.role == "worker" and group.node.gpu_count and group.count])
 
     @property

@@ -128,7 +128,7 @@ def without_match(rows: Sequence[Row], conditions: Sequence[str], columns: tuple
 
 
 def _either(conditions: Sequence[str]) -> str:
-    """Return how to ask for any of the values that *conditions* give one column; empty where none is given two."""
+    """Return advice to write a list of values if *conditions* give one column several; empty if none has several."""
     values: dict[str, list[str]] = {}
     for text in conditions:
         if (match := _CONDITION.fullmatch(text)) and match[2] in ("=", "=="):

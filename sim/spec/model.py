@@ -46,8 +46,9 @@ class Model(Spec):
     lengths: Lengths | None = None
     """Lengths of the decoder's sequences (packed: of the documents in them), relative to ``sequence``."""
     padding: Padding = "padded"
-    """padded: sequences are padded to ``sequence``, and all of it is computed. unpadded: only tokens are computed. packed: documents fill a
-    sequence, and attention stays inside each. Tokens per second count those that are computed: without padding, only a sample's own."""
+    """padded: sequences are padded to ``sequence``, and all of it is computed. unpadded: only tokens are computed. packed: documents fill
+    a sequence, and attention stays inside each. Tokens per second count computed tokens; without padding, these are only the sample's
+    own."""
     measured: MeasuredOn | None = None
     """How the times of the layers were measured (``calibration import-trace --workload-out``); None: layer times are computed."""
     layers: tuple[Layer, ...] = Field(min_length=1)

@@ -64,7 +64,7 @@ NOT_SIMULATED: Final[dict[str, str]] = {
         ("rollouts", "rollout"), "rollouts of reinforcement learning are not simulated; a step has forward, backward and update only"
     ),
 }
-"""Keys that users write for layouts that are not simulated, with the sentence that says so."""
+"""Keys of layouts that are not simulated, each with the message for it."""
 
 
 def _wrapping(value: object) -> object:

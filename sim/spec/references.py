@@ -351,7 +351,7 @@ def _merged(part: MarkedValue, own: MarkedValue) -> MarkedValue:
     """Return *own* merged over *part*: values of *own* win, blocks are merged key by key, a null in *own* drops the key."""
     value, inside = dict(part.value), {**part.mark.inside, **own.mark.inside}
     if own.value:
-        value.pop("assumed", None)  # a volume of which a file says something is no stand-in
+        value.pop("assumed", None)  # a volume that a file describes is not a placeholder
     for name, mine in own.value.items():
         if mine is None:
             value.pop(name, None)

@@ -176,7 +176,7 @@ _UNLIKE: Final = (
 
 
 def _naming(value: object, due: str, names: str) -> str:
-    """Return the block that is *due* with *value* as its name, where that is one of its *names*."""
+    """Return *due*, a text with an example block, with *value* as the name in the example if it is one of *names* (``one of a, b``)."""
     return re.sub(r"(?<=such as \{name: )\w+", str(value), due) if value in names.removeprefix("one of ").split(", ") else due
 
 

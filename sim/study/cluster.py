@@ -59,7 +59,7 @@ class VersionMismatch(SpecError):
 
 
 def task_files(read: Iterable[Path]) -> TaskFiles:
-    """Return the luggage of runs that read the files *read*."""
+    """Return what the tasks of runs that read the files *read* need besides the program."""
     own, shipped = [], []
     for path in sorted(read):
         content = path.read_bytes()

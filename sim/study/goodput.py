@@ -51,14 +51,14 @@ DAY = 86400.0
 _HOPELESS = 1e-6
 """Effective share below which no course is drawn: failures come faster than recoveries."""
 _MOST_EVENTS = 20_000
-"""Maximum expected number of interruptions and planned stops in a course: about four minutes, as an event of all courses takes 1 ms and the
-fleet with the most faults of 2,000 has about 12 times the mean."""
+"""Maximum expected number of interruptions and planned stops in a course. This takes about four minutes, because one event of all courses
+takes 1 ms, and the fleet with the most faults of 2,000 has about 12 times the mean."""
 _TRIALS_OF_CHANGES = 400
 _COURSES, _CHANGES = 100, 10
 """Units of progress for the courses, and for other set-ups."""
 _FAULTS_OF_CHANGES = 400
-"""Number of courses, and of interruptions in each, with which a change is evaluated: on the job, or on its first part, with the same
-faults for all changes. Spares run short late, when repairs pile up, so the first part underestimates their benefit."""
+"""Number of courses that evaluate a change, and of interruptions in each; if the job has more, only its first part is drawn. All changes
+are evaluated with the same faults. Spares run short only late, when repairs pile up, so the first part underestimates their benefit."""
 
 
 class SaveSlowdown(NamedTuple):

@@ -233,7 +233,7 @@ def _usable_markets(machine: Hardware, markets: Sequence[Market], mean: float | 
 
 
 def _why_not(machine: Hardware, markets: Sequence[Market], priced: Sequence[Market]) -> str:
-    """Return why *machine*, which can run the job, cannot be rented on *markets*, of which only *priced* were possible."""
+    """Return why *machine*, which can run the job, cannot be rented on *markets*; *priced* are those of them that may be used."""
     if machine.hypothetical:
         return "hypothetical, not for rent"
     if len(priced) < len(markets):
@@ -418,10 +418,10 @@ def _batch_note(scenario: Scenario, rows: Sequence[ComparedMachine], global_batc
         return ""
     own = own_batch_option(scenario) or "the batch of each GPU"
     if len(batches) == 1:
-        return f"the global batch is {batches[0]:,}, as follows from {own}; --global-batch N in its place sets another"
+        return f"the global batch is {batches[0]:,}, as follows from {own}; use --global-batch N instead to set another"
     return (
         f"global batches range from {batches[0]:,} to {batches[-1]:,}, as follows from {own}, so the same number of epochs may not train "
-        "equally well; --global-batch N in its place compares at one"
+        "equally well; use --global-batch N instead to compare at the same one"
     )
 
 

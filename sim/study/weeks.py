@@ -334,7 +334,7 @@ def long_run(steps: Steps, weeks: Weeks, reliability: Reliability) -> LongRun:
 
 
 def _spreads(reliability: Reliability, another: bool) -> dict[str, tuple[float, float]]:
-    """Return the intervals of *reliability* over their middles, without the main rate's, and without repair's if *another* is rented."""
+    """Return the intervals of *reliability* relative to their middles; not for the main rate, nor for repairs if *another* is rented."""
     middles = [
         ("correlated", reliability.correlated.rate, reliability.correlated.interval),
         ("repeats", reliability.repeats.share, reliability.repeats.interval),
@@ -424,9 +424,9 @@ def revocations(weeks: Weeks, steps: Steps) -> float:
 
 
 def _lives(weeks: Weeks, steps: Steps, revoked: float) -> tuple[Lives, float] | None:
-    """Return the lifetimes of spot machines and the rate of revocations, if they were measured, or if each replica's matter.
+    """Return the lifetimes of spot machines and the rate of revocations, or None if revocations are a Poisson process or do not occur.
 
-    Return None without revocations, and if those of many machines together are a Poisson process anyway.
+    They are a Poisson process with a specified mean lifetime (unless the job is elastic), with unmeasured lifetimes, or on many machines.
     """
     lives = lifetimes_of(steps.node.gpu)
     if not revoked or steps.nodes > MOST_LIVES:

@@ -212,7 +212,7 @@ def test_without_failures_only_saves_take_time() -> None:
 
 
 def test_counts_of_interruptions() -> None:
-    """Oracles: the rate times the time, repeats and events of several nodes within it; early faults beside it; a log-normal of fleets."""
+    """Oracles: the rate times the time, plus repeats and events of several nodes; the extra early faults; a log-normal of fleets."""
     sure = replace(FULL, rate=(RATE, RATE, RATE), planned=(0.0, 1.0), horizon=30 * DAY)
     interruptions = draw(sure, 300, seed=2).interruptions
     assert interruptions.mean() == pytest.approx(30 * DAY * RATE, rel=0.02)

@@ -72,7 +72,7 @@ def test_the_slower_of_two_ranks_is_followed() -> None:
 
 
 def test_a_loader_that_bounds_the_step_hides_compute() -> None:
-    """One worker reads 1 s and prepares 2 s, batch after batch: the rank's 0.5 s of compute pass beside it, at every turn."""
+    """One worker reads 1 s and prepares 2 s, batch after batch: the rank's 0.5 s of compute run at the same time, at every turn."""
     entries: list[WaitSpan | WorkSpan] = []
     for batch in range(3):
         t = 3.0 * batch
@@ -182,7 +182,7 @@ def test_machines_of_the_catalogue_have_the_price_that_runs_give(
 
 
 def test_a_gpu_that_decodes_beside_training_has_the_price_that_runs_give_up_to_the_edge() -> None:
-    """The stated limit: half of the shared time is the other's, and 1% more compute moves what decodes beside it."""
+    """The stated limit: half of the shared time is the other's, and 1% more compute moves the decoding that runs at the same time."""
     question = prepare(Scenario("p3.8xlarge", "resnet18", ("input.loader=dali_gpu",)))
     by_resource = prices(question.hardware, question.jobs[0].averaged, LITTLE)
     agree(by_resource)

@@ -1,4 +1,4 @@
-"""Do failures come by the law that is asked for? Oracles: renewal theory, SciPy's Weibull, exponential draws where the shape is 1."""
+"""Do failures follow the requested law? Oracles: renewal theory, SciPy's Weibull, exponential draws where the shape is 1."""
 
 from __future__ import annotations
 

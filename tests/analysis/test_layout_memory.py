@@ -183,7 +183,7 @@ def test_gradients_wait_for_the_end_of_their_micro_batch() -> None:
 
 @pytest.mark.parametrize(("vocab", "fits"), [(16 * TOKENS, False), (2 * TOKENS, True)])
 def test_the_gradient_of_an_embedding_needs_a_block_that_is_large_enough(vocab: int, fits: bool) -> None:
-    """The allocator joins no blocks of its own: 2 Vh bytes fit into the largest one of activations, 2 s 4h, or are one more."""
+    """The allocator does not join free blocks: 2 Vh bytes fit into the largest block of activations, 2 s 4h, or need a new one."""
     shape = Transformer.model_validate(GPT | {"layers": 8, "vocab": vocab})
     plain, waits = (
         memory_by_stage(
@@ -240,7 +240,8 @@ def test_the_step_of_a_sharded_optimizer_takes_blocks_of_its_own() -> None:
     ],
 )
 def test_a_step_copies_gradients_of_the_share_to_32_bits(gradients: str, casts: str, precision: str, shard: Shard, expected: float) -> None:
-    """When activations are gone: weights, gradients, and 4 bytes of a share beside master weights and states (distrib_optimizer.py)."""
+    """After the activations are freed: weights, gradients, and 4 bytes per element of the share, plus master weights and states
+    (distrib_optimizer.py)."""
     stack = BF16 | {"gradients": gradients, "casts_gradients": casts, "keeps_8bit_weights": False}
     made = layout(block_model(BLOCKS), 8, shard=shard, stack=stack)
     (stage,) = memory_by_stage(made, adam(precision=precision), GPU)

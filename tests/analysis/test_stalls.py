@@ -1,4 +1,4 @@
-"""Oracle: event logs written by hand, whose answer can be told by reading them."""
+"""Oracle: event logs written by hand, whose answers are obvious from reading them."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_the_one_resource_that_is_full_bears_the_whole_wait() -> None:
 
 
 def test_of_two_full_resources_none_bears_all() -> None:
-    """Disk and cores are full, the copy waits for nobody: each second of the build is worth as much."""
+    """Disk and cores are full, and the copy does not wait: each second of the build counts the same."""
     event_log = log(
         work("worker 0", Cause.FETCH, 0, 2, DISK + FULL, ident=7),
         work("worker 0", Cause.PREP, 2, 3, CPU + FULL, ident=7),
@@ -155,7 +155,7 @@ def test_gaps_between_collectives_are_as_long_as_they_are() -> None:
 
 
 def test_what_ends_as_a_window_begins_has_no_row() -> None:
-    """Neither the wait nor the collective before 4 s; rows are of no rank of its own."""
+    """Neither the wait nor the collective that end at 4 s have a row; rows are means over ranks, so their rank is -1."""
     event_log = log(
         work("comm", Cause.INTERCONNECT, 2, 4, "NVLink", ident=0),
         work("comm", Cause.NETWORK, 4, 6, "NIC 0", ident=1),

@@ -32,7 +32,7 @@ def test_times_compare_to_a_billionth_of_a_step() -> None:
 
 @given(warm_up=st.integers(0, 20), length=st.integers(1, 12))
 def test_the_period_of_a_cycle_after_a_warm_up(warm_up: int, length: int) -> None:
-    """A made sequence: *warm_up* states of its own, then a cycle of *length* states and seconds."""
+    """A made-up sequence: *warm_up* distinct states, then a cycle of *length* states and seconds."""
     detector = PeriodDetector()
     for step in range(warm_up + length):
         assert detector.observe(step, float(step), state(step if step < warm_up else ("cycle", (step - warm_up) % length))) is None
@@ -85,7 +85,7 @@ def test_nearest_takes_at_least_half_of_what_was_seen(seen: int) -> None:
 
 
 def test_a_warm_up_is_cut_where_it_ends() -> None:
-    """By hand: 30 slow steps before 100 alike; the cut falls within one batch of five of their end."""
+    """By hand: 30 slow steps before 100 equal ones; the cut is within one batch of five of their end."""
     assert warm_up([9.0] * 30 + [1.0, 1.1] * 50) in (30, 35)
     assert warm_up([1.0, 1.1] * 50) == 0
     assert warm_up([1.0, 2.0]) == 0

@@ -80,7 +80,7 @@ def test_checkpoints_as_cm_dare_measured_them(megabytes: float, seconds: float) 
 
 
 def test_young_finds_the_minimum_of_daly() -> None:
-    """For checkpoints short beside the mean time between failures, to first order."""
+    """If checkpoints are short compared with the mean time between failures, to first order."""
     best = young_interval(10.0, 36_000.0)
     assert best == pytest.approx(math.sqrt(2 * 10 * 36_000))
     at = {factor: daly_time(1e5, factor * best, 10.0, 60.0, 36_000.0) for factor in (0.8, 1.0, 1.25)}
@@ -97,5 +97,5 @@ def test_every_gpu_of_a_part_exists_and_others_have_none(any_gpu: Gpu) -> None:
 
 @pytest.fixture
 def any_gpu() -> Gpu:
-    """A GPU that nobody has watched on the spot market."""
+    """A GPU without measured lifetimes on the spot market."""
     return load_part(Gpu, "a100-sxm4-40gb", "hardware/parts/gpus")

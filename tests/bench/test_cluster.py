@@ -16,7 +16,7 @@ ACTIVITIES = 2000
 
 
 def churn(activities: int, sharing: int) -> float:
-    """Run *activities* one after another in *sharing* streams over one shared link and one of their own; return when they end."""
+    """Run *activities* one after another in *sharing* streams, each over one shared and one private link; return when they end."""
     env = simpy.Environment()
     network = Network(env, EventLog(lambda: env.now))
     network.add_link("shared", 10.0)

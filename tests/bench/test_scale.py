@@ -1,7 +1,7 @@
 """How does cost grow with ranks and runs? All-reduces and iterations from 8 to 16,384 ranks, ranks that differ, sweeps, memory.
 
-For orientation stands beside them what ASTRA-sim with its analytical network (C++) takes on two such cores, its iterations those of a
-ResNet-50-like job with five buckets.
+For comparison, the times that ASTRA-sim with its analytical network (C++) takes on two such cores are listed too; its iterations are
+those of a ResNet-50-like job with five buckets.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def test_three_iterations(benchmark: Any, ranks: int) -> None:
 
 @pytest.mark.nightly
 def test_three_iterations_of_distinct_ranks(benchmark: Any) -> None:
-    """Every rank with a speed and jitter of its own, each simulated by itself."""
+    """Every rank has its own speed and jitter, and each is simulated individually."""
     benchmark.extra_info |= {"label": "the same, 1,024 ranks that all differ, none folded", "aim": "20 s"}
     noise = ("training.noise.draw=true", "training.noise.compute_cv=0.03", "training.noise.persistent_cv=0.02")
     run = benchmark.pedantic(iterations, (128, False, *noise), rounds=1)

@@ -50,7 +50,7 @@ def said(used: Used) -> str:
 
 
 def test_ten_thousand_what_ifs(benchmark: Any, tmp_path: Path) -> None:
-    """The whole command, start to file; some of its rows beside runs one by one, to the last digit."""
+    """The whole command, from start to file; some rows are compared with single runs, to the last digit."""
     measured_only(benchmark)
     points = points_of(VARY, None, 0)
     assert len(points) == 10_000

@@ -1,4 +1,4 @@
-"""Oracle: descriptions whose slip is written down; each is told by file, line, column, and what would be right."""
+"""Oracle: descriptions with a known mistake; each is reported with file, line, column, and what to write instead."""
 
 from __future__ import annotations
 

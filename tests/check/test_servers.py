@@ -1,4 +1,4 @@
-"""Oracle: stacks with parameter servers whose slip is written down; each is told with what would be right."""
+"""Oracle: stacks with parameter servers and a known mistake; each is reported with what to write instead."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def p4d() -> Node:
 
 @cache
 def hgx_h100() -> Node:
-    """Eight H100 on NVSwitch, one 400 Gbps NIC beside each (NVIDIA/nccl issue 1264)."""
+    """Eight H100 on NVSwitch, one 400 Gbps NIC per GPU (NVIDIA/nccl issue 1264)."""
     switches = [{"name": f"plx{k}", "parent": f"socket{k // 4}", "gpus": (k,), "nics": (k,)} for k in range(8)]
     nic = {"count": 8, "bandwidth": "400 Gbps", "gpudirect": True, "transport": transport("infiniband")}
     topology = {"nvlink": nvswitch(18, "nvlink4"), "pcie": link("pcie5-x16"), "sockets": ({}, {}), "switches": switches}

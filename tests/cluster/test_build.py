@@ -148,7 +148,7 @@ def test_jobs_meet_on_a_node():
 
 
 def test_slots_know_which_nodes_they_are():
-    """By hand: nodes alike keep their numbers where others stand between them."""
+    """By hand: equal nodes keep their numbers if others are between them."""
     cluster = hardware((machines.on_one_socket(4), 4))
     node_slots = slots(cluster, [place(cluster, pattern="2+1+2+1")])
     assert [(slot.numbers, slot.first) for slot in node_slots] == [((0, 2), 0), ((1, 3), 1)]

@@ -1,4 +1,4 @@
-"""Oracles: routes counted one by one, closed forms, max-min shares; every node simulated by itself beside classes of them."""
+"""Oracles: routes counted one by one, closed forms, max-min shares; every node simulated individually, compared with classes of nodes."""
 
 from __future__ import annotations
 
@@ -240,7 +240,8 @@ def test_disjoint_jobs_on_a_fabric_that_holds_nobody_back_are_as_fast_as_alone()
 
 
 def test_jobs_on_common_nodes_share_their_nic():
-    """Fair share: two rings through one NIC get half of it each, a third job beside one of them does not matter to the other."""
+    """Fair share: two rings through one NIC get half of it each; a third job on the same node as one of them does not affect the
+    other."""
     toys = cluster(toy_node(3, nic=GB, pcie=1e15), count=4)
     workload = toy_workload([layer(1e-9, 1e-9, 250_000_000)], samples=8)
     on = [((0, 0), (1, 0)), ((0, 1), (1, 1)), ((2, 0), (3, 0))]
@@ -261,7 +262,7 @@ def test_jobs_that_meet_on_one_node_share_its_nic_alone():
     "on", [((0, 4), (1, 5)), ((0, 1, 4, 5), (2, 6)), ((0, 1, 2, 4), (3, 5, 6, 7)), ((0, 1), (4, 5))], ids=lambda on: str(len(on[0]))
 )
 def test_jobs_side_by_side_as_every_transfer_of_theirs(on):
-    """Oracle: every transfer a flow of its own, by the ways of its two nodes."""
+    """Oracle: every transfer is a separate flow, along the paths of its two nodes."""
     toys = leaves(8, 4, 8)
     works = [toy_workload([layer(1e-9, 1e-9, elements)], samples=4) for elements in (25_000_000, 12_500_000)]
     jobs = [Job(work, tuple(Placement(node, (0,)) for node in nodes)) for work, nodes in zip(works, on, strict=True)]

@@ -363,7 +363,7 @@ def test_an_operator_without_kernels_for_the_units_runs_on_the_next_wider_ones()
 
 
 def test_an_operator_measured_on_other_units_only_is_not_free():
-    """Known on tensor cores alone, asked for in FP32: that share of the FP32 peak."""
+    """Measured on tensor cores only, requested in FP32: the same share of the FP32 peak."""
     assert seconds_per_petaflop("conv", "fp32", efficiency={"conv": {"fp16": 0.25}}) == pytest.approx(1e15 / 2.5e12)
 
 

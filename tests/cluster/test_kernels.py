@@ -225,7 +225,7 @@ def test_no_factor_of_whole_networks_touches_products_of_known_shape():
 
 
 def test_attention_in_32_bits_has_the_memory_efficient_kernel_alone():
-    """Where a GPU describes none, the layer goes by its FLOP; where it does, TF32 takes many times as long as 16 bits."""
+    """If the GPU describes no such kernel, the layer is priced by its FLOP; if it does, TF32 takes many times as long as 16 bits."""
     shape = {"heads": 32, "kv_heads": 32, "head_dim": 128, "queries": 4096, "keys": 4096}
     layer = Layer.model_validate({"name": "l", "op": "attention", "forward": "1 TFLOP", "backward": "2.5 TFLOP", "attention": shape})
     tf32 = stack().model_copy(update={"fp32_matmul": "tf32"})
@@ -263,7 +263,7 @@ def test_flash_attention_in_triton_takes_as_long_as_published():
 
 
 def test_refitting_returns_the_constants_that_made_the_times():
-    """Constants of attention offset each other, so their times are compared; the share of a product's peak is told by itself."""
+    """Constants of attention offset each other, so their times are compared; the share of a product's peak is determined by itself."""
     chosen = [
         row
         for row in records.predictable_rows(records.read_kernels())

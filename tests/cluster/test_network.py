@@ -131,7 +131,7 @@ def test_nothing_to_do_takes_no_time():
 
 
 def test_what_shares_nothing_takes_its_time():
-    """Oracle: the same as an activity with a cap of 1 and no link; it is in progress until then, and logged alike."""
+    """Oracle: the same as an activity with a cap of 1 and no link; it is in progress until then, and logged in the same way."""
     logs = []
     for begin in (lambda net: net.start_unshared("x", 2.5), lambda net: net.start("x", 2.5, {}, cap=1.0)):
         bench = Bench(keep_rates=True)

@@ -141,7 +141,8 @@ def test_gpudirect_stays_on_pcie_and_other_cards_go_through_host_memory():
 
 @pytest.mark.parametrize("gpus", [2, 4, 8])
 def test_all_copies_through_host_memory_share_what_a_node_carries(gpus):
-    """Closed form: n ranks send 2(n-1)/n of 1 GB each, all of it by 4 GB/s that they share; with pods of their own as without peers."""
+    """Closed form: n ranks send 2(n-1)/n of 1 GB each, all through the 4 GB/s that they share; the same in separate pods as without
+    peers."""
     for keys in ({"peer_to_peer": "none"}, {"isolated": "host"}):
         node = toy_node(gpus, wiring="pcie", pcie=1e12, host={"efficiency": 1.0})
         topology = node.topology.model_copy(update={"host_copy_bandwidth": 4e9, **keys})

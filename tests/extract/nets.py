@@ -183,12 +183,12 @@ def contrastive() -> nn.Module:
 
 
 def unknown_operator() -> nn.Module:
-    """Runs an operator that nobody has described."""
+    """Runs an operator that the program does not know."""
     return Forward(lambda hidden: torch.linalg.qr(hidden)[0])
 
 
 def leaving() -> nn.Module:
-    """Ends the program as it is run."""
+    """Ends the program while it runs."""
     return Forward(lambda hidden: sys.exit(3))
 
 
@@ -337,10 +337,10 @@ def own_operator(name: str, shaped: bool) -> Callable[[torch.Tensor], torch.Tens
 
 
 def shapeless() -> nn.Module:
-    """Runs an operator of its own of which torch does not know the shapes."""
+    """Runs a custom operator whose shapes torch does not know."""
     return Forward(own_operator("doubled", False))
 
 
 def custom() -> nn.Module:
-    """Runs an operator of its own."""
+    """Runs a custom operator."""
     return Forward(own_operator("tripled", True))

@@ -46,7 +46,7 @@ def test_depthwise_convolution_is_a_class_of_its_own() -> None:
 
 @pytest.mark.parametrize(("mask", "products"), [((True, True, True), 2), ((False, True, True), 1), ((True, True, False), 2)])
 def test_backward_of_a_convolution_is_one_product_per_wanted_gradient(mask: tuple[bool, bool, bool], products: int) -> None:
-    """The first layer needs no gradient of its input and so does one product, not two."""
+    """The first layer needs no gradient of its input, so it has one product, not two."""
     weight = floats(16, 8, 3, 3)
     call = OperatorCall(
         "convolution_backward", [Y, X, weight, [16], [1, 1], [1, 1], [1, 1], False, [0, 0], 1, mask], [X, weight, floats(16)]

@@ -88,7 +88,7 @@ class Routed(Mixture):
     """The same where each expert takes only its own samples, whose number depends on data."""
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Return the sum over experts of what each makes of its samples."""
+        """Return each sample multiplied by the matrix of its expert."""
         chosen = self.gate(hidden).argmax(-1)
         return torch.cat([hidden[chosen == number] @ expert for number, expert in enumerate(self.experts)])
 

@@ -30,7 +30,7 @@ _EACH = 40
 
 
 class Finding(NamedTuple):
-    """An input that ended in neither a result nor a sentence."""
+    """An input that caused neither a result nor an error message."""
 
     kind: str
     number: int

@@ -1,7 +1,7 @@
-"""``make mutants``: makes mistakes in the modules that price, share, blame and schedule, and tells which of them no test notices.
+"""``make mutants``: makes mistakes in the modules for prices, sharing, attribution and schedules, and lists those that no test notices.
 
-A fixed draw of mistakes of each module, each tried in a process of its own. Fails where one goes unnoticed that the committed
-``baseline.json`` does not name; ``--write`` writes that file.
+Each module gets a fixed random sample of mistakes, each tested in its own process. Fails if one is not noticed and not listed in the
+committed ``baseline.json``; ``--write`` writes that file.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ _OTHER: dict[type[ast.AST], type[ast.AST]] = {
 }  # fmt: skip
 _OPPOSITE = {"min": "max", "max": "min", "any": "all", "all": "any"}
 _SAID = (ast.Raise, ast.JoinedStr, ast.AnnAssign)
-"""What only says something: messages, and types of local names."""
+"""Nodes that change no behavior: messages, and types of local names."""
 
 
 class Mistake(NamedTuple):

@@ -1,4 +1,4 @@
-"""Layouts of small models, made by hand: which programs they run can be told without hardware."""
+"""Hand-made layouts of small models, whose programs can be checked without hardware."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def sent(layout: Layout, stage: int = 0) -> list[tuple[str, int, float]]:
 
 
 def copied(layout: Layout, stage: int = 0) -> dict[str, float]:
-    """Return the bytes that one rank copies in a step beside its collectives, read and written, by what they are."""
+    """Return the bytes that one rank reads and writes in copies outside collectives in a step, by kind of copy."""
     totals: dict[str, float] = {}
     for each in program(layout, stage):
         if isinstance(each, Copy):

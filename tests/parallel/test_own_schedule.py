@@ -76,7 +76,7 @@ def _forgotten() -> Iterator[None]:
 
 
 def figures(schedule: object, micro_batches: int = 8, nodes: int = 1, **more: Any) -> dict[str, Any]:
-    """The document of a run, but for the schedule's name and what follows from a name."""
+    """The document of a run, without the schedule's name and what depends on the name."""
     layout = {"pp": 4, "schedule": schedule, **more}
     run = stallsim.run("hgx-h100", "llama-3.2-1b", parallel=layout, micro_batches=micro_batches, nodes=nodes)
     document = {**run.document, "parallel": {**run.document["parallel"], "schedule": None}}

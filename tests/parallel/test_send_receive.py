@@ -20,7 +20,7 @@ from tests.parallel.test_schedule import TORCH, Case, possible, stage_of
 
 SENT = {"activations": ("SEND_F", "RECV_F", -1), "gradients": ("SEND_B", "RECV_B", 1)}
 Step = tuple[str, int, int]
-"""What is done, on which chunk of the model, of which micro-batch."""
+"""(action, chunk of the model, micro-batch)."""
 
 
 @pytest.fixture

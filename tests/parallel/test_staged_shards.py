@@ -50,7 +50,7 @@ class Block(nn.Module):
 
 
 class Body(nn.Module):
-    """Blocks by number, of which a stage keeps its own."""
+    """Numbered blocks, some of which are on this stage."""
 
     def __init__(self, inner: Sequence[int]) -> None:
         super().__init__()

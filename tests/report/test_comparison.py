@@ -40,7 +40,7 @@ def test_the_front_is_what_nothing_beats() -> None:
 
 @pytest.mark.parametrize(("sort", "order"), [("time", "dabc"), ("cost", "bcad"), ("name", "abcd"), ("step", "dabc")])
 def test_rows_are_sorted_and_those_without_a_figure_come_last(sort: str, order: str) -> None:
-    """Where all are alike, as in their step here, the order of the machines stays."""
+    """If all are equal, as their steps are here, the machines keep their order."""
     given = (UNPRICED, FASTEST, CHEAPEST, DOMINATED)
     assert "".join(row["hardware"] for row in comparison_document("w", given, sort)["rows"]) == order
 

@@ -32,7 +32,7 @@ def test_every_column_of_any_row_is_there() -> None:
 
 
 def test_parquet_holds_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In row groups of one row, of which either lacks columns of the other."""
+    """In row groups of one row, each of which lacks columns of the other."""
     parquet = pytest.importorskip("pyarrow.parquet", reason="pyarrow is in the parquet extra")
     monkeypatch.setattr("sim.report.figures.ROW_GROUP", 1)
     rows = [*ROWS, {"name": 3, "cost_usd": 2, "first": {"time_s": 2}, "ok": True}]

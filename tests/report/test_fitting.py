@@ -79,7 +79,7 @@ def test_colours_change_no_character() -> None:
 
 
 def test_titles_of_two_words_stay_together() -> None:
-    """A title that is wider than its column is not divided among the columns beside it."""
+    """A title that is wider than its column is not split over the columns next to it."""
     table = align([Title("", left=True), Title("2x step"), Title("gain"), Title("enough at")], [["CPU", "263 ms", "+91.5%", "1.91x"]])
     heads = [line for line in fit_text(f"{'.' * 50}\n{table}\n{'. ' * 30}", 40).split("\n") if "step" in line]
     assert heads and all("2x step" in line for line in heads)

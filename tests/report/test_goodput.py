@@ -1,4 +1,4 @@
-"""Are outcomes of weeks told in units of their size, with the day of their price? Oracle: the document behind the text."""
+"""Are results of long runs reported in suitable units, with the date of the price? Oracle: the document behind the text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does the catalogue look as it is? Oracles: the rows of the catalogue, columns of the text."""
+"""Is the catalogue listed correctly? Oracles: the rows of the catalogue, columns of the text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Are prices told with their day, region and source? Oracle: the description of the machine."""
+"""Are prices reported with their date, region and source? Oracle: the description of the machine."""
 
 from __future__ import annotations
 

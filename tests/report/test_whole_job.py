@@ -37,4 +37,4 @@ def test_weeks_are_said_in_days_as_well() -> None:
 
 def test_a_job_that_ends_within_its_startup_says_so() -> None:
     document = whole_job_document(JobPlan(None, time=36.0), Course(0.0, WholeJob(36.0, 0.0, 0.0, 0.0, 0.0)), 36.0)
-    assert whole_job_text(document).startswith("whole job, 0 epochs, as it ends before training begins: 36 s, $0.36")
+    assert whole_job_text(document).startswith("whole job, 0 epochs, because it ends before training begins: 36 s, $0.36")

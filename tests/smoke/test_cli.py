@@ -138,7 +138,7 @@ def test_output_folder(capsys: Capture, tmp_path: Path) -> None:
 
 
 def test_set_reaches_hardware_workload_and_stack(capsys: Capture) -> None:
-    """A faster NIC, with everything else alike (smaller buckets may take another algorithm, so they are so in both)."""
+    """A faster NIC, and everything else equal (smaller buckets may change the algorithm, so both runs have them)."""
     sets = ("--set", "input.num_workers=9;training.stack.bucket_cap=5 MiB")
     two = [*MAIN_JOB, "--nodes", "2", "--fast"]
     slow = document(capsys, *two, *sets)

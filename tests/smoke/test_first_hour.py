@@ -1,4 +1,4 @@
-"""Does a stranger come from a model of their own to a decision in at most four commands and one file? What goes wrong is told clearly.
+"""Can a new user get from a model to a decision in at most four commands and one file? And are mistakes reported clearly?
 
 The commands run as typed, in an empty folder; each must succeed without a word that begins with "error" or names an exception.
 """
@@ -187,7 +187,7 @@ WRONG = {
     "recommend vgg16 p3.2xlarge --budget-hours inf": "--budget-hours inf: write a finite number",
     "run p3.2xlarge size.yaml": "size.yaml:2:12: training.batch_size: unknown key; did you mean 'batch'?",
     "run p3.2xlarge loop.yaml": "loop.yaml: this link leads to no file",
-    "extract built.py:net --input 3x64x64": "built.py:net: is a model, not what builds it; name its class, such as built.py:UNet",
+    "extract built.py:net --input 3x64x64": "built.py:net: is a model, not code that builds it; name its class, such as built.py:UNet",
     "goodput hgx-h100 gpt2-xl --days 9 --price 16": "here, use --set price.on_demand='10 USD/h'",
     "run hgx-h100 llama-3.1-8b --lora-rank 16": "here, use --set model.lora.rank=N",
     "new workload axolotl.yaml": "YAML files of other programs are not read, but their command lines are",

@@ -1,4 +1,4 @@
-"""Do scaling tables go on where one point cannot run, say what they rest on, and keep jobs apart?"""
+"""Do scaling tables continue if one point cannot run, state their assumptions, and keep jobs apart?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is somebody who types another program's words told ours? Oracle: the options that each command has."""
+"""Is a user who types another program's terms told ours? Oracle: the options of each command."""
 
 from __future__ import annotations
 

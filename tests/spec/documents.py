@@ -1,4 +1,4 @@
-"""A library of small descriptions in a folder of its own, so that tests of the spec layer do not lean on the catalogue."""
+"""A library of small descriptions in a temporary folder, so that tests of the spec layer do not depend on the catalogue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Are extensions of installed packages found, and is a broken one told of by its entry point and package?
+"""Are extensions of installed packages found, and is a broken one reported with its entry point and package?
 
 The metadata are laid out as pip does, in a folder on ``sys.path``.
 """

@@ -82,7 +82,7 @@ def test_a_model_that_is_no_mapping_is_a_sentence(tmp_path: Path, text: str) -> 
 
 
 def test_counts_have_an_end() -> None:
-    """Each layer and each GPU of a node is gone through: a slip of the keyboard must not take hours or all memory."""
+    """The program loops over each layer and each GPU of a node: a typing mistake must not take hours or all memory."""
     for override, most in (("node.gpu_count=2147483648", "4,096"), ("node.nic.count=9999999999999999", "1,000,000,000,000,000")):
         with pytest.raises(SpecError, match=f"is too large; write a whole number up to {most}"):
             load_hardware("p3.8xlarge", [override])

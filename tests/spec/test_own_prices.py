@@ -153,7 +153,7 @@ def test_a_source_that_is_not_there_or_fails_is_told_of(source: object, message:
 
 
 def test_a_price_that_is_said_is_that_machines_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    """Oracle: dollars are hours times 1.50 where it is said; the other machine keeps what it has."""
+    """Oracle: with a price, dollars are hours times 1.50; the other machine keeps its own."""
     few = ["--set", "dataset.samples=20000", "--json"]
     as_it_is, said = [], []
     for rows, more in ((as_it_is, []), (said, ["--price", "p3.16xlarge=1.50 USD/h"])):

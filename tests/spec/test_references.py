@@ -190,14 +190,14 @@ def test_only_the_head_of_a_model_is_read_to_list_it(library: Path) -> None:
 
 
 def test_a_machine_with_other_gpus_does_not_keep_the_price(library: Path) -> None:
-    """What a cloud asks for a machine says nothing of another one: by hand."""
+    """A cloud's price for a machine does not apply to a different one: by hand."""
     for changed in ("extends: toy\nnode: {gpu_count: 1}", "name: mine\ngroups: [{node: {extends: toy, gpu_count: 1}}]"):
         assert "price" not in group(library, changed)
     assert group(library, "extends: toy\nnode: {gpu_count: 1}\nprice: {on_demand: 1 USD/h, date: 2026-01-01, source: x}")["price"]
 
 
 def test_a_changed_machine_says_from_which_it_copied_its_price(library: Path) -> None:
-    """By hand: an unchanged machine has a price of its own, one with another NIC that of the machine it was changed from."""
+    """By hand: an unchanged machine keeps its own price; one with another NIC copies that of the machine that it extends."""
     toy = group(library, "extends: toy")["price"]
     for same in ("name: mine\nnode: toy", "name: mine\ngroups: [{node: {extends: toy}}]", "extends: toy\nfabric: {latency: 1 us}"):
         assert group(library, same)["price"] == toy

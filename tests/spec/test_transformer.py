@@ -29,7 +29,7 @@ def shape(**fields: Any) -> Transformer:
 
 
 def described(row: dict[str, str]) -> Transformer:
-    """Return the shape that a row of the table of published models tells of."""
+    """Return the shape that a row of the table of published models describes."""
     sizes = ("layers", "hidden", "heads", "kv_heads", "head_dim", "vocab", "max_seq", "experts", "experts_per_token", "shared_experts")
     sizes += ("expert_ffn", "shared_expert_ffn", "first_dense_layers", "moe_every", "norms_per_layer")
     fields: dict[str, Any] = {name: int(row[name]) for name in sizes if row[name]}

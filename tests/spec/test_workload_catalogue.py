@@ -177,7 +177,8 @@ def test_model(name: str) -> None:
 
 @for_each(sorted(WORKLOADS.keys() - DECODERS))
 def test_workload(name: str) -> None:
-    """Every workload resolves, says who chose its batch, feeds the model what it takes, and fits a GPU of 16 GB, or the one it names."""
+    """Every workload resolves, states who chose its batch, has samples that fit its model, and fits a GPU of 16 GB, or the one it
+    names."""
     workload = load_workload(name).spec
     assert (workload.name, workload.model.name) == (name, name)
     assert workload.description and workload.training.source != "the user's choice"

@@ -51,7 +51,7 @@ _POWER_SGD = ("method=power_sgd", "rank=40", "source=test")
 _STREAM = (
     "input.stream.store=object-store", "input.stream.store.bandwidth=1 MB/s", "input.stream.compressed=0.9", "input.stream.shard=2 MB",
 )  # fmt: skip
-"""Four nodes of one-billion decoders ask for more than that."""
+"""Four nodes of one-billion decoders request more than that."""
 SCENARIOS = (
     Scenario("p3.16xlarge", "resnet18", _SMALL),
     Scenario(
@@ -320,7 +320,7 @@ def _base(scenario: Scenario) -> Any:
 
 
 def _says(described: _Described) -> Any:
-    """Return what the run says. A number that is not asked for in the cache, but decides an epoch, is found to move nothing."""
+    """Return the results of the run. A field that decides an epoch but is missing in the cache's key is then found to have no effect."""
     try:
         with caching("knobs"):
             return _layout_says(described) if described.placement is None else _job_says(described, described.placement)

@@ -93,6 +93,6 @@ def test_what_cannot_be_is_told(hardware: str, op: str, options: dict[str, Any],
     ],
 )
 def test_errors_about_algorithms_name_the_option_or_the_field(capsys: pytest.CaptureFixture[str], command: str, says: str) -> None:
-    """Nobody set an environment variable."""
+    """The messages do not name environment variables, because none was set."""
     assert main(command.split()) == 2
     assert capsys.readouterr().err.startswith(says)

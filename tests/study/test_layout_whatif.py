@@ -9,7 +9,7 @@ from sim.study.layout_whatif import LayoutWhatIf, layout_whatif
 from sim.study.scenario import Scenario
 
 APART = "training.stack.mesh.shares_device=false"
-"""Messages take nothing from what computes beside them, so that links alone tell what the slower ones cost."""
+"""Messages do not slow concurrent compute, so that links alone determine the cost of slower ones."""
 SHARDED = (("--shard", "parallel.shard", "parameters"),)
 
 

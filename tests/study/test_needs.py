@@ -47,7 +47,7 @@ def test_memory_that_keeps_up_with_the_gpus() -> None:
 
 
 def test_of_unlike_nodes_the_most_is_said() -> None:
-    """By hand: the same factor for all; of 2 and 8 cores it is told for 8."""
+    """By hand: the same factor for all; for nodes with 2 and 8 cores the answer is for 8."""
     workload = toy_workload([layer(0.1, 0.2, 1000)], loader="dali_cpu", prep=4.0, samples=200, inputs={"num_threads": 1000})
     both = needs(run(cluster(toy_node(1, cores=2, disk=volume()), toy_node(1, cores=8, disk=volume())), workload))
     few = needs(run(machine(1, cores=2, disk=volume()), workload))

@@ -49,7 +49,7 @@ def rows() -> list[ComparedMachine]:
 
 @pytest.fixture(scope="module")
 def pair(rows: list[ComparedMachine]) -> list[ComparedMachine]:
-    """The two nodes of one GPU whose spot lives are looked at: of every machine that is asked for the best interval is searched."""
+    """The two nodes of one GPU whose spot figures are tested, because the best interval is searched for each requested machine."""
     return [row for row in rows if (row.hardware, row.nodes) == ("p3.2xlarge", 2)]
 
 
@@ -82,7 +82,7 @@ def on_spot(work: float, rate: float, nodes: int) -> tuple[float, float]:
 
 
 def test_the_catalogue_is_searched_only_where_no_machine_runs(rows: list[ComparedMachine], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A search that nobody hears of took longer than the rest."""
+    """The search takes longer than the rest, so it must not run if its result is not used."""
     monkeypatch.setattr("sim.study.recommend.nearest_that_runs", lambda *_: "searched")
     job_and_budget = JobPlan(EPOCHS, checkpoints=False), Budget(time=3600)
     assert "searched" not in recommend(SCENARIO, rows, *job_and_budget).notes
@@ -522,8 +522,8 @@ def test_layout_options_are_fields_of_the_workload(
 
 
 @pytest.mark.parametrize(("given", "note"), [
-    (["--micro-batches", "16"], "the global batch is 64, as follows from --micro-batches 16; --global-batch N in its place sets another"),
-    (["--batch", "2"], "the global batch is 8, as follows from --batch 2; --global-batch N in its place sets another"),
+    (["--micro-batches", "16"], "the global batch is 64, as follows from --micro-batches 16; use --global-batch N instead to set another"),
+    (["--batch", "2"], "the global batch is 8, as follows from --batch 2; use --global-batch N instead to set another"),
 ])  # fmt: skip
 def test_a_written_batch_or_number_of_micro_batches_is_kept(given: list[str], note: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Oracle: `run` of the same layout takes as long; 4 replicas of tensor 2 x batch x micro-batches."""

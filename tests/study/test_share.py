@@ -109,7 +109,7 @@ jobs:
 
 
 def test_jobs_side_by_side_divide_only_common_nodes(tmp_path):
-    """Closed form: a node's workers are divided among its own jobs; a job on two nodes has what the fuller one leaves it."""
+    """Closed form: a node's workers are divided among its own jobs; a job on two nodes is limited by its share of the fuller one."""
     (tmp_path / "side.yaml").write_text(SIDE)
     shared = share("p3.8xlarge", str(tmp_path / "side.yaml"), ["even"], nodes=4)
     cores = shared.cores[0]

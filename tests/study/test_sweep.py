@@ -130,7 +130,7 @@ def test_a_journal_is_not_used_once_a_file_has_changed(tmp_path: Path) -> None:
 
 
 def test_rows_may_be_read_again_and_are_not_held(tmp_path: Path) -> None:
-    """Oracle: the same in memory. What Rows holds of a point is its key and its place in the journal."""
+    """Oracle: the same in memory. For each point, Rows keeps only its key and its position in the journal."""
     with sweep_rows(BASE, POINTS, Counting(), tmp_path / "sweep.journal") as rows:
         assert list(rows) == list(rows) == sweep(BASE, POINTS, Counting()) and len(rows) == len(POINTS)
 

@@ -196,7 +196,7 @@ def test_what_loses_is_not_said_to_have_no_effect() -> None:
 
 
 def test_a_resource_that_nodes_have_unlike_amounts_of_has_no_unit() -> None:
-    """By hand: cores of two kinds of node, 4 and 8; alike NICs are counted all the same."""
+    """By hand: cores of two kinds of node, 4 and 8; NICs, which are equal, are counted."""
     question = [cluster(toy_node(1, cores=cores), toy_node(1, cores=8)) for cores in (4, 8)]
     trials = [_Trials(hardware, Job(toy_workload(), place(hardware))) for hardware in question]
     assert [_unit(trial, "cpu", 0.0) for trial in trials] == [None, UpgradeUnit("core", 8.0, 0.0)]
@@ -204,7 +204,7 @@ def test_a_resource_that_nodes_have_unlike_amounts_of_has_no_unit() -> None:
 
 
 def test_little_is_not_called_nothing() -> None:
-    """Gains of 0.05% and of exactly none stand in sentences of their own; a sum's rounding is none; 0.2% is a row of the table."""
+    """Gains of 0.05% and of exactly zero have separate sentences; a rounding error counts as zero; 0.2% is a row of the table."""
 
     def row(resource: str, gain: float) -> dict[str, Any]:
         return {"resource": resource, "twice": {"throughput_gain_percent": 0.0}, "infinite": {"throughput_gain_percent": gain}}

@@ -17,7 +17,7 @@ from tests.oracle.collectives.broadcast import broadcast_time
 
 
 class Rank:
-    """Does what it is told at the times it is told, every step."""
+    """Follows given times in every step."""
 
     def __init__(self, scene, index, ready, lag=0.0):
         self.scene, self.index, self.ready, self.lag = scene, index, ready, lag

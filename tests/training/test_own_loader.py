@@ -52,7 +52,7 @@ def sim_prep() -> Any:
 
 
 class Own:
-    """A loader that makes what it is told to."""
+    """A loader with given results."""
 
     name = "mine"
 

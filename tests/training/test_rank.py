@@ -167,7 +167,7 @@ def test_a_mesh_plays_workloads_of_the_catalogue(model: str, nodes: int) -> None
 
 
 def test_the_oracle_sees_an_exchange_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The comparison can fail: operations that nobody waits for leave a step as long as its compute."""
+    """The comparison can fail: if no operation is waited for, a step takes as long as its compute."""
     hardware = machine(4, nvlink=1e9)
     workload = toy_workload(LAYERS, stack={"strategy": "flat", "overlap": False, "mesh": MESH}, noise=0.0)
     same(hardware, workload)

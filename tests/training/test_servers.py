@@ -161,7 +161,7 @@ def test_few_workers_add_up_and_many_saturate_the_server() -> None:
 
 
 def test_two_classes_of_workers_add_up() -> None:
-    """Throughput counts every update: with a server that costs nothing and is rarely met, K80s and P100s give what each would."""
+    """Throughput counts every update: if the server costs nothing and is rarely used, K80s and P100s add up."""
     seldom = (*NO_COST, "training.batch=512")
     question = prepare(Scenario("cm-dare-p100", "resnet15-cifar", seldom, nodes=2, stack="tf-parameter-server"))
     slow = prepare(Scenario("cm-dare-k80", "resnet15-cifar", seldom, nodes=3, stack="tf-parameter-server"))

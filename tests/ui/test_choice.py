@@ -1,4 +1,4 @@
-"""Does the page ask for what its command asks for? Compared with the command line itself."""
+"""Does the page have the controls that its command needs? Compared with the command line itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does the server answer the page, this computer alone, and give up what nobody reads? Through starlette's test client."""
+"""Does the server answer only the page and this computer, and drop requests that nobody reads? Through starlette's test client."""
 
 from __future__ import annotations
 

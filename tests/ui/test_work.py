@@ -1,4 +1,5 @@
-"""Does a process answer, and does it end when nobody wants its answer? Against the functions themselves, and the table of processes."""
+"""Does a process answer, and does it end if its answer is no longer needed? Against the functions themselves, and the table of
+processes."""
 
 from __future__ import annotations
 

@@ -6,10 +6,10 @@ buffer that is reduced (``chunk_cat``), which also casts them. FSDP1 (fsdp/_flat
 the gathered buffer, so autograd concatenates their gradients (backward of ``torch.split``). Another stream casts them and divides
 them before they are reduced. Nothing is copied if the compiler lays out the communicated buffers (``copies: false``, XLA).
 
-A group of one rank sends nothing under FSDP2, but copies (_fsdp_param_group.py, ``wait_for_unshard``; ``foreach_reduce``), on the compute
-stream or, out of the buffer for gradients, with all of the memory's bandwidth, so that all of it counts as compute.
+Under FSDP2, a group of one rank sends nothing but still copies (_fsdp_param_group.py, ``wait_for_unshard``; ``foreach_reduce``): on the
+compute stream, or, out of the gradient buffer, with all of the memory's bandwidth. Both count as compute.
 
-Limits: casting and adding the shards after a reduction is not counted (one part in as many as there are ranks); nor is DeepSpeed's ZeRO-3.
+Limits: casting and adding the shards after a reduction is not counted (1/ranks of the bytes); nor is DeepSpeed's ZeRO-3.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def lone_weight_bytes(layout: Layout) -> float:
 def lone_gradient_bytes(layout: Layout) -> float:
     """Return the bytes that a group of one rank copies per gradient element instead of a reduction, after `gradient_copy_bytes`.
 
-    A factor given by ``set_gradient_divide_factor`` divides gradients in a pass that the collectives of larger groups save.
+    With ``set_gradient_divide_factor``, gradients are divided in a separate pass; in larger groups the collectives divide them.
     """
     return 2.0 * layout.reduced_width * (1 + layout.options.divides_gradients) if layout.copies_alone else 0.0
 

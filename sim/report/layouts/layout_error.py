@@ -89,9 +89,10 @@ def _answer(name: str, errors: Mapping[str, Any], beyond: list[str], similar: bo
 
 
 def _widened(low: float, high: float, wider: float) -> dict[str, float]:
-    """Return an interval around the prediction with the logarithm of each end *wider* times as far away, and no less than the width asks.
+    """Return an interval around the prediction, with each end's logarithm multiplied by *wider* or moved by at least a minimum.
 
-    Where similar runs were all slower than predicted, the lower end is close to 1; outside the measured range it may still be too high.
+    The minimum is *wider* - 1 times half the width of the interval. It matters if similar runs were all slower than predicted: then the
+    lower end is close to 1, but outside the measured range it may still be too high.
     """
     half = 0.5 * math.log(high / low)
     ends = {"low": (math.log(low), -1.0), "high": (math.log(high), 1.0)}

@@ -15,9 +15,9 @@ _OPEN = 1
 
 
 def basis(figures: Figures, descriptions: Descriptions | None = None) -> list[PagePart]:
-    """Return the last parts of a page: assumptions and warnings, the inputs of what was *descriptions*, if specified, and prices.
+    """Return the last parts of a page: assumptions and warnings, the inputs of *descriptions* (if given), and prices.
 
-    *figures* are of a document with ``assumptions``, ``warnings``, ``version`` and ``inputs_sha256``, and perhaps ``prices``.
+    *figures* are of a document with ``assumptions``, ``warnings``, ``version`` and ``inputs_sha256``, and optionally ``prices``.
     """
     return [_assumed(figures), _inputs(figures, descriptions), *(prices(figures) if "prices" in figures.value("") else [])]
 

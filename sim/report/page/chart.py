@@ -286,10 +286,11 @@ def _name(
     written: list[_Room],
     look: str = "label",
 ) -> Html | None:
-    """Return *text*, *scale* times as large, next to *point*, where *dots*, *errors* and names *written* leave room; else None.
+    """Place the label *text* near *point* without overlapping *dots*, *errors* or labels in *written*; return None if there is no room.
 
-    If necessary, it covers errors and lines, or has less space above and below than *scale* needs. The text of points with *first* may
-    also be further away, at the end of a line, and that of the best may cover dots.
+    *scale* is the size of the letters. If necessary, the label covers error bars and lines, or has less space above and below than
+    *scale* requires. Labels of points with priority, and of the best, may also be farther away, at the end of a line; those of the best
+    may cover dots.
     """
     wide = scale * _LABEL_WIDTH * len(text)
     near = [(x + 10, y + 4), (x - 10 - wide, y + 4), (x + 6, y - 9), (x + 6, y + 19), (x - 6 - wide, y - 9), (x - 6 - wide, y + 19)]

@@ -22,7 +22,7 @@ _TICKS = 8
 
 
 def collective_page(document: Mapping[str, Any], descriptions: Descriptions | None = None) -> str:
-    """Return the page of a *document* of collectives by size, with the machine that was *descriptions* for it."""
+    """Return the page of a *document* of collectives by size, with its machine from *descriptions*."""
     figures = Figures(document, "collective")
     rows = [figures.subfigures(f"rows/{place}") for place in range(len(document["rows"]))]
     title = f"{document['op']} on {document['hardware']}"

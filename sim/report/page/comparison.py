@@ -23,7 +23,7 @@ _BARS = 60
 
 
 def comparison_page(document: Mapping[str, Any], descriptions: Descriptions | None = None) -> str:
-    """Return the page of a comparison's *document*, with the inputs that were *descriptions* for it."""
+    """Return the page of a comparison's *document*, with its inputs from *descriptions*."""
     title = f"{document['workload']} on {pluralized(len(document['rows']), 'machine')}"
     verdict, parts = comparison_parts(document)
     parts += basis(Figures(document, "compare"), descriptions)

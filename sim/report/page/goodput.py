@@ -42,7 +42,7 @@ _SHOWN = (
 
 
 def goodput_page(document: Mapping[str, Any], descriptions: Descriptions | None = None) -> str:
-    """Return the page of the *document* of a long run, with the inputs that were *descriptions* for it."""
+    """Return the page of the *document* of a long run, with its inputs from *descriptions*."""
     figures = Figures(document, "goodput")
     title = f"{document['workload']} on {pluralized(document['nodes'], 'node')} of {document['hardware']}, with failures"
     set_up = f"{pluralized(document['gpus'], 'GPU')}, {pluralized(document['spares'], 'spare node')}; {document['trials']:,} simulated runs"

@@ -26,7 +26,7 @@ _CAUSE = {
 
 
 def profile_page(document: Mapping[str, Any], descriptions: Descriptions | None = None) -> str:
-    """Return the page of a profile's *document*, with the inputs that were *descriptions* for it."""
+    """Return the page of a profile's *document*, with its inputs from *descriptions*."""
     figures = Figures(document, "profile")
     title = f"{document['workload']} on {document['hardware']}, Stash profile"
     set_up = (

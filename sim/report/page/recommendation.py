@@ -27,7 +27,7 @@ _NAMED = 25
 
 
 def recommendation_page(document: Mapping[str, Any], descriptions: Descriptions | None = None) -> str:
-    """Return the page of a recommendation's *document*, with the inputs that were *descriptions* for it."""
+    """Return the page of a recommendation's *document*, with its inputs from *descriptions*."""
     figures = Figures(document, "recommend")
     rows = [figures.subfigures(f"candidates/{place}") for place in range(len(document["candidates"]))]
     chosen = next((figures.subfigures(name) for name in ("best", "nearest") if document[name] is not None), None)

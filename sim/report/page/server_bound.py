@@ -17,7 +17,7 @@ from sim.units import pluralized
 
 
 def bound_page(document: Mapping[str, Any], descriptions: Descriptions | None = None) -> str:
-    """Return the page of the *document* of a bandwidth bound, with the machine that was *descriptions* for it."""
+    """Return the page of the *document* of a bandwidth bound, with its machine from *descriptions*."""
     figures = Figures(document, "collective")
     rows = [figures.subfigures(f"rows/{place}") for place in range(len(document["rows"]))]
     title = f"parameter servers on {document['hardware']}"

@@ -21,7 +21,7 @@ _NAMED = 0.2
 
 
 def share_page(document: Mapping[str, Any], descriptions: Descriptions | None = None) -> str:
-    """Return the page of a division's *document*, with the inputs that were *descriptions* for it."""
+    """Return the page of a division's *document*, with its inputs from *descriptions*."""
     figures = Figures(document, "share")
     jobs = len(document["policies"][0]["jobs"])
     title = f"{workers_of(document)} loader workers per node of {document['hardware']} among {pluralized(jobs, 'job')}"

@@ -20,7 +20,7 @@ _UNLIKE = 1e-3
 
 
 def spot_page(document: Mapping[str, Any], descriptions: Descriptions | None = None) -> str:
-    """Return the page of a spot job's *document*, with the inputs that were *descriptions* for it."""
+    """Return the page of a spot job's *document*, with its inputs from *descriptions*."""
     figures = Figures(document, "spot")
     title = f"{document['workload']} on {document['workers']} spot {document['hardware']}"
     set_up = f"{pluralized(document['gpus'], 'GPU')}, {document['stack']}; {document['trials']} simulated runs"

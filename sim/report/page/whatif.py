@@ -19,7 +19,7 @@ _FILLS = {"twice": "var(--busy)", "infinite": "var(--accent)"}
 
 
 def whatif_page(document: Mapping[str, Any], descriptions: Descriptions | None = None) -> str:
-    """Return the page of a what-if's *document*, with the inputs that were *descriptions* for it."""
+    """Return the page of a what-if's *document*, with its inputs from *descriptions*."""
     figures = Figures(document, "whatif")
     rows = [figures.subfigures(f"resources/{place}") for place, row in enumerate(document["resources"]) if has_effect(row)]
     nodes, gpus = document["nodes"], document["gpus"]

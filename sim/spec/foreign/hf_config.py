@@ -165,9 +165,9 @@ def _fits(kind: str, said: Mapping[str, Any]) -> bool:
 
 
 def _reading(kind: str, said: Mapping[str, Any]) -> tuple[Config, bool]:
-    """Return *said* after the family *kind* has read it, and whether it found all keys that it needs.
+    """Parse *said* as family *kind*; return the parsed configuration and whether all required keys were present.
 
-    Sizes that every decoder has are assumed to be there, because they do not distinguish families.
+    Sizes that every decoder has are filled in, because they do not distinguish families.
     """
     config = Config({NAMES[name][0]: 64 for name in NEEDED} | dict(said), "", {})
     try:

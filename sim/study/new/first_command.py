@@ -80,7 +80,7 @@ def first_command(path: str, shown: str, global_batch: int | None = None, gpus: 
 
 
 def _accumulated(workload: Workload, global_batch: int | None, gpus: int, scenario: Scenario) -> int:
-    """Return over how many batches of the workload *scenario* accumulates gradients; 0 if it need not say so, as in layouts.
+    """Return the number of the workload's batches over which *scenario* accumulates gradients; 0 if no option is needed, as in layouts.
 
     Without them, data parallelism divides *global_batch* over the GPUs alone, whatever the workload's batch.
     """

@@ -1,6 +1,6 @@
 """Measured record: 1-GPU rows of calibration/records/single_gpu.csv, predicted by factors that were fitted without them.
 
-The figures reached stand here beside the aims, so that a change that makes predictions better or worse shows.
+The current figures are next to the aims, so that a change that makes predictions better or worse is visible.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def test_left_out_rows_do_not_matter() -> None:
 
 @pytest.mark.nightly
 def test_the_catalogue_carries_the_factors_that_the_rows_give() -> None:
-    """GPU parts and stacks against a fit of the same rows; the two differ where one part stands for boards of several powers."""
+    """GPU parts and stacks against a fit of the same rows; the two differ where one part represents boards of several powers."""
     factors = fit(all_rows())
     differences = np.abs([predicted_time(row.record) / predict(row, factors) - 1 for row in all_rows()])
     assert np.median(differences) < 0.01 and np.percentile(differences, 90) < 0.02

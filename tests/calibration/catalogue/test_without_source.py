@@ -1,4 +1,4 @@
-"""Is a source really left out? Oracles: the catalogue itself where nothing is left out, and what does not rest on the source."""
+"""Is a source really left out? Oracles: the catalogue itself if nothing is left out, and the values that do not depend on the source."""
 
 from __future__ import annotations
 

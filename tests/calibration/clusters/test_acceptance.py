@@ -64,7 +64,7 @@ def test_a_single_row_says_nothing_of_itself() -> None:
 
 
 def test_constants_that_explain_the_same_share_it() -> None:
-    """Two constants of one place that move all rows alike: neither is dropped for the other."""
+    """Two constants of one place that affect all rows equally: neither is dropped in favor of the other."""
     fit = rows(12, [0.4, 0.4], 0.0, 4)
     slope = fit.slopes.mean(axis=1, keepdims=True).repeat(2, axis=1)
     missed = -slope.sum(axis=1) * 0.4
@@ -82,13 +82,14 @@ def test_what_is_accepted_never_predicts_rows_left_out_worse_than_priors(seed: i
 
 
 OWN = 0.04
-"""Width of what each job loses by itself, of which one row alone tells."""
+"""Width of the slowdown of each job, which is measured by one row only."""
 
 
 def jobs(seed: int, scale: float, noise: float, count: int = 6) -> tuple[LinearizedFit, np.ndarray, np.ndarray]:
-    """One row each of *count* jobs, of a network constant, a loss that all share and one of their own: *scale* times what priors say.
+    """One row for each of *count* jobs, determined by a network constant, a common slowdown and one per job: *scale* times the priors'
+    widths.
 
-    Also the truth of the constants, and the slopes of as many later rows of the same jobs, which wait for the network twice as much.
+    Also return the true constants, and the slopes of as many later rows of the same jobs, which wait for the network twice as much.
     """
     drawn = np.random.default_rng(seed)
     widths = np.array([0.5, 0.03] + [OWN] * count)
@@ -116,7 +117,7 @@ def test_constants_of_one_row_are_left_out_with_it() -> None:
 
 
 def test_a_loss_that_all_jobs_share_is_told_by_the_others() -> None:
-    """Six jobs lose 4% each: the constant they share is kept, though each has one of its own that explains its row as well."""
+    """Six jobs lose 4% each: the common constant is kept, although each job's own constant explains its row as well."""
     fit, _, _ = jobs(1, 0.0, 0.0)
     shifted = replace(fit, errors=0 * fit.errors - 0.04, prior_errors=0 * fit.errors - 0.04)
     assert 1 in select_constants(replace(at_fit(shifted), single_row_constants=fit.single_row_constants), [[0], [1]])
@@ -162,7 +163,7 @@ def test_two_rows_that_contradict_each_other_move_nothing() -> None:
 def test_clusters_whose_truth_is_known_are_rarely_predicted_worse(truth: float) -> None:
     """Three hundred clusters of six rows, their truth at the prior or far from it; judged on rows without noise that no fit saw.
 
-    Oracle: leaving the constant at its prior. A fit of a truth at the prior can only harm: as often as it is accepted, a seventh at most.
+    Oracle: leaving the constant at its prior. If the truth is at the prior, a fit can only harm: at most as often as it is accepted, 1/7.
     """
     harmed, gained = 0, 0.0
     for seed in range(300):

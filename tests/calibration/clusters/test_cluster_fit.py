@@ -66,11 +66,11 @@ def test_parameters_are_those_of_the_transports_met() -> None:
 
 
 SPLIT = "node.topology.peer_to_peer=none;node.topology.socket_copy_bandwidth=2 GB/s;node.host_transport.efficiency=1.2"
-"""Two sockets of eight GPUs each, between which copies carry a rate of their own."""
+"""Two sockets of eight GPUs each, with a separate rate for copies between them."""
 
 
 def on_sockets(placement: str, **columns: str | int) -> RunRecord:
-    """A run on a machine of two sockets, of which small jobs use one."""
+    """A run on a machine of two sockets; small jobs use only one."""
     return record(hardware="p2.16xlarge", overrides=SPLIT, batch_per_gpu=8, placement=placement, **columns)
 
 
@@ -185,7 +185,7 @@ def test_a_job_may_lose_more_than_the_others_of_its_cluster() -> None:
 
 
 class Straight:
-    """Stands for the simulator: a step of one second of compute, and bytes over a NIC that takes another as described."""
+    """Replaces the simulator: a step has one second of compute, and bytes over a NIC that take another second if it is as described."""
 
     def predict_all(self, cases):
         moved = [{parameter.constant: value for parameter, value in case.factors} for case in cases]
@@ -251,7 +251,7 @@ def test_jobs_that_no_run_on_their_gpu_tells_of_have_wider_intervals() -> None:
 
 
 def test_jobs_never_seen_beside_others_have_wider_intervals_there() -> None:
-    """By hand: what software may lose beside others joins in quadrature, on the part of the step that is compute, on several GPUs only."""
+    """By hand: the possible slowdown of software on several GPUs is added in quadrature, for the part of the step that is compute."""
     evaluator = Evaluator(processes=1)
     rows = [question(record(placement=where, batch_per_gpu=8)) for where in ("1", "2")]
     model = prior_model(measured_scale(simulated([record(placement="1", batch_per_gpu=8, role="compute")]), evaluator), rows)
@@ -288,7 +288,7 @@ def test_the_way_that_traffic_takes_is_found_out(truth: str) -> None:
 
 
 def test_what_cannot_matter_to_a_run_is_not_simulated_for_it() -> None:
-    """The simulator itself: constants of transports that a run does not meet leave its step as it is, so they are left out of its case."""
+    """The simulator itself: constants of transports that a run does not use do not change its step, so its case omits them."""
     evaluator = Evaluator(processes=1)
     rows = [question(record(placement=placement)) for placement in ("1", "4", "1+1")]
     model = prior_model(ComputeScale(), rows)

@@ -21,7 +21,7 @@ SOURCES = ("lambda", "tf2017", "dlperf")
 
 @pytest.mark.nightly
 def test_the_usual_loss_beside_others_is_the_median_of_clusters() -> None:
-    """Steps that hardly wait for the exchange, over what one GPU by itself takes, against the prior's centre."""
+    """Steps that hardly wait for the exchange, relative to those of one GPU, against the prior's center."""
     records = [row for row in read_records(COMMITTED_RUNS).records if row.source in SOURCES]
     run_questions = questions([row for row in records if row.role != "prediction"], Folders())
     evaluator, losses = Evaluator(processes=1), defaultdict(list)

@@ -21,7 +21,7 @@ LAYERS = st.lists(st.floats(0.01, 1.0), min_size=1, max_size=8, unique=True)
 
 @given(st.floats(0.0, 0.5), st.floats(0.8, 1.25))
 def test_a_constant_and_a_rate_are_found_again(constant: float, rate: float) -> None:
-    """By construction, but for what the prior of the rate pulls: layers of very unlike sizes tell both."""
+    """By construction, except for the pull of the rate's prior: layers of very different sizes determine both."""
     layers = [0.02, 0.1, 0.5, 2.0, 8.0]
     model = step_model(layers, [constant + rate * each for each in layers])
     assert model.rate == pytest.approx(rate, rel=0.02)

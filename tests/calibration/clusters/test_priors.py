@@ -1,4 +1,4 @@
-"""Compared with the file itself: every value has a source, and names the code asks for are there."""
+"""Compared with the file itself: every value has a source, and the names that the code uses exist."""
 
 from __future__ import annotations
 

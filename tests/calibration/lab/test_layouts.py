@@ -43,8 +43,8 @@ def test_the_stack_holds_the_constant_of_the_calibrating_point() -> None:
 
 @pytest.mark.parametrize("kind", ["shard", "tensor", "pipeline"])
 def test_a_rank_sends_the_bytes_that_its_program_says(kind: str) -> None:
-    """The interface counts headers too, and what ranks say to each other before the first step, 0.1 to 1.5%; a pipeline's last gradient
-    may still wait in the socket when its rank's step is over, one of all the messages of the steps that were run."""
+    """The interface also counts headers and the ranks' messages before the first step, 0.1 to 1.5%. A pipeline's last gradient may still
+    wait in the socket when its rank's step ends: one of all messages of the steps that were run."""
     lines = [line for line in measured_lines() if line["point"]["layout"][kind] not in (1, "none") and not line["point"]["alone"]]
     assert {line["point"]["hosts"] for line in lines} > {2}
     for line in lines:

@@ -1,4 +1,4 @@
-"""Are predictions judged as said? Oracles: rows that the simulator made itself, and the closed form told its own answer."""
+"""Are predictions scored as documented? Oracles: rows made by the simulator, and the closed form with its own result as measurement."""
 
 from __future__ import annotations
 

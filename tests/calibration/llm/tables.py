@@ -18,7 +18,7 @@ PLAIN: Final = {
     "tflops_per_gpu_reported": "", "mfu_reported": "", "hfu_reported": "", "memory_peak_GiB_reported": "", "status": "ok", "class": "dense",
     "notes": "",
 }  # fmt: skip
-"""Pre-training of Llama 3.1 8B on one node, by nobody in the records."""
+"""Pre-training of Llama 3.1 8B on one node, from a source that is not in the records."""
 
 
 def table(folder: Path, rows: Sequence[dict[str, str]], without: Sequence[str] = (), name: str = "runs.csv") -> Path:

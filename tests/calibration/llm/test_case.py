@@ -68,12 +68,12 @@ def test_a_global_batch_that_does_not_divide_is_noted(tmp_path: Path) -> None:
     assert not any("global_batch" in note for note in exact.assumptions)
     assert [case.global_batch for case in others] == [64, 64]
     assert [case.assumptions[-1] for case in others] == [
-        f"global_batch 64, a multiple of dp 4 x micro_batch 1: the row says {batch}" for batch in (62, 63)
+        f"global_batch 64, a multiple of dp 4 x micro_batch 1; the row says {batch}" for batch in (62, 63)
     ]
     smaller = one(tmp_path, global_batch="35", **layout | {"micro_batch": "16"})
     assert smaller.assumptions[-2:] == (
-        "micro_batch 8, as global_batch 35 over dp 4 leaves it: the row says 16",
-        "global_batch 32, a multiple of dp 4 x micro_batch 8: the row says 35",
+        "micro_batch 8, global_batch 35 / dp 4; the row says 16",
+        "global_batch 32, a multiple of dp 4 x micro_batch 8; the row says 35",
     )
 
 
@@ -215,7 +215,7 @@ def test_nodes_with_fewer_gpus_are_simulated_with_as_many(tmp_path: Path) -> Non
 
 def test_gpus_that_are_blank_are_those_of_the_axes(tmp_path: Path) -> None:
     case = one(tmp_path, gpus="", nodes="4", dp="4", tp="2", pp="2", global_batch="64")
-    assert case.gpus == 16 and "16 GPUs, as the axes multiply out" in case.assumptions
+    assert case.gpus == 16 and "16 GPUs, the product of dp, tp, pp and cp" in case.assumptions
     case = one(tmp_path, gpus="", nodes="4", dp="", tp="2", global_batch="64")
     assert case.gpus == 32 and "32 GPUs, 8 on each node" in case.assumptions
     trays = one(tmp_path, gpu="GB200", gpus="", nodes="4", dp="", tp="2", global_batch="64", node_type="")
@@ -226,4 +226,4 @@ def test_a_card_of_two_dies_counts_as_two_gpus_if_the_axes_say_so(tmp_path: Path
     """AMD Instinct MI250X: each of its two dies is a GPU to software."""
     cards, dies = (one(tmp_path, gpu="MI250X", nodes="2", gpus=gpus, dp="16", global_batch="64", node_type="") for gpus in ("8", "16"))
     assert cards.gpus == dies.gpus == 16
-    assert "16 GPUs, as the axes multiply out: the row counts 8 cards of 2" in cards.assumptions
+    assert "16 GPUs, the product of dp, tp, pp and cp; the row counts 8 cards of 2" in cards.assumptions

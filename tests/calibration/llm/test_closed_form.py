@@ -62,7 +62,7 @@ def test_activations_scale_with_the_micro_batch(tmp_path: Path) -> None:
 
 
 def test_memory_is_read_as_the_table_reads_it(tmp_path: Path) -> None:
-    """What the driver shows is more than the allocator keeps, which is more than what is in it; rank 0 tells of the first stage alone."""
+    """The driver shows more than the allocator reserves, which is more than what is allocated; rank 0 has the first stage only."""
     case = one(tmp_path, gpus="64", nodes="8", pp="4", tp="2", global_batch="512")
     read = [memory(replace(case, memory_reading=how)) for how in ("allocated", "reserved", "nvidia-smi")]
     assert read == sorted(set(read))

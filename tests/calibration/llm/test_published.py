@@ -25,7 +25,8 @@ def runs_of(folder: Path, steps: Sequence[tuple[str, float, float, float]]) -> l
 
 
 def test_each_source_gets_the_factor_that_the_others_ask_for(tmp_path: Path) -> None:
-    """Of steps of 10 s, 8 of them compute, 12 s ask for 1.25, 14 s for 1.5, 10 s for 1; one vote a source, whatever its rows."""
+    """Of steps of 10 s, 8 s are compute, so 12 s need a factor of 1.25, 14 s 1.5, 10 s 1; one vote per source, however many rows it
+    has."""
     steps = [("a/a", 12.0, 10.0, 8.0), ("b/b", 14.0, 10.0, 8.0), ("b/b", 14.0, 10.0, 8.0), ("c/c", 10.0, 10.0, 8.0)]
     runs = runs_of(tmp_path, steps)
     assert factors_of_others(runs) == pytest.approx({("a/a", "hopper"): 1.25, ("b/b", "hopper"): 1.125, ("c/c", "hopper"): 1.375})
@@ -37,7 +38,7 @@ def test_each_source_gets_the_factor_that_the_others_ask_for(tmp_path: Path) -> 
 
 
 def test_two_other_sources_speak_for_a_generation(tmp_path: Path) -> None:
-    """H100s of three sources ask for 1.25, A100s of three for 1, so each hears its own kind; one source with a B200 hears all."""
+    """H100s of three sources need 1.25, A100s of three need 1, and each uses those of its generation; one source with a B200 uses all."""
     rows = [{"source": f"{name}/{name}", "step_time_s": "12.0"} for name in "abc"]
     rows += [{"source": f"{name}/{name}", "step_time_s": "10.0", "gpu": "A100 80GB"} for name in "efg"]
     rows += [{"source": "i/i", "step_time_s": "11.0", "gpu": "B200"}]
@@ -51,7 +52,7 @@ def test_two_other_sources_speak_for_a_generation(tmp_path: Path) -> None:
 
 
 def test_mixtures_of_experts_have_no_vote_but_hear_the_others(tmp_path: Path) -> None:
-    """a/a's mixture would ask for 2.25, its dense model asks for 1; b/b has a mixture alone, and all hear the dense ones of others."""
+    """a/a's mixture would need 2.25, its dense model needs 1; b/b has only a mixture; all use the dense models of other sources."""
     rows = [{"source": "a/a", "step_time_s": "20.0", "model": "mixtral-8x7b"}, {"source": "a/a", "step_time_s": "10.0"}]
     rows += [{"source": "b/b", "step_time_s": "20.0", "model": "mixtral-8x7b"}, {"source": "c/c", "step_time_s": "12.0"}]
     runs = [SimulatedRun(case, 10.0, 8.0) for case in cases(tmp_path, rows)]

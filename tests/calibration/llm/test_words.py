@@ -354,7 +354,7 @@ def test_strategies_of_torchs_fsdp(tmp_path: Path) -> None:
 
 def test_replicas_that_do_not_multiply_out_are_taken_from_the_gpus(tmp_path: Path) -> None:
     case = one(tmp_path, dp="4")
-    assert case.data == 8 and "dp 8, as 8 GPUs leave it: the row says 4" in case.assumptions
+    assert case.data == 8 and "dp 8, from 8 GPUs; the row says 4" in case.assumptions
     assert not [note for note in one(tmp_path).assumptions if note.startswith("dp ")]
 
 

@@ -57,7 +57,7 @@ def test_every_number_says_where_it_is_from(tmp_path: Path) -> None:
     text = (tmp_path / "box.yaml").read_text() + (tmp_path / "box-stack.yaml").read_text()
     for probe in ("memory", "gemm and convolution", "launch", "disk", "loading", "all_reduce"):
         assert f"record.json, probe {probe}, 2026-01-02: " in text
-    assert "95%" in text and "estimate (not measured, as one machine was alone" in text
+    assert "95%" in text and "estimate (not measured on a single machine" in text
 
 
 def test_a_known_gpu_keeps_its_data_sheet(tmp_path: Path) -> None:

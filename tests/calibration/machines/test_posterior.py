@@ -53,7 +53,7 @@ def test_intervals_of_repeated_values() -> None:
 
 
 def test_exact_times_give_exact_parameters() -> None:
-    """Without noise the parameters come out, but for the pull of a vague prior."""
+    """Without noise the parameters are exact, except for the pull of a vague prior."""
     sizes = 10.0 ** np.arange(3, 9)
     design = np.stack([np.ones_like(sizes), sizes], axis=1)
     posterior = fit_terms(design, design @ np.array([1e-5, 1e-9]), [FitParameter("fixed", 1e-6), FitParameter("per byte", 1e-10)])

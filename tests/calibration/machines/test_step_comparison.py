@@ -1,4 +1,4 @@
-"""What do whole layers add to kernels, and how do predictions stand beside steps?
+"""What do whole layers add to kernels, and how do predictions compare with measured steps?
 
 Oracle: records whose layers take what the model says, times a known factor.
 """
@@ -94,7 +94,7 @@ def test_a_step_over_its_layers_is_the_stacks_factor(tmp_path: Path, monkeypatch
 
 
 def test_other_models_factor_is_used_where_it_is_sure(tmp_path: Path) -> None:
-    """Three models agree on 1.3 but for 1%: the fourth is predicted with it. Models that scatter about 1 say nothing."""
+    """Three models agree on 1.3 within 1%: the fourth is predicted with it. Models that scatter around 1 give no factor."""
     sure = step_fit({"a": [1.3], "b": [1.31], "c": [1.29], "d": [9.0]}, excluded="d")
     assert sure is not None and sure["factor"].value == pytest.approx(1.3, rel=0.01) and is_significant(sure)
     assert not is_significant(step_fit({"a": [0.9], "b": [1.1], "c": [1.2]}))
@@ -103,7 +103,7 @@ def test_other_models_factor_is_used_where_it_is_sure(tmp_path: Path) -> None:
 
 
 def test_a_known_gpu_keeps_the_factor_that_its_layers_multiply(tmp_path: Path) -> None:
-    """Layers that take 1.5 times as long as the catalogue's V100 models, which has a factor of its own, multiply that."""
+    """Layers that take 1.5 times as long as predicted multiply the factor that the catalogue's V100 already has."""
     write_record(tmp_path / "g.json", gpu_record())
     measured = merge_records([tmp_path / "g.json"])
     kernels = device_block(measured, fits(measured))

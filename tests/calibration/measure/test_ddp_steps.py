@@ -56,7 +56,7 @@ def test_one_rank_runs_in_this_process() -> None:
 
 
 def test_a_cpu_that_is_asked_for_is_used_beside_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A driver that says there is a GPU, and fails as soon as it is touched."""
+    """A driver that reports a GPU, and fails as soon as it is used."""
     import torch
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)

@@ -27,7 +27,7 @@ def test_two_ranks_and_all_are_asked_from_8_bytes_to_256_megabytes(tmp_path: Pat
 
 @pytest.mark.nightly
 def test_a_sweep_on_two_ranks(tmp_path: Path) -> None:
-    """Every question is answered; products beside an exchange end no later than both together."""
+    """Every question is answered; if products run during an exchange, they end no later than both together."""
     path = tmp_path / "r.json"
     assert main(["profile", "-o", str(path), "--quick", "--only", "all_reduce"]) == 0
     rows = read_record(path).rows("all_reduce")

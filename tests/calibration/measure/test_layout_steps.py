@@ -1,4 +1,4 @@
-"""Does a rank by itself tell what the score reads of it? Oracles: the units and stages of the described model, and its parameters."""
+"""Does a rank that runs alone record what the score needs? Oracles: the units and stages of the described model, and its parameters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Are steps of ranks that divide a model measured, kept and set beside predictions? Oracles: `fake_cuda`, Gloo, the simulator itself."""
+"""Are steps of ranks that divide a model measured, kept and compared with predictions? Oracles: `fake_cuda`, Gloo, the simulator
+itself."""
 
 from __future__ import annotations
 

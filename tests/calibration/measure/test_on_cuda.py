@@ -1,6 +1,6 @@
 """Does the CUDA path of ``calibration profile`` time the device, bind ranks to their GPUs, and outlive full memory?
 
-Oracle: `fake_cuda`, whose kernels take as long as they are told, on a machine without a GPU.
+Oracle: `fake_cuda`, whose kernels take a specified time, on a machine without a GPU.
 """
 
 from __future__ import annotations

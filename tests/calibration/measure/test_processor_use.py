@@ -1,4 +1,4 @@
-"""Is the work of other programs told from one's own? Oracles: the kernel's accounts of this process, and moments that are made up."""
+"""Is the work of other programs distinguished from our own? Oracles: the kernel's accounts of this process, and made-up moments."""
 
 from __future__ import annotations
 

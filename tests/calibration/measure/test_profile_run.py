@@ -127,7 +127,7 @@ def test_what_needs_torch_says_so(tmp_path: Path, capsys: Capture, monkeypatch: 
 
 
 def test_more_ranks_than_gpus_are_refused(tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A driver that tells of one GPU."""
+    """A driver that reports one GPU."""
     torch = pytest.importorskip("torch")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)

@@ -1,4 +1,4 @@
-"""Does a run go on where it stopped, and keep what it has? Oracles: the questions that reach a probe; the file left behind."""
+"""Does a run resume where it stopped, and keep its results? Oracles: the questions that reach a probe; the file left behind."""
 
 from __future__ import annotations
 

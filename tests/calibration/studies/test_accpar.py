@@ -195,7 +195,7 @@ def test_tensors_of_the_catalogue_are_those_of_the_networks() -> None:
 
 
 def test_the_study_says_what_it_solved(capsys: pytest.CaptureFixture[str]) -> None:
-    """Oracle: each row solved by itself; means by hand; the published means are shown, not met."""
+    """Oracle: each row solved individually; means by hand; the published means are shown but not reproduced."""
     study = accpar_study(models=("alexnet", "vgg11"), processes=1)
     document = accpar_document(study)
     network = network_of(load_workload("vgg11").spec.model, 512)

@@ -63,7 +63,7 @@ def test_a1_what_peaks_is_a_slice(study: StashStudy) -> None:
 
 
 def test_a2_the_network_slows_training_several_times(study: StashStudy) -> None:
-    """Abstract: up to 5 times; a figure beyond it is told as one, with the batch from which it holds."""
+    """Abstract: up to 5 times; a larger figure is reported, with the batch from which it holds."""
     finding = by_check(study)["A2"]
     peak = finding.figures["peak_slowdown"]
     assert peak is not None
@@ -136,7 +136,7 @@ def test_the_fit_finds_what_made_the_times() -> None:
     ],
 )  # fmt: skip
 def test_a7_all_reduces_of_a_step(model: str, tensors: int, parameters: int) -> None:
-    """Published: parameter tensors and parameters of torchvision's models; Stash's stack exchanges every tensor by itself."""
+    """Published: parameter tensors and parameters of torchvision's models; Stash's stack exchanges every tensor separately."""
     assert gradients(load_workload(model).spec.model) == (tensors, 4.0 * parameters)
 
 

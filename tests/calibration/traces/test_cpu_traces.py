@@ -58,7 +58,7 @@ def test_a_rank_that_comes_late_to_gloo_holds_the_other_up(tmp_path: Path) -> No
 
 
 def test_a_job_over_nccl_needs_its_kernels(tmp_path: Path) -> None:
-    """Profiled without ProfilerActivity.CUDA: operators of the host would pass for what GPUs do."""
+    """Profiled without ProfilerActivity.CUDA: operators of the host would be mistaken for work of the GPUs."""
     with pytest.raises(SpecError, match=r"with ProfilerActivity\.CUDA"):
         import_traces([cpu_profile(tmp_path, 0, backend="nccl"), cpu_profile(tmp_path, 1, backend="nccl")])
 

@@ -1,4 +1,4 @@
-"""Is a rank's own work told from a profile of a divided model? Oracles: spans written by hand, and conservation of their seconds."""
+"""Is a rank's own work separated in a profile of a divided model? Oracles: spans written by hand, and conservation of their seconds."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def on_gpu(rank: int, own: RankPasses) -> RankTrace:
 
 
 def test_a_sharded_job_of_gpus_is_replayed(tmp_path: Path) -> None:
-    """Its ranks' own work, which collectives beside it make a little longer, and half of that with half the samples."""
+    """Its ranks' own work, slightly slowed by concurrent collectives, and half of it with half the samples."""
     own = RankPasses(0.2, 0.4, 0.01)
     laid_out, mine = tmp_path / "sharded.yaml", tmp_path / "mine.yaml"
     laid_out.write_text("extends: llama-3.1-8b\nname: sharded\ntraining: {parallel: {shard: parameters}}\n")

@@ -1,4 +1,4 @@
-"""Does a replayed profile foresee the job elsewhere? Oracles: the simulator itself, told of what the trace alone shows; traces by hand."""
+"""Does a replayed profile predict the job elsewhere? Oracles: the simulator, given only what the trace shows; traces by hand."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def step_time(hardware: str, workload: str, overrides: Sequence[str] = (), **key
 
 
 HIDDEN = ("node.gpu.vector_factor=1.4", "training.stack.launch_cpu=25 us", "training.compute_factor=1.2")
-"""What the machine of a simulated trace is like, and nobody tells the replay."""
+"""Properties of the machine of a simulated trace, which the replay does not know."""
 JOBS: dict[str, tuple[str, str, int, int, tuple[str, ...], str | None]] = {
     "small buckets": ("p3.16xlarge", "resnet50", 2, 32, (), "torch-1.13-ddp"),
     "host-bound": ("p3.16xlarge", "resnet50", 2, 4, (), None),
@@ -81,7 +81,7 @@ def test_what_the_model_misses_is_missed_nowhere_else(tmp_path: Path) -> None:
 
 
 def torch_step(number: int, shapes: bool = True) -> list[Event]:
-    """One step of 100 ms of two parameters, as torch leaves it.
+    """One step of 100 ms of a model with two parameters, as recorded by torch.
 
     Copy 0-4 ms; forward: a convolution 4-20 and a ReLU 20-24 ms; backward: a product 24-44, keeping the gradient of 10 M elements 44-46, a
     convolution 46-70, keeping that of 20 M 70-72; exchange 72-90; Adam 90-98, launched before.

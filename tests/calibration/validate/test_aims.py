@@ -31,7 +31,7 @@ def test_the_90th_percentile_counts_where_one_is_aimed_at() -> None:
 
 
 def test_skill_coverage_and_exposed_communication_over_pcie() -> None:
-    """Said 10% and the best rule 40% off; half of the step is exposed, of which 10% of the step are 20%."""
+    """The prediction is 10% off, the best rule 40%; half of the step is exposed, so 10% of the step are 20% of that."""
     aim_lines = lines([of("lambda", "resnet50", 1.1, 1.4, compute=0.5)])
     assert aim_lines["skill, rows with at least 10% exposed"].split() == ["1", "0.75", "0.5"]
     assert aim_lines["skill of the worst source (lambda)"].split() == ["1", "0.75", "above", "0"]

@@ -1,4 +1,4 @@
-"""Is what clusters tell of each other chosen without the scored one? Oracle: medians and coverage of made rows, by hand."""
+"""Are values that one cluster takes from others chosen without the scored one? Oracle: medians and coverage of made-up rows, by hand."""
 
 from __future__ import annotations
 

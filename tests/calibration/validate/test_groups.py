@@ -1,4 +1,4 @@
-"""Are groups and novelties what they say? Oracles: errors by hand, and rows that differ in one thing."""
+"""Are groups and novelties correct? Oracles: errors by hand, and rows that differ in one thing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Are scores what they say? Oracles: quantiles by hand, and rules in their limits."""
+"""Are scores correct? Oracles: quantiles by hand, and rules in their limits."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def _add_level(transfers: list[Transfer], teams: Sequence[tuple[Sequence[int], i
 
 
 def _add_phase(transfers: list[Transfer], rings: Iterable[tuple[Sequence[Transfer], Sequence[Sequence[int]]]]) -> None:
-    """Append *rings* that run side by side, each with the chunks that its own stand for, after what their ranks did before."""
+    """Append concurrent *rings*, each with a map from its chunks to the schedule's, to start after earlier transfers of their ranks."""
     over = _last_arrivals(transfers)
     for ring, meaning in rings:
         first = len(transfers)

@@ -2,8 +2,8 @@
 
 Chunk c of rank r holds a set of contributions. A transfer that reduces adds the sender's set to the receiver's; one that copies
 replaces it. `replay` plays a schedule in the order its dependences demand and nothing else: it refuses a schedule in which two
-transfers could race for a chunk, or in which a contribution would be added twice. A switch or a server takes part under a number of
-its own; it holds nothing at first, and one that sums what several senders bring in any order is a *reducer*.
+transfers could race for a chunk, or in which a contribution would be added twice. A switch or a server takes part under its own number;
+it holds nothing at first, and if it sums contributions of several senders in any order it is a *reducer*.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ def test_one_shard_more_than_the_payload(ranks, nbytes, pieces):
 
 @given(st.integers(2, 10), sizes, pieces, st.floats(1e6, 1e12), latencies)
 def test_the_schedule_attains_the_closed_form(n, nbytes, pieces, bandwidth, latency):
-    """Oracle: the list scheduler, stores after loads or beside them; either way no GPU's port is asked for more than it has."""
+    """Oracle: the list scheduler, stores after loads or at the same time; in both cases no GPU's port is overloaded."""
     transfers = nvls_all_reduce(range(n), nbytes, pieces)
     loads = [transfer for transfer in transfers if transfer.channel == 0]
     stores = [transfer._replace(after=()) for transfer in transfers if transfer.channel == 1]

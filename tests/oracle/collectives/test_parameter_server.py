@@ -27,7 +27,7 @@ def hosts(draw):
 
 @given(hosts(), sizes, pieces)
 def test_every_worker_ends_with_every_update(hosts, nbytes, pieces):
-    """Oracle: set replay with servers as reducers; one on a host of its own holds nothing at first."""
+    """Oracle: set replay with servers as reducers; one on a separate host holds nothing at first."""
     workers, servers, _ = hosts
     chunks = pieces * len(servers)
     held = replay(parameter_server(workers, servers, nbytes, pieces), workers, chunks, reducers=servers)

@@ -41,7 +41,7 @@ def test_one_pair_sends_in_order_on_each_channel_alone():
 
 
 def test_a_reducer_adds_in_any_order():
-    """Oracle: by hand. Number 9 takes part without a contribution of its own."""
+    """Oracle: by hand. Number 9 takes part without a contribution."""
     arrivals = [Transfer(0, 9, 8, (0,), (), 8), Transfer(1, 9, 8, (0,), (), 8)]
     assert replay([*arrivals, Transfer(9, 0, 8, (0,), (0, 1))], [0, 1], 1, reducers=[9])[0, 0] == {0, 1}
     with pytest.raises(ScheduleError, match="race for chunk 0 of rank 9"):

@@ -16,7 +16,7 @@ from stallsim.protocols import ExchangeStrategy
 
 
 class Own:
-    """An exchange that is what it is told to be."""
+    """An exchange with given buckets."""
 
     name = "mine"
 
@@ -53,7 +53,7 @@ def horovod(sizes: Sequence[float], ready: Sequence[float], ranks: int) -> Any:
 
 
 def figures(stack: str, exchange: ExchangeStrategy | None = None) -> dict[str, Any]:
-    """The document of a run, but for what names the exchange."""
+    """The document of a run, without the fields that name the exchange."""
     document = stallsim.run("p3.16xlarge", "resnet50", nodes=2, stack=stack, exchange=exchange).document
     inputs = {key: value for key, value in document["inputs"]["workload"].items() if "own_exchange" not in key}
     left = {key: value for key, value in document.items() if key not in ("warnings", "inputs_sha256", "inputs")}

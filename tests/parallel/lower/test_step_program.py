@@ -56,7 +56,7 @@ def test_one_rank_works_alone() -> None:
 
 @pytest.mark.parametrize("ranks", [1, 2, 8])
 def test_every_operation_of_the_plan_is_started_and_waited_for_once(ranks: int) -> None:
-    """Oracle: the exchange plan, asked for more and fewer ranks by turns."""
+    """Oracle: the exchange plan, requested for more and fewer ranks alternately."""
     workload = toy_workload(LAYERS, stack={"blocking_scalar_all_reduces": 2})
     for count in (3, ranks, 5, ranks):
         program = step_program(workload, (), count).instructions

@@ -62,7 +62,7 @@ class Tab:
         return dict(json.loads(message))
 
     def open(self, page: Path | str) -> None:
-        """Open *page*, a file or an address, in a tab of its own, and wait until it is there."""
+        """Open *page*, a file or an address, in a new tab, and wait until it has loaded."""
         target = self.ask("Target.createTarget", url="about:blank")["targetId"]
         self.session = self.ask("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network", "Accessibility"):
@@ -77,7 +77,7 @@ class Tab:
             self.events.append(self._next())
 
     def until(self, expression: str) -> None:
-        """Wait until *expression* is true in the page; `PATIENCE` only ends a test that would hang."""
+        """Wait until *expression* is true in the page, at most `PATIENCE` seconds."""
         end = time.monotonic() + PATIENCE
         while not self.evaluate(expression):
             assert time.monotonic() < end, f"never true: {expression}; {self.complaints()}"
@@ -112,7 +112,7 @@ class Tab:
             self.ask("Input.dispatchKeyEvent", type=kind, key=key, text=text if kind == "keyDown" else "")
 
     def wear(self, scheme: str, medium: str = "") -> None:
-        """Let the system ask for a *scheme* (light, dark), and the page think it is on *medium* (print)."""
+        """Emulate the preferred color *scheme* (light, dark) and the *medium* (print)."""
         self.ask("Emulation.setEmulatedMedia", media=medium, features=[{"name": "prefers-color-scheme", "value": scheme}])
 
     def size(self, width: int, height: int) -> None:
@@ -135,14 +135,14 @@ class Tab:
         return [json.dumps(event["params"]) for event in said]
 
     def requests(self) -> list[str]:
-        """What the page asked for beside itself."""
+        """The addresses that the page requested, except for its own."""
         urls = [event["params"]["request"]["url"] for event in self.events if event.get("method") == "Network.requestWillBeSent"]
         return [url for url in urls if not url.startswith(("file:", "data:", "about:"))]
 
 
 @contextlib.contextmanager
 def opened(page: Path | str) -> Iterator[Tab]:
-    """The *page*, a file or an address, in a browser of its own."""
+    """The *page*, a file or an address, in a new browser."""
     executable = browser()
     assert executable is not None
     read_there, send = os.pipe()

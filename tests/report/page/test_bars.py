@@ -1,4 +1,4 @@
-"""Are pieces of a bar as wide as what they stand for? Oracle: arithmetic."""
+"""Do widths of a bar's pieces match their values? Oracle: arithmetic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Can marks be told apart on both papers? Oracle: WCAG 2.2's contrast, and its own example values of luminance."""
+"""Are marks distinguishable in the light and the dark scheme? Oracle: WCAG 2.2's contrast, and its own example values of luminance."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does a drawing keep devices apart and below what they hang off? Oracle: geometry, over the whole catalogue."""
+"""Does a drawing keep devices apart and below those that they are attached to? Oracle: geometry, over the whole catalogue."""
 
 from __future__ import annotations
 

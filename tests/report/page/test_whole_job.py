@@ -1,4 +1,4 @@
-"""Do pages tell the whole job that was asked for? Oracles: the printed documents, sums of parts, brute force over machines."""
+"""Do pages show the requested whole job? Oracles: the printed documents, sums of parts, brute force over machines."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def verdict(page: Page) -> str:
 
 
 def document(path: Path, name: str) -> dict[str, Any]:
-    """The JSON that -o wrote beside the page."""
+    """The JSON that -o wrote next to the page."""
     made: dict[str, Any] = json.loads((path.parent / f"{name}.json").read_text(encoding="utf-8"))
     return made
 

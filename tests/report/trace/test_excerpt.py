@@ -1,4 +1,4 @@
-"""Do a few steps stand for a warm epoch? Oracles: the log's own steps, tiles of waits, loads recomputed from all rates."""
+"""Do a few steps represent a warm epoch? Oracles: the log's own steps, tiles of waits, loads recomputed from all rates."""
 
 from __future__ import annotations
 

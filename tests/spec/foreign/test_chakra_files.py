@@ -1,4 +1,4 @@
-"""Oracle: which files a name stands for, judged by hand."""
+"""Oracle: the files that a name matches, by hand."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def test_data_are_ready_where_no_disk_is_described() -> None:
 def test_no_rank_is_fed_faster_than_its_loader_builds(
     disk: float, prep: float, cores: float, workers: int, factor: int, compute: float
 ) -> None:
-    """Conservation: n micro-batches take n intervals at least, and no longer than all that they ask for, one after another."""
+    """Conservation: n micro-batches take at least n intervals, and at most as long as all their work one after another."""
     loader = RankLoader(Feed(disk, disk, prep, cores, workers, workers * factor), starts_empty=True)
     now, first, count = 0.0, 0.0, 40
     for number in range(count):

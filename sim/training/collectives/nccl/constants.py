@@ -145,11 +145,14 @@ P2P_MOST_PART = {1: 32.0, 2: 1.0}  # a message in larger parts takes more channe
 READ_BACK_BELOW = 80
 READ_BACK = 1 / 8  # load on the reverse path of what a NIC writes to a GPU before sm80; src/graph/search.cc
 LEAST_STEP = 0.49  # a search with a result tries no speed below this share of its speed; src/graph/search.cc
-DOUBLED_FROM = 25.0  # channels at least this fast are doubled at half the speed ..
+# Channels of at least DOUBLED_FROM GB/s are doubled at half the speed, except in 2.30 above compute capability KEPT_ABOVE if there are more
+# than KEPT_CHANNELS of them below KEPT_BELOW GB/s; src/graph/search.cc
+DOUBLED_FROM = 25.0
 KEPT_ABOVE = 80
 KEPT_BELOW = 50.0
-KEPT_CHANNELS = 4  # .. but not, in 2.30 above compute capability 8.0, if they are more than 4 below 50 GB/s; src/graph/search.cc
-DOUBLED_AGAIN_ABOVE = 45.0  # between nodes fewer than DOUBLED_AGAIN_BELOW channels above this are doubled once more; src/graph/connect.cc
+KEPT_CHANNELS = 4
+# Between nodes, fewer than DOUBLED_AGAIN_BELOW channels above DOUBLED_AGAIN_ABOVE GB/s are doubled once more; src/graph/connect.cc
+DOUBLED_AGAIN_ABOVE = 45.0
 DOUBLED_AGAIN_BELOW = 16
 SIMPLE_ORDER = 0.1  # speed of the single channel in plain order if the search finds none; src/graph/search.cc
 

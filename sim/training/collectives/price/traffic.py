@@ -320,10 +320,10 @@ def _sent(out: Outward, chunk: float, protocol: str) -> NodeStreams:
 
 
 class _Loads(NamedTuple):
-    """What streams put on resources: *kinds* of streams that weigh the same, and the *terms* of the sum, in the order of the streams.
+    """The loads of streams on resources: *kinds* of streams with equal weight, and the *terms* to add up, in the order of the streams.
 
-    The term (resource, kind, weighs, factor) is *factor* times the bytes of a stream of this kind: per payload byte on the wire, or, if it
-    *weighs*, with bandwidth that the transport cannot use as well. Kind -1 counts as one byte.
+    A term (resource, kind, weighs, factor) is *factor* times the bytes of one stream of this kind per payload byte. These are the bytes
+    on the wire or, if it *weighs*, these plus the bandwidth that the transport cannot use. Kind -1 counts as one byte.
     """
 
     kinds: Sequence[tuple[Hop, float]]

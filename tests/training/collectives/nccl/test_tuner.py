@@ -269,7 +269,7 @@ def test_no_algorithm_but_a_tree_takes_less_for_more_bytes(tuner_machine, collec
 
 @given(st.sampled_from(MACHINES), st.sampled_from(COLLECTIVES), st.integers(1, 2**32))
 def test_the_quickest_pair_is_chosen_and_can_be_forced(tuner_machine, collective, nbytes):
-    """Definition; and forcing one pair leaves its time what it was."""
+    """Definition; and forcing a pair does not change its time."""
     free = choose(collective, nbytes, tuner_machine)
     assert free.time == min(considered.time for considered in free.table)
     for considered in free.table:

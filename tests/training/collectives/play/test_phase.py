@@ -1,4 +1,4 @@
-"""One activity per collective: closed forms alone, fair shares beside others, and who is blamed."""
+"""One activity per collective: closed forms if alone, fair shares if not, and attribution."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ class Star:
 
 
 class Own:
-    """Steps as they are given."""
+    """A schedule of given steps."""
 
     name = "Mine"
 
