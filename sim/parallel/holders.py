@@ -6,15 +6,16 @@ sharded states. The first rank that holds a part writes it. Ranks fill nodes in 
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, NamedTuple
 
 from sim.parallel.mesh import Mesh
 from sim.spec.parallel import Axis
 
-Ranks = NDArray[np.intp]
+if TYPE_CHECKING:  # plain data parallelism has one holder and does not wait for numpy
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Ranks = NDArray[np.intp]
 
 
 class Holders(NamedTuple):
@@ -38,6 +39,8 @@ UNSHARDED = Holders(1, 1, 1, 1, 1)
 
 def holders(mesh: Mesh) -> Holders:
     """Return the numbers of parts, shards and writers of the state of a job on *mesh*."""
+    import numpy as np
+
     ranks = np.arange(mesh.gpus)
     weights = _combined(mesh, ranks, _weights_of(mesh, ranks))
     shards = _combined(mesh, ranks, _shards_of(mesh, ranks)) if mesh.parallel.shard != "none" else weights
@@ -59,12 +62,12 @@ def _shards_of(mesh: Mesh, ranks: Ranks) -> Ranks:
 def _combined(mesh: Mesh, ranks: Ranks, inside: Ranks) -> Ranks:
     """Return one number for each of *ranks*; numbers are equal if tensor rank, stage and the number *inside* of them are equal."""
     coordinate = _coordinate(mesh, ranks, "pipeline") * mesh.parallel.tensor + _coordinate(mesh, ranks, "tensor")
-    return np.asarray(coordinate * mesh.gpus + inside)
+    return coordinate * mesh.gpus + inside
 
 
 def _position(mesh: Mesh, ranks: Ranks, axes: tuple[Axis, ...]) -> Ranks:
     """Return the position of each of *ranks* among the ranks that differ from it only along *axes*."""
-    place, size = np.zeros_like(ranks), 1
+    place, size = 0 * ranks, 1
     for axis in (axis for axis in mesh.order if axis in axes):
         place += _coordinate(mesh, ranks, axis) * size
         size *= mesh.sizes[axis]
@@ -72,10 +75,12 @@ def _position(mesh: Mesh, ranks: Ranks, axes: tuple[Axis, ...]) -> Ranks:
 
 
 def _coordinate(mesh: Mesh, ranks: Ranks, axis: Axis) -> Ranks:
-    return np.asarray(mesh.coordinate(ranks, axis))  # type: ignore[arg-type]
+    return mesh.coordinate(ranks, axis)  # type: ignore[arg-type, return-value]
 
 
 def _most_on_node(nodes: Ranks, parts: Ranks) -> int:
     """Return the maximum number of distinct *parts* on one of *nodes*."""
+    import numpy as np
+
     pairs = np.unique(np.stack([nodes, parts]), axis=1)
     return int(np.bincount(pairs[0]).max())

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 LAZY = (
+    "numpy",
     "pandas",
     "networkx",
     "joblib",
