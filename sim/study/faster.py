@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from sim.analysis.bottleneck import Resource
+from sim.causes import CAUSES, Resource
 from sim.events import Cause
 from sim.spec.hardware import Fabric, Hardware, Link, Node, Transport
 from sim.spec.transport import CHANNEL_RATES
@@ -248,16 +248,6 @@ _CHANGES: dict[Resource, _Change] = {
     "gpu": _Change(_gpu),
 }
 
-_SPED: dict[Cause, tuple[Resource, ...]] = {
-    Cause.COMPUTE: ("gpu",),
-    Cause.FETCH: ("disk",),
-    Cause.PREP: ("cpu",),
-    Cause.COPY: ("copy", "pcie"),
-    Cause.INTERCONNECT: ("pcie",),
-    Cause.NETWORK: ("network",),
-    Cause.STRAGGLER: ("spread", "gpu"),
-    Cause.LAUNCH: ("launch",),
-}
 _SPED_AT: dict[str, tuple[Resource, ...]] = {
     "memory of other nodes": ("network",),
     STORAGE_NETWORK: ("network",),
@@ -276,4 +266,4 @@ def resources_behind(cause: Cause, resource: str, loader: str) -> tuple[Resource
         return ("pcie",)
     if cause is Cause.INTERCONNECT and "nvlink" in resource.lower():
         return ("nvlink",)
-    return _SPED_AT.get(resource, _SPED[cause])
+    return _SPED_AT.get(resource, CAUSES[cause].faster)

@@ -18,8 +18,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import NamedTuple
 
-from sim.analysis.bottleneck import RESOURCES, Resource
+from sim.analysis.bottleneck import RESOURCES
 from sim.analysis.critical_path import critical_path
+from sim.causes import Resource
 from sim.cluster.storage import read_rate
 from sim.events import Cause
 from sim.simulate import JobRun, Run, simulate

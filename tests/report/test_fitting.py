@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sim.causes import BRIEF
 from sim.documents import document
 from sim.events import Cause
 from sim.report.columns import Title, align
 from sim.report.fitting import colour_text, fit_text, strip_colours
-from sim.report.style import BRIEF
 from sim.report.table import run_text
 from sim.study.scenario import Scenario, answer
 

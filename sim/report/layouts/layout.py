@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from sim import __version__
 from sim.analysis.cost import Market, job_price
+from sim.causes import BRIEF
 from sim.events import LAYOUT_STALLS, Cause
 from sim.mesh import LayoutRun
 from sim.parallel.checkpointing import checkpointed_share, recomputed_pieces
@@ -20,7 +21,6 @@ from sim.report.layouts.layout_wraps import wraps_text
 from sim.report.pretraining import pretraining_document, pretraining_lines
 from sim.report.prices import date_of, paid_text, source_of
 from sim.report.saving import saved_text
-from sim.report.style import BRIEF
 from sim.report.table import basis_lines, error_lines, stall_lines
 from sim.report.verdict import kernel_assumptions, price_notes
 from sim.report.whole_job import job_of_run, job_time, whole_job_text

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from sim.analysis.bottleneck import Resource
+from sim.causes import Resource
 from sim.cluster.build import Slot
 from sim.cluster.node_links import fabric_link
 from sim.report.page.markup import Child, Figures, Html, join, table, tag
