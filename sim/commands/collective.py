@@ -12,6 +12,7 @@ import typer
 from sim.commands import names
 from sim.commands.app import app
 from sim.commands.options import Csv, Folder, HtmlOption, Hw, JsonOption, LayoutFields, Sets, takes_mesh
+from sim.spec.algorithms import OTHER_ALGORITHMS
 from sim.spec.yaml import SpecError
 from sim.terminal import show_table, write_result
 
@@ -41,7 +42,7 @@ def collective(
         str | None, typer.Option(metavar="TIME", help="parameter_server: compute that hides it; default: 100 ms")
     ] = None,
     algo: Annotated[
-        str | None, typer.Option(metavar="NAMES", help="like NCCL_ALGO; also (Rack)Hierarchical, HalvingDoubling or your own")
+        str | None, typer.Option(metavar="NAMES", help=f"like NCCL_ALGO; also {', '.join(OTHER_ALGORITHMS)} or your own")
     ] = None,
     proto: Annotated[str | None, typer.Option(metavar="NAMES", help="like NCCL_PROTO: LL, LL128, Simple, ^LL")] = None,
     channels: Annotated[int | None, typer.Option(min=1, help="like NCCL_MAX_NCHANNELS")] = None,

@@ -11,9 +11,9 @@ from sim.check import check_hardware, require
 from sim.cluster.bisection import bisection_bandwidth
 from sim.cluster.build import Placement, place, slots, with_nodes
 from sim.cluster.fabric import job_fabric
+from sim.spec.algorithms import other_algorithm
 from sim.spec.hardware import Hardware
 from sim.spec.library import load_hardware
-from sim.spec.stack import other_algorithm
 from sim.spec.strict import whole_number
 from sim.spec.yaml import SpecError
 from sim.training.collectives.price.plan import DEFAULT, OPS, Op, Tuning, plan_collectives
