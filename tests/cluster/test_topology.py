@@ -24,6 +24,10 @@ def ends(stage: tuple[str, ...]) -> list[tuple[str, str]]:
     return [tuple(link.split(">")) for link in stage if ">" in link]  # type: ignore[misc]
 
 
+def as_networkx(graph: NodeGraph) -> networkx.DiGraph[str]:
+    return networkx.DiGraph(ends(tuple(graph.links)))
+
+
 def check_connected(graph: NodeGraph, route: Route) -> None:
     assert set(route.links) <= set(graph.links)
     for stage in route.stages:
@@ -58,7 +62,7 @@ def test_routes_lead_from_source_to_target_over_links_that_exist(machine, data):
 def test_pcie_paths_are_shortest(machine, data):
     """Oracle: networkx's breadth-first search on the same graph without NVLink."""
     graph = node_graph(machine())
-    picture = networkx.DiGraph(graph.to_networkx())
+    picture = as_networkx(graph)
     picture.remove_nodes_from(["nvswitch", "net"])
     gpu = f"gpu{data.draw(st.integers(0, graph.node.gpu_count - 1))}"
     other = f"nic{data.draw(st.integers(0, graph.node.nic.count - 1))}"
@@ -69,7 +73,7 @@ def test_pcie_paths_are_shortest(machine, data):
 @pytest.mark.parametrize("machine", MACHINES)
 def test_graph_is_connected_both_ways(machine):
     """Oracle: networkx."""
-    assert networkx.is_strongly_connected(networkx.DiGraph(node_graph(machine()).to_networkx()))
+    assert networkx.is_strongly_connected(as_networkx(node_graph(machine())))
 
 
 def test_dgx_1v_classes_are_those_nvidia_smi_prints():
