@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from calibration.machines import fit_run
-from calibration.machines.predicted_layouts import predicted_layout
+from calibration.machines.predicted_steps import predicted_layout
 from calibration.machines.step_comparison import compare, comparison_table
 from calibration.measure import ddp_steps, layout_steps
 from calibration.measure.division import Division

@@ -1,19 +1,20 @@
 """How long does a collective take when every chunk is simulated? The ``transfer`` executor plays each transfer as a separate flow.
 
-Between each pair of ranks, each channel plays its transfers in the order of the schedule (`sim.training.collectives.play.script`):
+Between each pair of ranks, each channel plays its transfers in the order of the schedule (`scripts`):
 
     start(k) = max(arrivals that k waits for, sent(k-1)),    arrive(k) = sent(k) + latency
 
 A chunk is sent at the rate that its flow gets from the network. Latency follows the bytes and does not occupy the link. For a ring without
 other traffic, this is the recurrence that ``phase`` prices; with other traffic, it shows which hops are slowed, and for how long. The
 critical path determines what bounded the collective. The cost grows with channels x ranks^2, so this executor is for tests and small cases;
-it needs a cluster built without folding.
+it needs a cluster built without folding. User-defined algorithms are played by their own steps. Built-in algorithms have prices only;
+``tests/oracle/collectives`` has their schedules, transfer by transfer.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
@@ -22,14 +23,56 @@ import simpy
 from sim.cluster.network import Activity, Network
 from sim.events import Cause, EventLog
 from sim.parallel.program import Op
-from sim.training.collectives.play.script import Script, scripts
-from sim.training.collectives.price.own import Transfer
-from sim.training.collectives.price.plan import CollectivePlan, Cost, Edge, Live, live_load
+from sim.spec.extensions import COLLECTIVES, names
+from sim.spec.yaml import SpecError
+from sim.training.collectives.price.layout import JobLayout
+from sim.training.collectives.price.own import Transfer, own_steps, transfers
+from sim.training.collectives.price.plan import CollectivePlan, Cost, Live, live_load
+from sim.training.collectives.price.traffic import Edge
 
 SimProcess = Generator[simpy.Event, object, None]
 
 _Piece = tuple[Cause, str, float, float]
 """The cause and resource that bounded a collective, and the begin and end of that period (s)."""
+
+
+class Script(NamedTuple):
+    """The transfers of one channel, each with its edge."""
+
+    transfers: Sequence[Transfer]
+    edges: Sequence[Edge]
+
+
+Writer = Callable[[JobLayout, str, float], list[Script]]
+"""Returns the script of each channel for an operation on a number of bytes."""
+
+WRITERS: dict[str, Writer] = {}
+"""Script writers of built-in algorithms by name. It is empty; code that has their schedules, such as tests, adds to it."""
+
+
+def scripts(layout: JobLayout, op: str, algorithm: str, nbytes: float) -> list[Script]:
+    """Return the script of each channel. Raise SpecError if the algorithm has no schedule of individual transfers."""
+    if algorithm in names(COLLECTIVES):
+        return straight_script(layout, transfers(own_steps(algorithm, layout.ranks, layout.most_local), nbytes))
+    if algorithm not in WRITERS:
+        choices = ", ".join([*WRITERS, "algorithms of your own (docs/develop/own-collective.md)"])
+        raise SpecError(f"{algorithm} can only be simulated as one activity; the transfer executor supports {choices}")
+    return WRITERS[algorithm](layout, op, nbytes)
+
+
+def straight_script(layout: JobLayout, transfers: Sequence[Transfer]) -> list[Script]:
+    """Return a single script of *transfers*, with ranks numbered node by node."""
+    gpus = [gpu for part in layout.every_node for gpu in part.gpus]
+    return [Script(transfers, [numbered_edge(layout, gpus, transfer.src, transfer.dst) for transfer in transfers])]
+
+
+def numbered_edge(layout: JobLayout, gpus: Sequence[int], src: int, dst: int) -> Edge:
+    """Return the edge between the ranks *src* and *dst*; *gpus* lists the GPU of each rank on its node."""
+    local, nodes = layout.most_local, layout.every_node
+    part, onward = nodes[src // local], nodes[dst // local]
+    if src // local == dst // local:
+        return layout.local_edge(part, gpus[src], gpus[dst])
+    return layout.nic_edge(part, onward, gpus[src], gpus[dst])
 
 
 class _Leg:
