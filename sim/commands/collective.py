@@ -95,7 +95,7 @@ def collective(
     from sim.study.descriptions import Descriptions
     from sim.study.group_collective import GroupQuestion, group_table
     from sim.study.nccl_names import nccl_variables_named
-    from sim.training.collectives.price.plan import Tuning
+    from sim.training.collectives.price.collective_plan import Tuning
 
     if compute_time:
         raise SpecError(f"--compute-time {compute_time}: applies only to --op parameter_server; leave it out")

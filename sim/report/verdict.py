@@ -21,7 +21,7 @@ from sim.spec.hardware import Hardware, Node
 from sim.spec.library import SYNTHETIC
 from sim.spec.servers import Servers
 from sim.spec.workload import Workload
-from sim.training.collectives.price.plan import CORES_COPY, OF_BROADCAST
+from sim.training.collectives.price.collective_plan import CORES_COPY, OF_BROADCAST
 from sim.training.input_pipeline import STORAGE_NETWORK
 from sim.units import pluralized, show
 

@@ -14,7 +14,7 @@ from sim.causes import CAUSES, Resource
 from sim.events import STALLS, Cause
 from sim.simulate import JobRun, Run, simulate
 from sim.study.faster import faster
-from sim.training.collectives.price.plan import CORES_COPY, OF_BROADCAST
+from sim.training.collectives.price.collective_plan import CORES_COPY, OF_BROADCAST
 from sim.training.input_pipeline import STORAGE_NETWORK
 
 _MOMENTS = (0.25, 0.5, 0.75)

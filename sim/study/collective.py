@@ -16,7 +16,7 @@ from sim.spec.hardware import Hardware
 from sim.spec.library import load_hardware
 from sim.spec.strict import whole_number
 from sim.spec.yaml import SpecError
-from sim.training.collectives.price.plan import DEFAULT, OPS, Op, Tuning, plan_collectives
+from sim.training.collectives.price.collective_plan import DEFAULT, OPS, Op, Tuning, plan_collectives
 from sim.training.collectives.price.point_to_point import SENDS
 from sim.training.collectives.price.table import Table, rows
 from sim.training.job import job_slots

@@ -19,7 +19,7 @@ from sim.events import Cause
 from sim.spec.hardware import Fabric, Hardware, Link, Node, Transport
 from sim.spec.transport import CHANNEL_RATES
 from sim.spec.workload import Workload
-from sim.training.collectives.price.plan import CORES_COPY
+from sim.training.collectives.price.collective_plan import CORES_COPY
 from sim.training.input_pipeline import STORAGE_NETWORK
 from sim.training.job import Job
 

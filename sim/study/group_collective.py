@@ -20,8 +20,8 @@ from sim.spec.validation import validate
 from sim.spec.yaml import Document, Mark, SpecError
 from sim.study.collective import PlacedMachine, operation_of, placed_machine
 from sim.study.scenario import split_overrides
+from sim.training.collectives.price.collective_plan import DEFAULT, Tuning
 from sim.training.collectives.price.message import OUT, SIMPLE
-from sim.training.collectives.price.plan import DEFAULT, Tuning
 from sim.training.collectives.price.table import CollectiveRow, LinkUse, MeshGroup, Table, bus_factor
 from sim.training.layouts.group_price import GroupPrice
 from sim.training.layouts.prices import LayoutPrices

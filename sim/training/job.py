@@ -22,7 +22,7 @@ from sim.spec.yaml import SpecError
 from sim.training.collectives.play.gloo import GlooExecutor, GlooPlan
 from sim.training.collectives.play.phase import PhaseExecutor
 from sim.training.collectives.play.transfer import TransferExecutor
-from sim.training.collectives.price.plan import CollectivePlan, Live, Tuning
+from sim.training.collectives.price.collective_plan import CollectivePlan, Live, Tuning
 from sim.training.exchange import Backend, GradientExchange, PlaysCollective
 from sim.training.input_pipeline import (
     CORE_WEIGHT,

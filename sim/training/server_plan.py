@@ -24,7 +24,7 @@ from sim.spec.fields import curve_value
 from sim.spec.hardware import Fabric
 from sim.spec.servers import Servers
 from sim.spec.workload import Workload
-from sim.training.collectives.price.plan import CORE, CORES, LinkLoad, Live, live_name
+from sim.training.collectives.price.collective_plan import CORE, CORES, LinkLoad, Live, live_name
 from sim.training.collectives.price.traffic import FABRIC
 from sim.training.sharding import ServerShard, shards
 

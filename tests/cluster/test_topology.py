@@ -13,7 +13,7 @@ from sim.cluster.node_links import TopologyError
 from sim.cluster.topology import NodeGraph, Route, node_graph
 from sim.spec.library import load_hardware
 from sim.study.collective import collective_table
-from sim.training.collectives.price.plan import Tuning
+from sim.training.collectives.price.collective_plan import Tuning
 from tests.cluster import machines
 from tests.harness import all_reduce_alone, cluster, toy_node
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from sim.events import Cause, WaitSpan, WorkSpan
-from sim.report.kernels import operation_of
+from sim.report.nccl_kernels import operation_of
 from sim.report.trace.chakra import Recording, as_bytes, write_ranks
 from sim.report.trace.excerpt import RankExcerpt, excerpt
 from sim.simulate import Run

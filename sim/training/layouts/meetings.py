@@ -15,9 +15,9 @@ from sim.events import Cause, EventLog
 from sim.parallel.program import Start, Tag
 from sim.training.communicator import Communicator, LimitPiece, Operation, play_on_network
 from sim.training.layouts.group_price import GroupPrice
-from sim.training.layouts.kernels import StageKernels
 from sim.training.layouts.prices import SHARED
 from sim.training.layouts.scene import LayoutScene, describe_tag
+from sim.training.layouts.stage_compute import StageKernels
 
 SimProcess = Generator[simpy.Event, object, None]
 MeetingKey = tuple[object, ...]

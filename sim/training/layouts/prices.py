@@ -23,9 +23,9 @@ from sim.parallel.mesh import GroupAxis, Mesh
 from sim.parallel.program import Op
 from sim.spec.hardware import Hardware, Transport
 from sim.training.collectives.play.gloo import plan_gloo
+from sim.training.collectives.price.collective_plan import CollectivePlan, Tuning, plan_collectives
 from sim.training.collectives.price.links import limited_rate, link_of
 from sim.training.collectives.price.message import OUT
-from sim.training.collectives.price.plan import CollectivePlan, Tuning, plan_collectives
 from sim.training.collectives.price.traffic import CORE, CORE_LIMIT, FABRIC, Cost
 from sim.training.collectives.price.unequal import one_receives_most
 from sim.training.collectives.routes.channels import NETWORK

@@ -22,11 +22,11 @@ from sim.parallel.mesh import Mesh
 from sim.parallel.program import Copy, Free, Load, Receive, Send, Start, Update, Wait, Work
 from sim.training.layouts.account import Account
 from sim.training.layouts.groups import Groups
-from sim.training.layouts.kernels import StageKernels
 from sim.training.layouts.loader import RankLoader
 from sim.training.layouts.meetings import Meetings
 from sim.training.layouts.messages import Messages
 from sim.training.layouts.scene import LayoutScene, PlayedLayout, PlayedOperation, StageStep, describe_tag
+from sim.training.layouts.stage_compute import StageKernels
 from sim.training.rank import Play, Rank
 
 SimProcess = Generator[simpy.Event, object, None]

@@ -25,9 +25,9 @@ from sim.events import Cause, EventLog
 from sim.parallel.program import Op
 from sim.spec.extensions import COLLECTIVES, names
 from sim.spec.yaml import SpecError
+from sim.training.collectives.price.collective_plan import CollectivePlan, Cost, Live, live_load
 from sim.training.collectives.price.layout import JobLayout
 from sim.training.collectives.price.own import Transfer, own_steps, transfers
-from sim.training.collectives.price.plan import CollectivePlan, Cost, Live, live_load
 from sim.training.collectives.price.traffic import Edge
 
 SimProcess = Generator[simpy.Event, object, None]

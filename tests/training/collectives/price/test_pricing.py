@@ -14,7 +14,7 @@ from sim.spec.library import load_hardware
 from sim.spec.yaml import SpecError
 from sim.study.collective import collective_table
 from sim.training.collectives.nccl.protocols import WIRE_BYTES, latency_share
-from sim.training.collectives.price.plan import OPS, Tuning, plan_collectives
+from sim.training.collectives.price.collective_plan import OPS, Tuning, plan_collectives
 from sim.training.collectives.price.pricing import PRICES, nvls_channels, nvls_piece, nvls_shards, piece_of, tree_piece
 from sim.training.collectives.price.pricing import cost as cost_on
 from sim.training.job import EXECUTORS, job_slots
