@@ -27,7 +27,7 @@ INFINITE = 1e6
 """How many times faster a freed resource is: far beyond any remaining bottleneck, without dividing by zero."""
 
 
-class _Change(NamedTuple):
+class _Scaling(NamedTuple):
     """Functions that scale a resource: in each node, in each workload, in the fabric."""
 
     node: Callable[[Node, float], Node] | None = None
@@ -235,17 +235,17 @@ def _noise(workload: Workload, factor: float) -> Workload:
     )
 
 
-_CHANGES: dict[Resource, _Change] = {
-    "disk": _Change(node=_disk),
-    "cpu": _Change(_cores_of_network, _cores),
-    "decode": _Change(workload=_dataset("dali_gpu_time")),
-    "copy": _Change(workload=_dataset("prepared")),
-    "nvlink": _Change(node=_nvlink),
-    "pcie": _Change(node=_pcie),
-    "network": _Change(_nic, _network, _fabric),
-    "launch": _Change(workload=_launch),
-    "spread": _Change(_more_uniform, _noise),
-    "gpu": _Change(_gpu),
+_CHANGES: dict[Resource, _Scaling] = {
+    "disk": _Scaling(node=_disk),
+    "cpu": _Scaling(_cores_of_network, _cores),
+    "decode": _Scaling(workload=_dataset("dali_gpu_time")),
+    "copy": _Scaling(workload=_dataset("prepared")),
+    "nvlink": _Scaling(node=_nvlink),
+    "pcie": _Scaling(node=_pcie),
+    "network": _Scaling(_nic, _network, _fabric),
+    "launch": _Scaling(workload=_launch),
+    "spread": _Scaling(_more_uniform, _noise),
+    "gpu": _Scaling(_gpu),
 }
 
 _SPED_AT: dict[str, tuple[Resource, ...]] = {

@@ -41,7 +41,6 @@ GROUPS: Final[dict[str, GroupAxis]] = {
 }
 """Groups of a mesh by the words that ``--group`` accepts; dp: data and context ranks, across which gradients are reduced."""
 _FIELDS: Final = "training.parallel."
-LayoutFields = Sequence[tuple[str, str, str | int]]
 
 
 @dataclass(frozen=True)
@@ -49,7 +48,7 @@ class GroupQuestion:
     """Which group of which mesh: its name, its stage, and the fields of ``training`` that define the layout."""
 
     name: str
-    layout: LayoutFields = ()
+    layout: Sequence[tuple[str, str, str | int]] = ()
     stage: int = 0
 
 
@@ -91,7 +90,7 @@ def _axis(question: GroupQuestion) -> GroupAxis:
     return axis
 
 
-def _parallel(layout: LayoutFields, overrides: Sequence[str]) -> Parallel:
+def _parallel(layout: Sequence[tuple[str, str, str | int]], overrides: Sequence[str]) -> Parallel:
     """Return the layout that options and *overrides* of ``training.parallel`` define. Raise SpecError if one sets anything else."""
     changes: list[Option | str] = []
     for option, key, value in layout:

@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 from sim.cluster.build import Slot
 from sim.cluster.fabric import NodeStreams
 from sim.events import Cause
+from sim.parallel.mesh import Place
 from sim.spec.hardware import Fabric, Transport
 from sim.training.collectives.nccl.constants import P2P_CHANNELS
 from sim.training.collectives.play.gloo import NIC_LINKS
@@ -20,8 +21,6 @@ from sim.training.layouts.group_price import GroupPrice, LinkShare, Outline
 
 _BLOCKS: Final = P2P_CHANNELS
 """Thread blocks of one message between two stages."""
-Place = tuple[int, int]
-"""The number of a node, and a GPU on it."""
 
 
 class Sends(NamedTuple):

@@ -18,7 +18,7 @@ from calibration.measure.machine_record import AnswerRow, MachineRecord, ProbeRe
 from calibration.measure.probes.layouts import LAYOUTS, divisions
 from calibration.measure.probes.probe import Bench
 from calibration.measure.profiling import MeasuringPlan, ProfileProgress, measure
-from calibration.measure.team import SpawnedTeam, Task
+from calibration.measure.team import SpawnedTeam, TeamTask
 from tests.calibration.fake_cuda import FakeCuda, install
 from tests.calibration.machine_records import CPU, cpu_record
 
@@ -38,7 +38,7 @@ class Here:
     def __init__(self, ranks: int) -> None:
         self.ranks = ranks
 
-    def ask(self, task: Task, *arguments: Any) -> list[Any]:
+    def ask(self, task: TeamTask, *arguments: Any) -> list[Any]:
         return [task(SimpleNamespace(rank=rank), *arguments) for rank in range(self.ranks)]
 
     def used(self) -> float:

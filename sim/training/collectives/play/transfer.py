@@ -32,7 +32,7 @@ from sim.training.collectives.price.traffic import Edge
 
 SimProcess = Generator[simpy.Event, object, None]
 
-_Piece = tuple[Cause, str, float, float]
+_BoundPeriod = tuple[Cause, str, float, float]
 """The cause and resource that bounded a collective, and the begin and end of that period (s)."""
 
 
@@ -75,7 +75,7 @@ def numbered_edge(layout: JobLayout, gpus: Sequence[int], src: int, dst: int) ->
     return layout.nic_edge(part, onward, gpus[src], gpus[dst])
 
 
-class _Leg:
+class _PlayedTransfer:
     """One transfer while it is played, with the times (s) at which it starts, is sent and arrives."""
 
     def __init__(self, transfer: Transfer, edge: Edge, arrival: simpy.Event) -> None:
@@ -84,7 +84,7 @@ class _Leg:
         self.arrival = arrival
         self.start = self.sent = self.arrived = 0.0
         self.flow: Activity | None = None
-        self.waited_for: _Leg | None = None
+        self.waited_for: _PlayedTransfer | None = None
         """The transfer whose end allowed this one to start."""
 
 
@@ -120,7 +120,7 @@ class TransferExecutor:
         begin = env.now
         yield env.timeout(cost.launch)
         launch = (*cost.latency_of, begin, env.now)
-        every: list[_Leg] = []
+        every: list[_PlayedTransfer] = []
         for script in scripts(self._plan.layout, op, cost.algorithm, nbytes):
             every += self._play(script, cost, name)
         yield env.all_of([leg.arrival for leg in every])
@@ -130,21 +130,21 @@ class TransferExecutor:
             end = spans[-1][3]
             self._log.add_work(self._rank, "comm", name, cause, spans[0][2], resource, ident, nbytes if end == env.now else 0.0, end)
 
-    def _play(self, script: Script, cost: Cost, name: str) -> list[_Leg]:
+    def _play(self, script: Script, cost: Cost, name: str) -> list[_PlayedTransfer]:
         """Start one channel and return its transfers."""
         env = self._network.env
-        legs = [_Leg(transfer, edge, env.event()) for transfer, edge in zip(*script, strict=True)]
-        streams: dict[tuple[int, int, int], list[_Leg]] = defaultdict(list)
+        legs = [_PlayedTransfer(transfer, edge, env.event()) for transfer, edge in zip(*script, strict=True)]
+        streams: dict[tuple[int, int, int], list[_PlayedTransfer]] = defaultdict(list)
         for leg in legs:
             streams[leg.transfer.src, leg.transfer.dst, leg.transfer.channel].append(leg)
         for stream in streams.values():
             env.process(self._send(legs, stream, cost, name))
         return legs
 
-    def _send(self, legs: Sequence[_Leg], stream: Sequence[_Leg], cost: Cost, name: str) -> SimProcess:
+    def _send(self, legs: Sequence[_PlayedTransfer], stream: Sequence[_PlayedTransfer], cost: Cost, name: str) -> SimProcess:
         """Send the chunks from one rank to another on one channel, in order."""
         env = self._network.env
-        previous: _Leg | None = None
+        previous: _PlayedTransfer | None = None
         for leg in stream:
             for needed in leg.transfer.after:
                 yield legs[needed].arrival
@@ -165,16 +165,16 @@ class TransferExecutor:
             self._edge_uses[key] = _EdgeUse(edge, usage, edge.cap(cost.chunk, cost.protocol), edge.latency(cost.protocol))
         return self._edge_uses[key]
 
-    def _arrive(self, leg: _Leg, latency: float) -> SimProcess:
+    def _arrive(self, leg: _PlayedTransfer, latency: float) -> SimProcess:
         env = self._network.env
         yield env.timeout(latency)
         leg.arrived = env.now
         leg.arrival.succeed()
 
-    def _critical_path(self, last: _Leg, cost: Cost) -> list[_Piece]:
+    def _critical_path(self, last: _PlayedTransfer, cost: Cost) -> list[_BoundPeriod]:
         """Return what bounded the collective over time, up to the end of *last*, in chronological order."""
-        path: list[_Piece] = []
-        leg: _Leg | None = last
+        path: list[_BoundPeriod] = []
+        leg: _PlayedTransfer | None = last
         end = last.arrived
         while leg is not None:
             if end > leg.sent:
@@ -184,7 +184,7 @@ class TransferExecutor:
             leg = leg.waited_for
         return path[::-1]
 
-    def _bounds(self, leg: _Leg, cost: Cost) -> Iterator[_Piece]:
+    def _bounds(self, leg: _PlayedTransfer, cost: Cost) -> Iterator[_BoundPeriod]:
         """Yield what bounded the bytes of *leg*."""
         for bottleneck, begin, end in leg.flow.bottlenecks(leg.sent) if leg.flow else ():
             yield (*self._causes.get(bottleneck, (cost.cause, cost.bottleneck)), begin, end)

@@ -172,7 +172,7 @@ class Traffic:
         return counts
 
     @cached_property
-    def _loads(self) -> _Loads:
+    def _loads(self) -> _StreamLoads:
         return _loads_of(self.streams)
 
     def load(self, chunk: float, protocol: str) -> LinkLoad:
@@ -319,7 +319,7 @@ def _sent(out: Outward, chunk: float, protocol: str) -> NodeStreams:
     return NodeStreams(out.pattern, nic_of(out.hop), out.arrival_nic, on_nic, out.streams * WIRE_BYTES[protocol])
 
 
-class _Loads(NamedTuple):
+class _StreamLoads(NamedTuple):
     """What streams put on resources: *kinds* of streams that weigh the same, and the *terms* of the sum, in the order of the streams.
 
     The term (resource, kind, weighs, factor) is *factor* times the bytes of a stream of this kind: per payload byte on the wire, or, if it
@@ -340,7 +340,7 @@ class _Loads(NamedTuple):
         return load
 
 
-def _loads_of(streams: Iterable[tuple[SlotPart, Hop, float]]) -> _Loads:
+def _loads_of(streams: Iterable[tuple[SlotPart, Hop, float]]) -> _StreamLoads:
     """Return the loads of *streams* of one node on its resources; a transport with cores loads them, too."""
     kinds: dict[Hashable, int] = {}
     hops: list[tuple[Hop, float]] = []
@@ -356,7 +356,7 @@ def _loads_of(streams: Iterable[tuple[SlotPart, Hop, float]]) -> _Loads:
             terms += [((name, wire), kind, True, max(0.0, links[wire].capacity / alone - 1.0)) for wire in hop.wires]
         if hop.transport.cpu_time_per_byte:
             terms.append(((name, CORES), -1, False, count * hop.transport.cpu_time_per_byte))
-    return _Loads(hops, terms)
+    return _StreamLoads(hops, terms)
 
 
 def latency_of(edges: Sequence[Edge]) -> tuple[Cause, str]:
