@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
-from sim.cluster.kernels import attention_rate, attention_time, elementwise_time, kernels_of, product_time
+from sim.cluster.kernels import ProductShape, attention_rate, attention_time, elementwise_time, kernels_of, product_time
 from sim.cluster.quantizing import quantizing_bytes, recipe_of
 from sim.spec.composed import composed_bytes, composed_elements, composed_kernels
 from sim.spec.energy import KernelMix
@@ -161,8 +161,8 @@ def _tokens(layer: Layer) -> float:
 def _composed_attention(shape: Attention, gpu: Gpu, peak: Peak, batch: int) -> float:
     """Return the seconds of attention's two products as separate kernels, including the masked half of the scores."""
     groups = max(1, round(shape.heads * batch * shape.documents))
-    scores = product_time(gpu, peak, shape.queries, shape.keys, shape.head_dim, groups)
-    return scores + product_time(gpu, peak, shape.queries, shape.value_dim or shape.head_dim, shape.keys, groups)
+    scores = product_time(gpu, peak, ProductShape(shape.queries, shape.keys, shape.head_dim, groups))
+    return scores + product_time(gpu, peak, ProductShape(shape.queries, shape.value_dim or shape.head_dim, shape.keys, groups))
 
 
 def _score_bytes(layer: Layer, stack: Stack, precision: Precision, batch: int) -> float:
@@ -187,12 +187,12 @@ def _shaped_time(layer: Layer, gpu: Gpu, stack: Stack, peak: Peak, recipe: Fp8Re
     rows = tokens * batch / groups
     scale = layer.forward / (2.0 * tokens * k * n)  # 1, unless a layer is split differently from its shape
     if not backward:
-        return scale * product_time(gpu, peak, rows, n, k, groups, recipe=recipe, role="output")
+        return scale * product_time(gpu, peak, ProductShape(rows, n, k, groups), recipe=recipe, role="output")
     products = layer.backward / layer.forward
     inputs, weights = (1.0, 1.0) if products > 1.5 else (0.0, products) if layer.gradients else (products, 0.0)
-    time = inputs * product_time(gpu, peak, rows, k, n, groups, recipe=recipe) if inputs else 0.0
+    time = inputs * product_time(gpu, peak, ProductShape(rows, k, n, groups), recipe=recipe) if inputs else 0.0
     if weights:
-        time += weights * product_time(gpu, peak, k, n, rows, groups, recipe=recipe, role="weights")
+        time += weights * product_time(gpu, peak, ProductShape(k, n, rows, groups), recipe=recipe, role="weights")
     return scale * time
 
 
