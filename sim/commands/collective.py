@@ -11,7 +11,7 @@ import typer
 
 from sim.commands import names
 from sim.commands.app import app
-from sim.commands.options import Csv, Folder, HtmlOption, Hw, JsonOption, LayoutFields, Sets, takes_mesh
+from sim.commands.options import Csv, Folder, HtmlOption, Hw, JsonOption, LayoutFields, NodeCount, Sets, takes_mesh
 from sim.spec.algorithms import OTHER_ALGORITHMS
 from sim.spec.yaml import SpecError
 from sim.terminal import show_table, write_result
@@ -35,7 +35,7 @@ def collective(
     sizes: Annotated[
         str, typer.Option("--bytes", metavar="SIZE|A..B[:n]", help="one size, or a range (doubling without n)")
     ] = "1MiB..1GiB",
-    nodes: Annotated[int | None, typer.Option(min=1, help="number of nodes (machines)")] = None,
+    nodes: NodeCount = None,
     gpus: Annotated[int | None, typer.Option(min=1, help="total number of GPUs")] = None,
     placement: Annotated[str | None, typer.Option(metavar="1+2", help="GPUs on each node, in order")] = None,
     compute_time: Annotated[
