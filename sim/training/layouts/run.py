@@ -1,7 +1,7 @@
 """How does one step of a layout proceed in time? Simulates each stage's program: compute, communicators, messages between stages.
 
 The ranks of one stage are equal and simulated once (for other cases, see `unfolded`). A rank has a compute stream that runs its program, a
-host that launches ahead of it (`kernels`), groups with operations that NCCL's communicators play in order (`groups`, `meetings`), and
+host that launches ahead of it (`stage_compute`), groups with operations that NCCL's communicators play in order (`groups`, `meetings`), and
 messages to other stages (`messages`). Steps repeat, so the last of a few represents all, unless each step is drawn.
 """
 
