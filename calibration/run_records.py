@@ -174,7 +174,7 @@ def parse_record(file: str, line: int, header: Sequence[str], cells: Sequence[st
     where = f"{file}:{line}"
     if len(cells) > len(header):
         raise SpecError(f"{where}: {len(cells)} values for {len(header)} columns; put values that contain a comma in quotes")
-    row = _Row(where, dict(zip(header, cells, strict=False)))
+    row = _RowCells(where, dict(zip(header, cells, strict=False)))
     run = RunRecord(
         file,
         line,
@@ -212,7 +212,7 @@ def _check_times(where: str, record: RunRecord) -> None:
 
 
 @dataclass(frozen=True)
-class _Row:
+class _RowCells:
     """Cells of one row by column."""
 
     where: str

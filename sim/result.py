@@ -9,11 +9,11 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sim.causes import COLOURS, MEANINGS
 from sim.events import causes_of
 from sim.report.document import run_document
 from sim.report.extras import RunExtras
 from sim.report.picture import Picture
-from sim.report.style import COLOURS, MEANINGS
 from sim.simulate import Run
 from sim.spec.whole_file import write_file
 from sim.study.argument_names import names_arguments

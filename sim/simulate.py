@@ -20,7 +20,7 @@ from sim.spec import memo
 from sim.spec.hardware import Hardware, Node
 from sim.spec.workload import Workload
 from sim.training.collectives.play.gloo import plan_gloo
-from sim.training.collectives.price.plan import plan_collectives
+from sim.training.collectives.price.collective_plan import plan_collectives
 from sim.training.job import EXECUTORS, Job, RankWiring, job_slots, tuning_of
 from sim.training.server_plan import plan_servers, serving
 

@@ -1,5 +1,7 @@
 """What can users extend? The protocols of extensions, each with a page in docs/develop; a type checker checks yours against them.
 
+`Queue` is a base class for loaders.
+
 >>> from stallsim.protocols import PipelineSchedule
 """
 
@@ -12,6 +14,9 @@ from sim.parallel.own_schedule import PipelineSchedule as PipelineSchedule
 from sim.spec.catalogue import StackFolder as StackFolder
 from sim.spec.own_prices import PriceSource as PriceSource
 from sim.training.collectives.price.own import CollectiveAlgorithm as CollectiveAlgorithm
+from sim.training.input_pipeline import Queue as Queue
 from sim.training.own_loader import Loader as Loader
 
-__all__ = ["CollectiveAlgorithm", "ExchangeStrategy", "FailureLaw", "Loader", "PipelineSchedule", "PriceSource", "StackFolder", "Study"]
+__all__ = [
+    "CollectiveAlgorithm", "ExchangeStrategy", "FailureLaw", "Loader", "PipelineSchedule", "PriceSource", "Queue", "StackFolder", "Study",
+]  # fmt: skip

@@ -22,7 +22,7 @@ from sim.simulate import Run, simulate
 from sim.spec.hardware import Hardware, Node, Volume
 from sim.spec.layer import Layer
 from sim.spec.workload import Workload
-from sim.training.collectives.price.plan import CollectivePlan, Tuning, plan_collectives
+from sim.training.collectives.price.collective_plan import CollectivePlan, Tuning, plan_collectives
 from sim.training.job import EXECUTORS, REFERENCE_GPU_BANDWIDTH, Job, job_slots
 
 FLOPS = 1e12

@@ -25,10 +25,10 @@ import stallsim.protocols
 from calibration import run_columns
 from calibration.cli import app as calibration_app
 from sim.api import Result
+from sim.causes import MEANINGS
 from sim.cli import app, main
 from sim.commands.help import walk_commands
 from sim.layout_result import LayoutResult
-from sim.report.style import MEANINGS
 from sim.spec import defaults, schema
 from sim.units import show
 

@@ -139,13 +139,24 @@ def test_variables_are_named_for_what_they_are() -> None:
     assert sorted(bound) == []
 
 
-def test_a_class_name_means_one_thing() -> None:
-    places: dict[str, list[str]] = {}
+def types(path: Path) -> Iterator[tuple[str, str]]:
+    """Every class and alias of a type, private ones too, by its name without underscore, and what makes it another than its namesakes."""
+    for node in nodes(path)[ast.ClassDef]:
+        yield node.name.lstrip("_"), f"{name(path)}:{node.lineno}"
+    for node in tree(path).body:
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            alias = node.targets[0].id.lstrip("_")
+            if alias[:1].isupper() and not alias.isupper():
+                yield alias, ast.unparse(node.value)
+
+
+def test_the_name_of_a_type_means_one_thing() -> None:
+    """An alias may be written again where it means the same."""
+    meanings: dict[str, set[str]] = {}
     for path in MODULES:
-        for node in nodes(path)[ast.ClassDef]:
-            if not node.name.startswith("_"):
-                places.setdefault(node.name, []).append(name(path))
-    assert {word: where for word, where in places.items() if len(where) > 1} == {}
+        for word, meaning in types(path):
+            meanings.setdefault(word, set()).add(meaning)
+    assert {word: sorted(several) for word, several in meanings.items() if len(several) > 1} == {}
 
 
 def test_public_names_are_documented() -> None:

@@ -25,6 +25,7 @@ from calibration.measure.ddp_steps import StepPrecision
 from calibration.measure.machine_record import AnswerRow
 from sim.cluster import kernels
 from sim.cluster.gpu import layer_time
+from sim.cluster.kernels import ProductShape
 from sim.spec.hardware import Gpu, Node
 from sim.spec.layer import Attention
 from sim.spec.library import load_hardware, load_part, load_workload
@@ -138,7 +139,7 @@ def _product(row: AnswerRow, node: Node) -> float | None:
     rows, columns, depth = row["shape"]
     if kernels.kernels_of(node.gpu, row["precision"]) is None:
         return _layer(node.gpu, "fp32", rows, "torch.nn:Linear", (str(depth),), in_features=depth, out_features=columns, bias=False)
-    return kernels.product_time(node.gpu, row["precision"], rows, columns, depth, burst=True) + node.gpu.kernel_time
+    return kernels.product_time(node.gpu, row["precision"], ProductShape(rows, columns, depth), burst=True) + node.gpu.kernel_time
 
 
 def _attention(row: AnswerRow, node: Node) -> float:
@@ -153,7 +154,9 @@ def _experts(row: AnswerRow, node: Node) -> float:
     experts, rows, columns, depth = row["shape"]
     shapes = ((rows, columns, depth), (rows, depth, columns), (columns, depth, rows))
     products = shapes if row["way"] == "both" else shapes[:1]
-    return sum(kernels.product_time(node.gpu, "bf16", *shape, groups=experts, burst=True) + node.gpu.kernel_time for shape in products)
+    return sum(
+        kernels.product_time(node.gpu, "bf16", ProductShape(*shape, experts), burst=True) + node.gpu.kernel_time for shape in products
+    )
 
 
 def _convolution(row: AnswerRow, node: Node) -> float:

@@ -209,7 +209,7 @@ def fit_model(
     return replace(best.model, is_fitted=True)
 
 
-class _Fit(NamedTuple):
+class _NetFit(NamedTuple):
     """A fitted model, its negative log probability, and its error on each row when that row is left out (*errors*)."""
 
     model: ClusterModel
@@ -218,14 +218,14 @@ class _Fit(NamedTuple):
     errors: np.ndarray
 
 
-def _fitted(prior: ClusterModel, rows: Sequence[RunQuestion], evaluator: Evaluator) -> _Fit:
+def _fitted(prior: ClusterModel, rows: Sequence[RunQuestion], evaluator: Evaluator) -> _NetFit:
     """Return *prior* fitted to *rows*; only constants that predict left-out rows better than their prior change."""
     import numpy as np
 
     model = _with_groups(prior, rows)
     if not rows or not model.parameters:
         nothing = np.zeros(0)
-        return _Fit(model, 0.0, LinearizedFit(nothing, np.zeros((0, 0)), nothing, nothing, nothing, nothing, nothing, nothing), nothing)
+        return _NetFit(model, 0.0, LinearizedFit(nothing, np.zeros((0, 0)), nothing, nothing, nothing, nothing, nothing, nothing), nothing)
     widths = np.array([parameter.width for parameter in model.parameters])
     start = _start(model, rows, widths, evaluator)
     # A constant keeps its prior, and costs no further simulation, if it hardly affects any row at the start, with the network as described,
@@ -247,7 +247,7 @@ def _fitted(prior: ClusterModel, rows: Sequence[RunQuestion], evaluator: Evaluat
     covariance[np.ix_(moves, moves)] = best.covariance
     misfit = float(np.sum(np.log(best.noise.deviations(best.steps)))) + float(np.sum(loss(best.values / widths)))
     model = replace(model, values=tuple(best.values.tolist()), covariance=tuple(map(tuple, covariance.tolist())), noise=best.noise)
-    return _Fit(model, misfit, best.linearized, best.errors)
+    return _NetFit(model, misfit, best.linearized, best.errors)
 
 
 def _without_network(

@@ -21,7 +21,7 @@ from sim.cluster.build import slots
 from sim.cluster.node_links import SOCKET_COPIES
 from sim.spec.hardware import Hardware, Node, Transport
 from sim.spec.transport import CHANNEL_RATES
-from sim.training.collectives.price.plan import CollectivePlan, plan_collectives
+from sim.training.collectives.price.collective_plan import CollectivePlan, plan_collectives
 from sim.training.job import job_slots
 
 WIDTHS: Final[Mapping[str, float]] = {name: each.value for name, each in priors("network").items()}

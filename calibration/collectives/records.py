@@ -22,7 +22,7 @@ from sim.cluster.build import place, slots, with_nodes
 from sim.spec.library import load_hardware
 from sim.spec.strict import csv_lines, csv_number, csv_rows
 from sim.spec.yaml import SpecError
-from sim.training.collectives.price.plan import CollectivePlan, Op, Tuning, plan_collectives
+from sim.training.collectives.price.collective_plan import CollectivePlan, Op, Tuning, plan_collectives
 from sim.training.job import job_slots
 from sim.units import shorten
 

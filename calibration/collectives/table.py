@@ -17,7 +17,7 @@ from sim.spec.catalogue import all_names
 from sim.spec.strict import csv_lines, csv_rows
 from sim.spec.yaml import SpecError
 from sim.training.collectives.nccl.constants import VERSIONS
-from sim.training.collectives.price.plan import Op
+from sim.training.collectives.price.collective_plan import Op
 from sim.units import UnitError, parse
 
 _TOTAL: Final = "gpus"

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 from calibration import RECORDS
 from sim.cluster import kernels
+from sim.cluster.kernels import ProductShape
 from sim.spec.catalogue import UnknownName
 from sim.spec.fields import Fp8Recipe, Peak
 from sim.spec.hardware import Gpu
@@ -52,7 +53,7 @@ class KernelRow(NamedTuple):
     kernel: str
     precision: str
     backward: bool
-    product: kernels.ProductShape | None
+    product: ProductShape | None
     attention: Attention | None
     experts: ExpertLayer | None
     batch: int
@@ -85,7 +86,7 @@ def _row(cells: dict[str, str]) -> KernelRow:
     def number(name: str) -> int:
         return int(cells[name] or 0)
 
-    product = kernels.ProductShape(number("m"), number("n"), number("k"), number("groups") or 1) if cells["op"] == "gemm" else None
+    product = ProductShape(number("m"), number("n"), number("k"), number("groups") or 1) if cells["op"] == "gemm" else None
     shape = None
     if cells["op"] == "attention":
         shape = Attention(
@@ -129,11 +130,10 @@ def catalogue_gpu(name: str) -> Gpu | None:
 def predicted_time(row: KernelRow, gpu: Gpu) -> float:
     """Return the predicted seconds of *row* on *gpu* in a short burst, including the launch floor."""
     if row.product:
-        m, n, k, groups = row.product
-        time = kernels.product_time(gpu, row.peak, m, n, k, groups, burst=True, recipe=RECIPES.get(row.precision))
+        time = kernels.product_time(gpu, row.peak, row.product, burst=True, recipe=RECIPES.get(row.precision))
         if row.source.startswith(PREFILL_SOURCE) and row.precision in CAST_KERNELS:
             launches, nbytes = CAST_KERNELS[row.precision]
-            time += launches * gpu.kernel_time + kernels.elementwise_time(nbytes * m * k, gpu)
+            time += launches * gpu.kernel_time + kernels.elementwise_time(nbytes * row.product.m * row.product.k, gpu)
     elif row.attention:
         time = kernels.attention_time(gpu, row.peak, row.attention, row.batch, row.backward, row.kernel, burst=True)
         if row.source.startswith(PREFILL_SOURCE) and row.attention.causal:
@@ -152,7 +152,7 @@ def experts_time(layer: ExpertLayer, gpu: Gpu, peak: Peak) -> float:
     active = max(1, round(min(layer.experts / layer.expert, rows)))
     ffn = layer.ffn // layer.tensor
     both = ((rows / active, 2 * ffn, layer.hidden), (rows / active, layer.hidden, ffn))
-    products = sum(kernels.product_time(gpu, peak, m, n, k, active, burst=True) for m, n, k in both)
+    products = sum(kernels.product_time(gpu, peak, ProductShape(*shape, active), burst=True) for shape in both)
     passes = kernels.elementwise_time(2.0 * 3 * ffn * rows, gpu) + kernels.elementwise_time(2.0 * layer.hidden * (rows + layer.tokens), gpu)
     return products + passes + 4 * gpu.kernel_time
 

@@ -89,24 +89,6 @@ def score_layouts(path: Path = COMMITTED_POINTS) -> list[LayoutPoint]:
     return points
 
 
-def operation_cost(path: Path = COMMITTED_POINTS) -> float:
-    """Return the seconds that an operation over Gloo costs beyond its bytes, from the one point of role network in *path*.
-
-    The step time is linear in this cost, because each operation is waited for. Raise SpecError unless there is exactly one such point.
-    """
-    lines = measured_lines(path)
-    calibrating = [line for line in lines if line["role"] == "network"]
-    if len(calibrating) != 1:
-        raise SpecError(
-            f"{path}: {len(calibrating)} measured points have the role network; expected exactly one, which calibrates the "
-            "cost of an operation"
-        )
-    (line,) = calibrating
-    isolated = next(other for other in lines if other["role"] == "compute" and _key(other) == _key(line))
-    at = {launch: simulate_point(line, isolated, (f"training.stack.gloo_transport.launch={launch} ms",)).step_time for launch in (0, 1)}
-    return float((line["step_time_s"] - at[0]) / (at[1] - at[0]) * 1e-3)
-
-
 def measured_lines(path: Path = COMMITTED_POINTS) -> list[RecordLine]:
     """Return the measured points of *path* whose ranks divide the model."""
     return [line for line in read_lines(path) if line["state"] == "measured" and "layout" in line["point"]]

@@ -89,7 +89,7 @@ def mobile() -> nn.Module:
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, 10))
 
 
-class _Transformer(nn.Module):  # type: ignore[misc, unused-ignore]
+class _LabTransformer(nn.Module):  # type: ignore[misc, unused-ignore]
     """Embedding, encoder layers, and a product onto the vocabulary."""
 
     def __init__(self, width: int, depth: int, vocabulary: int) -> None:
@@ -111,4 +111,4 @@ class _Transformer(nn.Module):  # type: ignore[misc, unused-ignore]
 
 def transformer(width: int = 256, depth: int = 3, vocabulary: int = 2000) -> nn.Module:
     """Return an encoder of *depth* layers on rows of token numbers."""
-    return _Transformer(width, depth, vocabulary)
+    return _LabTransformer(width, depth, vocabulary)

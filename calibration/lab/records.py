@@ -52,45 +52,45 @@ def read_lines(path: Path) -> list[RecordLine]:
         entry = parse_json(line, f"{path}:{number}", "expected lab points, one JSON document per line")
         if not isinstance(entry, dict) or entry.get("schema") != SCHEMA:
             raise SpecError(f"{path}:{number}: is not a point of schema {SCHEMA}; move the file, or name another one with -o")
-        check_type(_Measured if entry.get("state") == "measured" else _Line, entry, f"{path}:{number}")
+        check_type(_MeasuredLine if entry.get("state") == "measured" else _Line, entry, f"{path}:{number}")
         lines.append(entry)
     return lines
 
 
-_Number = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-_Count = Annotated[int, Field(ge=0, le=1_000_000)]
+_NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+_LineCount = Annotated[int, Field(ge=0, le=1_000_000)]
 
 
-class _Point(TypedDict):
+class _PointLine(TypedDict):
     model: str
-    batch: _Count
-    hosts: _Count
-    rate_bytes_per_s: _Number | None
-    delay_s: _Number | None
-    disk_bytes_per_s: _Number | None
-    workers: _Count
+    batch: _LineCount
+    hosts: _LineCount
+    rate_bytes_per_s: _NonNegative | None
+    delay_s: _NonNegative | None
+    disk_bytes_per_s: _NonNegative | None
+    workers: _LineCount
 
 
 class _Line(TypedDict):
     state: Literal["measured", "failed"]
-    point: _Point
+    point: _PointLine
     definition: dict[str, Any]
     role: Role
 
 
-class _Rank(TypedDict):
-    times_s: Annotated[list[_Number], Field(min_length=1)]
+class _RankLine(TypedDict):
+    times_s: Annotated[list[_NonNegative], Field(min_length=1)]
 
 
-class _Measured(_Line):
+class _MeasuredLine(_Line):
     torch: str
     kernel: str
     date: str
-    others_cores: _Number
+    others_cores: _NonNegative
     step_time_s: Annotated[float, Field(gt=0, allow_inf_nan=False)]
     delayed_by: str
-    hosts_per_core: _Number
-    ranks: Annotated[list[_Rank], Field(min_length=1)]
+    hosts_per_core: _NonNegative
+    ranks: Annotated[list[_RankLine], Field(min_length=1)]
 
 
 def record_line(

@@ -127,11 +127,6 @@ def fitted_constants(source: str, leave_out: bool = True) -> FittedConstants:
     return FittedConstants({**defaults(), **chosen["constants"]}, chosen["rules"], errors, families, generations, most_gpus, shared, wider)
 
 
-def fitted_sources() -> list[str]:
-    """Return the sources that the constants were fitted to."""
-    return sorted(_file()["without"])
-
-
 @lru_cache(maxsize=1)
 def _file() -> dict[str, Any]:
     if not FILE.is_file():

@@ -21,7 +21,7 @@ from calibration.machines.posterior import FitParameter, Vector, fit_posterior
 from calibration.measure.machine_record import AnswerRow
 from sim.cluster.build import place, slots, with_nodes
 from sim.spec.hardware import Hardware, Node, Transport
-from sim.training.collectives.price.plan import CollectivePlan, plan_collectives
+from sim.training.collectives.price.collective_plan import CollectivePlan, plan_collectives
 from sim.training.collectives.price.table import rows as table_rows
 from sim.training.job import job_slots
 

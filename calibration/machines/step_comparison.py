@@ -13,8 +13,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from calibration.machines.machine_fit import FACTOR, MergedRecords, is_disturbed
-from calibration.machines.predicted_layouts import predicted_layout
-from calibration.machines.predicted_steps import WrittenFiles, measured_step, predicted_step
+from calibration.machines.predicted_steps import WrittenFiles, measured_step, predicted_layout, predicted_step
 from calibration.machines.step_factors import FACTOR_FIELD, is_significant, step_fit
 from calibration.measure.division import Division
 from calibration.measure.machine_record import AnswerRow

@@ -108,7 +108,7 @@ def read_record(path: Path) -> MachineRecord:
 
 
 def _record(path: Path, content: dict[str, Any]) -> MachineRecord:
-    document = check_type(_Document, content, str(path))
+    document = check_type(_RecordDocument, content, str(path))
     probes = {name: ProbeRecord(**probe) for name, probe in content["probes"].items()}
     return MachineRecord(document["name"], content["machine"], document["versions"], document["state"], probes)
 
@@ -117,154 +117,154 @@ def check_rows(path: Path, record: MachineRecord) -> None:
     """Raise SpecError if a row of *record*, read from *path*, does not have the form that its probe writes and fits need."""
     for name, probe in record.probes.items():
         for number, row in enumerate(probe.rows):
-            for kind in (_Measured, *_ROWS.get(name, ())):
+            for kind in (_MeasuredRow, *_ROWS.get(name, ())):
                 check_type(kind, row, f"{path}: probes.{name}.rows[{number}]")
 
 
 # --- the types of a record -------------------------------------------------------------------------------------------
 
-_Size = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-_Count = Annotated[int, Field(ge=1, le=10_000_000)]
+_PositiveNumber = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+_Natural = Annotated[int, Field(ge=1, le=10_000_000)]
 _Time = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-_Number = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+_NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 _Times = Annotated[list[_Time], Field(min_length=1)]
 _ByRank = Annotated[list[_Times], Field(min_length=1)]
 
 
-class _Gpu(TypedDict):
+class _GpuEntry(TypedDict):
     name: str
-    memory_bytes: _Size
+    memory_bytes: _PositiveNumber
     compute_capability: NotRequired[str]
 
 
-class _Machine(TypedDict, total=False):
+class _MachineEntry(TypedDict, total=False):
     cpu: str
     vendor: str
-    clock_hz: _Size
-    sockets: _Count
-    physical_cores: _Count
-    vcpus: _Count
-    memory_bytes: _Size
+    clock_hz: _PositiveNumber
+    sockets: _Natural
+    physical_cores: _Natural
+    vcpus: _Natural
+    memory_bytes: _PositiveNumber
     device: Literal["cpu", "cuda"]
-    gpus: list[_Gpu]
-    ranks: _Count
-    nodes: _Count
+    gpus: list[_GpuEntry]
+    ranks: _Natural
+    nodes: _Natural
     backend: str
 
 
 @with_config(ConfigDict(extra="forbid"))
-class _Probe(TypedDict):
+class _ProbeEntry(TypedDict):
     state: ProbeState
     date: str
     reason: NotRequired[str]
-    duration_s: NotRequired[_Number]
-    others_cores: NotRequired[_Number]
+    duration_s: NotRequired[_NonNegative]
+    others_cores: NotRequired[_NonNegative]
     rows: NotRequired[list[dict[str, Any]]]
 
 
-class _Document(TypedDict):
+class _RecordDocument(TypedDict):
     name: str
     state: Literal["complete", "partial"]
-    machine: _Machine
+    machine: _MachineEntry
     versions: dict[str, str]
-    probes: dict[str, _Probe]
+    probes: dict[str, _ProbeEntry]
 
 
-class _Measured(TypedDict, total=False):
+class _MeasuredRow(TypedDict, total=False):
     """Keys that any row may have."""
 
     times_s: _Times
     times_by_rank_s: _ByRank
     whole_s: _Times
-    flop: _Size
-    bytes: _Size
-    block_bytes: _Size
-    batch: _Size
-    ranks: _Count
-    nodes: _Count
-    together: _Count
+    flop: _PositiveNumber
+    bytes: _PositiveNumber
+    block_bytes: _PositiveNumber
+    batch: _PositiveNumber
+    ranks: _Natural
+    nodes: _Natural
+    together: _Natural
     workers: Annotated[int, Field(ge=0)]
-    threads: _Count
-    shape: list[_Size]
+    threads: _Natural
+    shape: list[_PositiveNumber]
 
 
-class _Launch(TypedDict):
+class _LaunchRow(TypedDict):
     clock: str
     times_s: _Times
 
 
-class _Pass(TypedDict):
-    bytes: _Size
+class _PassRow(TypedDict):
+    bytes: _PositiveNumber
 
 
 class _Product(TypedDict):
     precision: str
-    flop: _Size
-    shape: list[_Size]
+    flop: _PositiveNumber
+    shape: list[_PositiveNumber]
 
 
-class _Attention(TypedDict):
+class _AttentionRow(TypedDict):
     precision: str
     way: Literal["forward", "both"]
-    flop: _Size
+    flop: _PositiveNumber
     times_s: _Times
 
 
-_Convolution = TypedDict("_Convolution", {"class": str, "precision": str, "flop": _Size, "times_s": _Times})
+_Convolution = TypedDict("_Convolution", {"class": str, "precision": str, "flop": _PositiveNumber, "times_s": _Times})
 
 
-class _Copy(TypedDict):
+class _CopyRow(TypedDict):
     host: str
     way: str
-    bytes: _Size
-    together: _Count
+    bytes: _PositiveNumber
+    together: _Natural
 
 
-class _Exchange(TypedDict):
+class _ExchangeRow(TypedDict):
     op: Literal["all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "all_to_all", "send_recv"]
-    ranks: _Count
-    bytes: _Size
+    ranks: _Natural
+    bytes: _PositiveNumber
     times_s: _Times
-    cpu_s: NotRequired[_Number]
+    cpu_s: NotRequired[_NonNegative]
     beside_s: NotRequired[_Times]
     products_s: NotRequired[_Times]
 
 
-class _Layer(TypedDict):
+class _LayerRow(TypedDict):
     type: str
-    forward_s: list[_Number]
-    backward_s: list[_Number]
+    forward_s: list[_NonNegative]
+    backward_s: list[_NonNegative]
 
 
 class _Layers(TypedDict):
     model: str
     inputs: list[str]
     arguments: list[str]
-    batch: _Size
-    layers: list[_Layer]
+    batch: _PositiveNumber
+    layers: list[_LayerRow]
 
 
-class _Steps(TypedDict):
+class _StepRow(TypedDict):
     model: str
     exchange: bool
     times_by_rank_s: _ByRank
-    cpu_s: NotRequired[list[_Number]]
+    cpu_s: NotRequired[list[_NonNegative]]
 
 
 class _LaidOut(TypedDict):
     model: str
     inputs: list[str]
     arguments: list[str]
-    batch: _Size
-    ranks: _Count
+    batch: _PositiveNumber
+    ranks: _Natural
     layout: dict[str, Any]
     times_by_rank_s: _ByRank
 
 
 class _Read(TypedDict):
     way: str
-    block_bytes: _Size
-    threads: _Count
+    block_bytes: _PositiveNumber
+    threads: _Natural
     times_s: _Times
 
 
@@ -275,8 +275,8 @@ class _Loading(TypedDict):
 
 
 _ROWS: Final[Mapping[str, Any]] = {
-    "launch": (_Launch,), "memory": (_Pass,), "gemm": (_Product,), "convolution": (_Convolution,), "attention": (_Attention,),
-    "host_copy": (_Copy,), "all_reduce": (_Exchange,), "collectives": (_Exchange,), "layers": (_Layers,), "steps": (_Steps,),
+    "launch": (_LaunchRow,), "memory": (_PassRow,), "gemm": (_Product,), "convolution": (_Convolution,), "attention": (_AttentionRow,),
+    "host_copy": (_CopyRow,), "all_reduce": (_ExchangeRow,), "collectives": (_ExchangeRow,), "layers": (_Layers,), "steps": (_StepRow,),
     "layouts": (_LaidOut,),
     "disk": (_Read,), "loading": (_Loading,),
 }  # fmt: skip

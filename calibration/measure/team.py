@@ -35,7 +35,7 @@ class TeamRank(NamedTuple):
     nodes: int = 1
 
 
-Task = Callable[..., Any]
+TeamTask = Callable[..., Any]
 """Called with the `TeamRank` and the arguments of the question; it must be a module-level function so that it can be pickled."""
 RankAnswer = tuple[bool, Any]
 """Whether a rank succeeded, and its result or the reason for its failure."""
@@ -48,7 +48,7 @@ class Team(Protocol):
     nodes: int
     """Number of machines; each has the same number of ranks."""
 
-    def ask(self, task: Task, *arguments: Any) -> list[Any]:
+    def ask(self, task: TeamTask, *arguments: Any) -> list[Any]:
         """Run *task* on each rank and return the results. Raise SpecError if one failed."""
         ...
 
@@ -75,7 +75,7 @@ def under_torchrun() -> bool:
     return int(os.environ.get("WORLD_SIZE", "1")) > 1 and "RANK" in os.environ
 
 
-def attempt(task: Task, rank: TeamRank, arguments: tuple[Any, ...]) -> RankAnswer:
+def attempt(task: TeamTask, rank: TeamRank, arguments: tuple[Any, ...]) -> RankAnswer:
     """Run *task* on *rank*; return whether it succeeded, and its result or error."""
     try:
         return True, task(rank, *arguments)
@@ -127,7 +127,7 @@ class SpawnedTeam:
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._children: list[tuple[multiprocessing.process.BaseProcess, Connection]] = []
 
-    def ask(self, task: Task, *arguments: Any) -> list[Any]:
+    def ask(self, task: TeamTask, *arguments: Any) -> list[Any]:
         """Run *task* on each rank and return the results; if a rank fails, all of them end and the next question starts new ones."""
         try:
             if not self._children:
@@ -225,7 +225,7 @@ class TorchrunTeam:
         self.ranks, self.nodes = rank.ranks, rank.nodes
         self._rank = rank
 
-    def ask(self, task: Task, *arguments: Any) -> list[Any]:
+    def ask(self, task: TeamTask, *arguments: Any) -> list[Any]:
         """Run *task* on each rank and return the results."""
         import torch.distributed as dist
 

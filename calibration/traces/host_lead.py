@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from sim.training.step_plan import Timeline
+from sim.training.step_plan import StepClocks
 
 _HALVINGS: Final = 60
 _MOST_SCALE: Final = 1e6
@@ -24,14 +24,14 @@ def find_scale(wanted: float, waits: Callable[[float], float], least: float = 0.
     return low
 
 
-def launches_scale(kernels: Sequence[tuple[float, float]], stall: float, timeline: Timeline) -> float:
+def launches_scale(kernels: Sequence[tuple[float, float]], stall: float, timeline: StepClocks) -> float:
     """Return the factor on the launches of *kernels* (seconds, launches) with which the GPU waits for the host for *stall* seconds.
 
     *timeline* is the state of host and GPU before; it is not changed.
     """
 
     def waits(scale: float) -> float:
-        clock = Timeline(timeline.launch_cpu)
+        clock = StepClocks(timeline.launch_cpu)
         clock.host, clock.gpu = timeline.host, timeline.gpu
         return sum(clock.run(seconds, launches * scale) for seconds, launches in kernels)
 

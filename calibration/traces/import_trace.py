@@ -212,11 +212,11 @@ def _waits(trace: RankTrace, rank: int, window: Window) -> list[WaitSpan]:
     return waits
 
 
-_Moment = tuple[float, float, dict[str, int], tuple[int, int]]
+_TraceMoment = tuple[float, float, dict[str, int], tuple[int, int]]
 """Begin, end, number of active spans of each kind, and the indices of the current or next kernel and of the current or next loader wait."""
 
 
-def _moments(trace: RankTrace, window: Window) -> Iterable[_Moment]:
+def _moments(trace: RankTrace, window: Window) -> Iterable[_TraceMoment]:
     """Yield the intervals of *window* between events: the begin or end of a span, or the launch of a kernel."""
     kinds = {
         "compute": trace.compute, "exchange": trace.collectives, "copy": trace.copies, "input": trace.inputs, "busy": trace.busy,

@@ -112,13 +112,13 @@ _LATEST: Final = 1e17
 _LONGEST: Final = 1e13
 """Upper limit of durations in microseconds: 115 days."""
 
-_Count = Annotated[int, Field(ge=1, le=1_000_000)]
-_Rank = Annotated[int, Field(ge=0, lt=1_000_000)]
+_TraceCount = Annotated[int, Field(ge=1, le=1_000_000)]
+_RankNumber = Annotated[int, Field(ge=0, lt=1_000_000)]
 
 
 class _Distributed(TypedDict):
-    rank: _Rank
-    world_size: _Count
+    rank: _RankNumber
+    world_size: _TraceCount
 
 
 class _Device(TypedDict):
@@ -129,22 +129,22 @@ class _Simulated(TypedDict):
     """One rank of a trace that stallsim wrote."""
 
     pid: int
-    rank: _Rank
-    stands_for: NotRequired[_Count]
-    world_size: NotRequired[_Count]
+    rank: _RankNumber
+    stands_for: NotRequired[_TraceCount]
+    world_size: NotRequired[_TraceCount]
     job: NotRequired[int]
     node: NotRequired[str]
-    nodes: NotRequired[_Count]
+    nodes: NotRequired[_TraceCount]
     hardware: NotRequired[str]
     workload: NotRequired[str]
     stack: NotRequired[str]
-    batch_per_gpu: NotRequired[_Count]
+    batch_per_gpu: NotRequired[_TraceCount]
     precision: NotRequired[str]
-    gradient_accumulation_steps: NotRequired[_Count]
+    gradient_accumulation_steps: NotRequired[_TraceCount]
     activation_checkpointing: NotRequired[str]
 
 
-class _Ranks(TypedDict):
+class _SimulatedRanks(TypedDict):
     ranks: Annotated[list[_Simulated], Field(min_length=1)]
 
 
@@ -158,7 +158,7 @@ def read_trace(path: Path) -> list[RankTrace]:
             f"{path}: is the trace of a simulated layout, which cannot be imported; the output of its run shows where the time goes"
         )
     try:
-        simulated = check_type(_Ranks, document["stallsim"], "stallsim")["ranks"]
+        simulated = check_type(_SimulatedRanks, document["stallsim"], "stallsim")["ranks"]
     except SpecError as error:
         raise SpecError(f"{path}: is not a trace that stallsim wrote: {error}") from None
     by_pid: dict[Any, list[dict[str, Any]]] = defaultdict(list)

@@ -97,7 +97,7 @@ class PassTimes:
         return total
 
 
-class _Item(NamedTuple):
+class _Launched(NamedTuple):
     """One kernel with the pass that it belongs to."""
 
     key: PassKey
@@ -135,10 +135,10 @@ def measure_passes(imported: ImportedJob, slowdown: float = 1.0) -> PassTimes:
     )
 
 
-class _Step(NamedTuple):
+class _ProfiledStep(NamedTuple):
     """One step of one rank."""
 
-    items: list[_Item]
+    items: list[_Launched]
     gradients: tuple[Gradient, ...]
     """Gradients of one micro-batch."""
     micro_batches: int
@@ -151,10 +151,10 @@ def _bounds(trace: RankTrace, window: Window) -> list[tuple[float, float]]:
     return [(span.t0, end) for span, end in zip(chosen, ends, strict=True)]
 
 
-def _step(trace: RankTrace, start: float, end: float) -> _Step:
+def _step(trace: RankTrace, start: float, end: float) -> _ProfiledStep:
     kernels = sorted((span for span in trace.compute if start <= span.launched < end), key=lambda span: (span.launched, span.t0))
     if trace.simulated:
-        return _Step([_Item(_pass_key(trace, span), span, False) for span in kernels], (), 1)
+        return _ProfiledStep([_Launched(_pass_key(trace, span), span, False) for span in kernels], (), 1)
     gradients = sorted((span for span in trace.gradients if start <= span.t0 < end), key=lambda span: span.t0)
     backward = sorted((span for span in trace.backward if start <= span.t0 < end), key=lambda span: span.t0)
     rounds = _backward_passes(kernels, backward, gradients)
@@ -165,7 +165,7 @@ def _step(trace: RankTrace, start: float, end: float) -> _Step:
             "profile whole training steps, prof.step() after each optimizer step"
         )
     kept = tuple(Gradient(span.ident, span.resource) for span in gradients[:count])
-    return _Step(_with_passes(kernels, backward, gradients, count), kept, rounds)
+    return _ProfiledStep(_with_passes(kernels, backward, gradients, count), kept, rounds)
 
 
 def _pass_key(trace: RankTrace, span: TraceSpan) -> PassKey:
@@ -189,7 +189,9 @@ def _within(spans: Sequence[TraceSpan], starts: Sequence[float], time: float) ->
     return place >= 0 and time < spans[place].t1
 
 
-def _with_passes(kernels: Sequence[TraceSpan], backward: Sequence[TraceSpan], gradients: Sequence[TraceSpan], count: int) -> list[_Item]:
+def _with_passes(
+    kernels: Sequence[TraceSpan], backward: Sequence[TraceSpan], gradients: Sequence[TraceSpan], count: int
+) -> list[_Launched]:
     """Return *kernels* with their passes; each backward pass accumulates *count* gradients."""
     starts, ends = [span.t0 for span in backward], [span.t1 for span in gradients]
     keeping = [span for span in backward if span.name == "torch::autograd::AccumulateGrad"]
@@ -200,13 +202,13 @@ def _with_passes(kernels: Sequence[TraceSpan], backward: Sequence[TraceSpan], gr
         if _within(backward, starts, span.launched):
             upkeep = _within(keeping, kept, span.launched)  # otherwise it leads to the gradient accumulated next
             place = bisect_right(kept, span.launched) - 1 if upkeep else bisect_right(ends, span.launched)
-            items.append(_Item(("backward", place % count if place < len(ends) else -1), span, upkeep))
+            items.append(_Launched(("backward", place % count if place < len(ends) else -1), span, upkeep))
         else:
-            items.append(_Item(("optimizer" if span.launched >= last else "forward", -1), span, False))
+            items.append(_Launched(("optimizer" if span.launched >= last else "forward", -1), span, False))
     return items
 
 
-def _require_equal_gradients(trace: RankTrace, steps: Sequence[_Step], first: _Step) -> None:
+def _require_equal_gradients(trace: RankTrace, steps: Sequence[_ProfiledStep], first: _ProfiledStep) -> None:
     for step in steps:
         if step.gradients != first.gradients or step.micro_batches != first.micro_batches:
             raise SpecError(
@@ -218,7 +220,9 @@ def _require_equal_gradients(trace: RankTrace, steps: Sequence[_Step], first: _S
 # --- seconds -----------------------------------------------------------------------------------------------------------------
 
 
-def _pass_times(trace: RankTrace, step: _Step, collectives: Sequence[tuple[float, float]], slowdown: float) -> dict[PassKey, PassSeconds]:
+def _pass_times(
+    trace: RankTrace, step: _ProfiledStep, collectives: Sequence[tuple[float, float]], slowdown: float
+) -> dict[PassKey, PassSeconds]:
     """Return the times of each part of a step; time in which several kernels run concurrently counts once."""
     parts: dict[PassKey, PassSeconds] = defaultdict(PassSeconds)
     done = host = -1.0
@@ -245,7 +249,12 @@ def kernel_class(name: str) -> OperatorClass:
 
 
 def _stalls(
-    parts: Mapping[PassKey, PassSeconds], imported: ImportedJob, trace: RankTrace, window: Window, steps: Sequence[_Step], total: int
+    parts: Mapping[PassKey, PassSeconds],
+    imported: ImportedJob,
+    trace: RankTrace,
+    window: Window,
+    steps: Sequence[_ProfiledStep],
+    total: int,
 ) -> None:
     """Add each wait for the host or for other ranks to the part of the next kernel.
 

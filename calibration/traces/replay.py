@@ -36,7 +36,7 @@ from sim.spec.optimizer import Optimizer
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 from sim.study.new.file import write_new
-from sim.training.step_plan import Timeline
+from sim.training.step_plan import StepClocks
 
 _SET_UP: Final = ("gradient_accumulation_steps", "activation_checkpointing")
 """Fields of the training that a simulated trace contains in addition to batch and precision."""
@@ -174,7 +174,7 @@ def _from_trace(job: ProfiledJob) -> dict[str, Any]:
             f"{profile.traces[0].file}: contains no gradient shapes; profile with record_shapes=True, or add --workload, whose layers "
             "have them"
         )
-    layers = build_layers(measured, Timeline(base.training.stack.launch_cpu / machine.cpu_speed))
+    layers = build_layers(measured, StepClocks(base.training.stack.launch_cpu / machine.cpu_speed))
     copied = max(1, round(measured.copied_bytes / measured.micro_batches / base.training.batch))
     model = Model.model_validate({
         "name": "profiled", "parameters": sum(sum(layer.gradients) for layer in layers), "input": f"{copied} B", "layers": layers,

@@ -18,10 +18,10 @@ from sim.spec.measured import MeasuredTimes
 from sim.spec.segments import layers_to_recompute, segments
 from sim.spec.workload import Workload
 from sim.training.layer_times import layer_times
-from sim.training.step_plan import Timeline, plan_key, plan_step, timed_pass
+from sim.training.step_plan import StepClocks, plan_key, plan_step, timed_pass
 
 
-class _Group(NamedTuple):
+class _LayerGroup(NamedTuple):
     """Layers of one pass (indices in the table, in execution order) that share a measured time, and that time."""
 
     places: Sequence[int]
@@ -37,9 +37,9 @@ def with_pass_times(base: Workload, machine: JobMachine, measured: PassTimes, ra
     layers, count = base.model.layers, len(base.model.layers)
     times, rounds = layer_times(base, machine.gpu), base.training.gradient_accumulation_steps if measured.micro_batches == 1 else 1
     launch = base.training.stack.launch_cpu / machine.cpu_speed
-    timeline = Timeline(launch)
+    timeline = StepClocks(launch)
     stack = base.training.stack
-    forward = _Group(range(count), measured.total("forward"), 0.0, drained=stack.backend == "gloo")
+    forward = _LayerGroup(range(count), measured.total("forward"), 0.0, drained=stack.backend == "gloo")
     ahead = _distributed(forward, times.forward, times.forward_launches, rounds, timeline)
     recompute_times = {place: sum(ahead[0][other] for other in others) for place, others in layers_to_recompute(segments(base)).items()}
     back: tuple[dict[int, float], dict[int, float]] = ({}, {})
@@ -64,7 +64,7 @@ def measured_times(
     return MeasuredTimes.model_validate(times | {"forward_launches": forward_launches, "backward_launches": backward_launches})
 
 
-def _backward_groups(base: Workload, machine: JobMachine, measured: PassTimes, ranks: int) -> list[_Group]:
+def _backward_groups(base: Workload, machine: JobMachine, measured: PassTimes, ranks: int) -> list[_LayerGroup]:
     """Return the layers of backward grouped by bucket if the trace shows the times of each bucket, else one group of all layers."""
     computed = timed_pass(plan_key(base, machine.gpu, machine.cpu_speed))
     count = len(base.model.layers)
@@ -78,16 +78,16 @@ def _backward_groups(base: Workload, machine: JobMachine, measured: PassTimes, r
     buckets = {place for which, place in measured.parts if which == "backward"}
     if base.training.gradient_accumulation_steps > 1 or {bucket for _, bucket in cuts} != buckets or len({*cuts}) != len(buckets):
         rounds = base.training.gradient_accumulation_steps if measured.micro_batches == 1 and not base.training.stack.no_sync else 1
-        return [_Group(range(count - 1, -1, -1), measured.total("backward"), sum(copied) * rounds)]
+        return [_LayerGroup(range(count - 1, -1, -1), measured.total("backward"), sum(copied) * rounds)]
     starts = [0, *(until for until, _ in cuts)]
     return [
-        _Group([count - 1 - place for place in range(start, until)], measured.parts["backward", bucket], other_time)
+        _LayerGroup([count - 1 - place for place in range(start, until)], measured.parts["backward", bucket], other_time)
         for start, (until, bucket), other_time in zip(starts, cuts, copied, strict=False)
     ]
 
 
 def _distributed(
-    group: _Group, times: Sequence[float], launches: Sequence[float], rounds: int, timeline: Timeline
+    group: _LayerGroup, times: Sequence[float], launches: Sequence[float], rounds: int, timeline: StepClocks
 ) -> tuple[dict[int, float], dict[int, float]]:
     """Return time (s) and launches of each layer of *group*, which runs *rounds* times per step, and advance *timeline*."""
     computed = sum(times[place] for place in group.places)

@@ -10,12 +10,12 @@ from calibration.traces.pass_times import Gradient, PassSeconds, PassTimes
 from calibration.traces.table_times import measured_times
 from sim.spec.fields import Dtype, OperatorClass
 from sim.spec.layer import Layer
-from sim.training.step_plan import Timeline
+from sim.training.step_plan import StepClocks
 
 _DTYPES: Final[Mapping[str, Dtype]] = {"float": "fp32", "double": "fp64", "c10::Half": "fp16", "c10::BFloat16": "bf16"}
 
 
-def build_layers(measured: PassTimes, timeline: Timeline) -> tuple[Layer, ...]:
+def build_layers(measured: PassTimes, timeline: StepClocks) -> tuple[Layer, ...]:
     """Return a table of the passes *measured*, in forward order: one layer for each class of kernels that leads to each gradient."""
     none = PassSeconds()
     ahead = measured.parts.get(("forward", -1), none)
@@ -53,7 +53,7 @@ def _share(part: PassSeconds, op: OperatorClass) -> float:
     return part.by_class.get(op, 0.0) / total if total else 0.0
 
 
-def _launches(part: PassSeconds, timeline: Timeline) -> float:
+def _launches(part: PassSeconds, timeline: StepClocks) -> float:
     """Return the number of launches of *part* with which the GPU waits for the host as measured, and advance *timeline*."""
     if timeline.launch_cpu <= 0:
         return 0.0

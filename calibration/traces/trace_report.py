@@ -13,9 +13,9 @@ from calibration.run_columns import COLUMNS
 from calibration.run_records import parse_record
 from calibration.traces.import_trace import ImportedJob, kernel_times
 from calibration.traces.kineto import CPU
+from sim.causes import MEANINGS
 from sim.events import STALLS, Cause
 from sim.report.columns import Title, align
-from sim.report.style import MEANINGS
 from sim.report.table import BAR, bar
 from sim.spec.whole_file import write_file
 from sim.spec.yaml import SpecError

@@ -11,9 +11,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
 
-Resource = Literal["disk", "cpu", "decode", "copy", "nvlink", "pcie", "network", "launch", "spread", "gpu"]
+from sim.causes import Resource
 
 RESOURCES: tuple[Resource, ...] = ("disk", "cpu", "decode", "copy", "nvlink", "network", "pcie", "launch", "spread", "gpu")
 """More specific resources first: of two with equal savings, the first is named (``copy`` covers only part of the traffic on PCIe)."""

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from sim.analysis.transient import Lives
 
 Array = NDArray[np.float64]
-Rows = NDArray[np.intp]
+RowNumbers = NDArray[np.intp]
 
 
 @dataclass(frozen=True)
@@ -51,19 +51,19 @@ class Crew:
         """Number of nodes that were rented as replacements."""
         self.speeds = np.concatenate(([0.0], rules.speeds)) if rules else np.ones(nodes + 1)
 
-    def next_times(self, a: Rows) -> tuple[Array, Array]:
+    def next_times(self, a: RowNumbers) -> tuple[Array, Array]:
         """Return when the next node of each course *a* is revoked, and when the next one joins."""
         return self.leave_times[a].min(axis=1), self.join_times[a].min(axis=1)
 
-    def node_counts(self, a: Rows) -> NDArray[np.intp]:
+    def node_counts(self, a: RowNumbers) -> NDArray[np.intp]:
         """Return the number of nodes that each course *a* has."""
         return np.asarray(self.nodes - self.is_missing[a].sum(axis=1))
 
-    def speed(self, a: Rows) -> Array:
+    def speed(self, a: RowNumbers) -> Array:
         """Return the speed of each course *a*, relative to the speed with all nodes."""
         return np.asarray(self.speeds[self.node_counts(a)])
 
-    def revoke(self, b: Rows, life: Array) -> None:
+    def revoke(self, b: RowNumbers, life: Array) -> None:
         """Revoke the next node of the courses *b*; if the job waits, a replacement with a *life* (s, one per course) follows it."""
         node = self.leave_times[b].argmin(axis=1)
         if self.rules is None:
@@ -80,11 +80,11 @@ class Crew:
         self.join_times[b[empty]] = back[empty][:, None]
         self.rented_nodes[b[empty]] += self.nodes
 
-    def skip_revocation(self, b: Rows, life: Array) -> None:
+    def skip_revocation(self, b: RowNumbers, life: Array) -> None:
         """Skip the next revocation of the courses *b*: the node stays until its replacement, with that *life*, would be revoked."""
         self.leave_times[b, self.leave_times[b].argmin(axis=1)] += self.replacement + life[b]
 
-    def join(self, b: Rows, life: Array) -> NDArray[np.bool_]:
+    def join(self, b: RowNumbers, life: Array) -> NDArray[np.bool_]:
         """Let the next node join the courses *b* for a *life* (s, one per course); return in which courses it is the first node."""
         node = self.join_times[b].argmin(axis=1)
         self.leave_times[b, node] = self.join_times[b, node] + life[b]

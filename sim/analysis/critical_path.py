@@ -28,18 +28,18 @@ _SAME = 1e-7
 
 _DECODE = "GPU decode"
 
-_Activity = WorkSpan | WaitSpan
-_Key = tuple[object, ...]
+_LoggedSpan = WorkSpan | WaitSpan
+_SpanKey = tuple[object, ...]
 _Piece = tuple[Cause, str, float]
 """Cause, resource and seconds."""
 
 
-class _Stretch(NamedTuple):
+class _PathStretch(NamedTuple):
     """A stretch of the path back to *begin*: its *pieces*, and the activity *before* that ended then (None: the thread of *rank*)."""
 
     begin: float
     pieces: tuple[_Piece, ...]
-    before: _Activity | None
+    before: _LoggedSpan | None
     rank: int
 
 
@@ -57,11 +57,11 @@ def critical_path(log: EventLog, windows: Sequence[Window], job: int = 0) -> lis
 class _Ended:
     """Activities of one kind, sorted by their end times."""
 
-    def __init__(self, activities: Iterable[_Activity]) -> None:
+    def __init__(self, activities: Iterable[_LoggedSpan]) -> None:
         self.activities = sorted(activities, key=lambda activity: activity.t1)
         self.ends = [activity.t1 for activity in self.activities]
 
-    def at(self, time: float, tolerance: float) -> list[_Activity]:
+    def at(self, time: float, tolerance: float) -> list[_LoggedSpan]:
         """Return the activities that ended at *time*, to within *tolerance*, nearest first."""
         close = self.activities[bisect_left(self.ends, time - tolerance) : bisect_right(self.ends, time + tolerance)]
         return sorted(close, key=lambda activity: abs(activity.t1 - time))
@@ -71,7 +71,7 @@ class _Ended:
         later = self.activities[bisect_right(self.ends, begin) :]
         return sum(min(end, each.t1) - max(begin, each.t0) for each in takewhile(lambda each: each.t0 < end, later))
 
-    def last_by(self, time: float) -> _Activity | None:
+    def last_by(self, time: float) -> _LoggedSpan | None:
         """Return the last activity that ended by *time*."""
         place = bisect_right(self.ends, time)
         return self.activities[place - 1] if place else None
@@ -88,7 +88,7 @@ class _Walk:
         self._length = window.end - window.start
         self._tolerance = _SAME * self._length / window.steps
         self._node = [rank.node for rank in log.ranks]
-        groups: dict[_Key, list[_Activity]] = defaultdict(list)
+        groups: dict[_SpanKey, list[_LoggedSpan]] = defaultdict(list)
         for wait in log.waits:
             groups["thread", wait.rank].append(wait)
             if wait.cause is Cause.GRADIENT:
@@ -100,13 +100,13 @@ class _Walk:
                 groups[key].append(work)
         self._groups = {key: _Ended(ended) for key, ended in groups.items()}
 
-    def _keys(self, work: WorkSpan) -> list[_Key]:
+    def _keys(self, work: WorkSpan) -> list[_SpanKey]:
         """Return the keys of the groups to which *work* belongs."""
         if work.stream == "gpu":
             return [("bucket", work.rank, work.ident)]
         if work.stream == "comm":
             return [("comm", work.rank), _recurring_key(work)]
-        keys: list[_Key] = [_recurring_key(work)]
+        keys: list[_SpanKey] = [_recurring_key(work)]
         if work.resource == _DECODE:
             keys.append((_DECODE, work.rank))
         if work.stream not in _NOT_LOADER:
@@ -115,7 +115,7 @@ class _Walk:
             keys.append(self._full(work))
         return keys
 
-    def _full(self, work: WorkSpan) -> _Key:
+    def _full(self, work: WorkSpan) -> _SpanKey:
         return ("full", self._node[work.rank], work.cause)
 
     def _group(self, *key: object) -> _Ended:
@@ -125,7 +125,7 @@ class _Walk:
         """Return the seconds of each cause and resource on the cycle, per trip around the window."""
         trail: list[tuple[int, tuple[_Piece, ...]]] = []
         turns = 0
-        seen: dict[tuple[_Activity, int], int] = {}
+        seen: dict[tuple[_LoggedSpan, int], int] = {}
         here, at = self._thread(self._ranks[0], self._window.end, 0.0)
         while (key := (here, round(at / self._tolerance))) not in seen:
             seen[key] = len(trail)
@@ -140,14 +140,14 @@ class _Walk:
                 path[cause, resource] += seconds / (turns - around[0][0])
         return path
 
-    def _thread(self, rank: int, at: float, tolerance: float) -> tuple[_Activity, float]:
+    def _thread(self, rank: int, at: float, tolerance: float) -> tuple[_LoggedSpan, float]:
         """Return the wait of *rank*'s thread that ended at *at*, to within *tolerance*, or that contains *at*; and its time."""
         waits = self._group("thread", rank)
         if ended := waits.at(at, tolerance):
             return ended[0], ended[0].t1
         return waits.activities[min(bisect_left(waits.ends, at), len(waits.ends) - 1)], at
 
-    def _shifted(self, back: _Stretch) -> tuple[_Activity, float, int]:
+    def _shifted(self, back: _PathStretch) -> tuple[_LoggedSpan, float, int]:
         """Return the activity before *back*, shifted into the window by whole window lengths, its end, and the number of shifts."""
         turns = max(0, floor((self._window.start + self._tolerance - back.begin) / self._length) + 1)
         at = back.begin + turns * self._length
@@ -160,14 +160,14 @@ class _Walk:
 
     # --- who let it start ----------------------------------------------------------------------------------------
 
-    def _stretch(self, here: _Activity, at: float) -> _Stretch:
+    def _stretch(self, here: _LoggedSpan, at: float) -> _PathStretch:
         if isinstance(here, WaitSpan):
             return self._before_wait(here, at)
         return self._before_collective(here, at) if here.stream == "comm" else self._before_build(here, at)
 
-    def _before_wait(self, wait: WaitSpan, at: float) -> _Stretch:
+    def _before_wait(self, wait: WaitSpan, at: float) -> _PathStretch:
         """Return what *wait* waited for until *at*: the work that ended then, or the time of the wait itself."""
-        cause, resource, ended = wait.cause, wait.resource, list[_Activity]()
+        cause, resource, ended = wait.cause, wait.resource, list[_LoggedSpan]()
         if cause is Cause.INPUT:
             ended = self._group("batch", wait.rank, wait.ident).at(at, self._tolerance)
             cause, resource = Cause.PREP, "loader"
@@ -175,13 +175,13 @@ class _Walk:
             ended = self._group("comm", self._logged_rank(wait.rank)).at(at, self._tolerance)
             cause, resource = Cause.STRAGGLER, "slowest rank"
         if begun := [work for work in ended if work.t0 < at]:
-            return _Stretch(at, (), begun[0], wait.rank)
+            return _PathStretch(at, (), begun[0], wait.rank)
         done = (cause, resource, at - wait.t0)
         if cause is Cause.COMPUTE:
-            return _Stretch(wait.t0, self._split_shared(done, _DECODE, (Cause.PREP, _DECODE), wait, at), None, wait.rank)
-        return _Stretch(wait.t0, (done,), None, wait.rank)
+            return _PathStretch(wait.t0, self._split_shared(done, _DECODE, (Cause.PREP, _DECODE), wait, at), None, wait.rank)
+        return _PathStretch(wait.t0, (done,), None, wait.rank)
 
-    def _split_shared(self, done: _Piece, group: str, other: tuple[Cause, str], here: _Activity, at: float) -> tuple[_Piece, ...]:
+    def _split_shared(self, done: _Piece, group: str, other: tuple[Cause, str], here: _LoggedSpan, at: float) -> tuple[_Piece, ...]:
         """Split *done* on a GPU: half of the time during which *group* was active as well is attributed to *other*."""
         shared = self._group(group, here.rank).overlap(here.t0, at) / 2
         return (*done[:2], done[2] - shared), (*other, shared)
@@ -190,14 +190,14 @@ class _Walk:
         """Return the rank under which the collectives of *rank* are logged."""
         return rank if ("comm", rank) in self._groups else self._ranks[0]
 
-    def _before_collective(self, piece: WorkSpan, at: float) -> _Stretch:
+    def _before_collective(self, piece: WorkSpan, at: float) -> _PathStretch:
         """Return the collective before *piece*, or the rank that arrived at it last."""
         done = (piece.cause, piece.resource, at - piece.t0)
         if ended := [before for before in self._group("comm", piece.rank).at(piece.t0, self._tolerance) if before.t0 < piece.t0]:
-            return _Stretch(piece.t0, (done,), ended[0], piece.rank)
+            return _PathStretch(piece.t0, (done,), ended[0], piece.rank)
         ranks = [rank for rank in self._ranks if self._logged_rank(rank) == piece.rank]
         arrived, last = max((self._arrived(rank, piece), rank) for rank in ranks)
-        return _Stretch(arrived, (done, (Cause.STRAGGLER, "slowest rank", piece.t0 - arrived)), None, last)
+        return _PathStretch(arrived, (done, (Cause.STRAGGLER, "slowest rank", piece.t0 - arrived)), None, last)
 
     def _arrived(self, rank: int, piece: WorkSpan) -> float:
         """Return when *rank* was ready for *piece*: at the end of its bucket's backward pass, or when it began to wait."""
@@ -208,23 +208,23 @@ class _Walk:
         place = bisect_right(waits.ends, piece.t0 + self._tolerance)
         return min(piece.t0, waits.activities[place].t0) if place < len(waits.ends) else piece.t0
 
-    def _before_build(self, work: WorkSpan, at: float) -> _Stretch:
+    def _before_build(self, work: WorkSpan, at: float) -> _PathStretch:
         """Return what delayed a loader's *work*; at a full resource, the last work that left it."""
         resource = work.resource.removesuffix(FULL)
         if resource != work.resource:
             left = self._group(*self._full(work)).last_by(at - self._tolerance)
             if left is not None and left.t1 > work.t0 + self._tolerance:
-                return _Stretch(left.t1, ((work.cause, resource, at - left.t1),), left, left.rank)
+                return _PathStretch(left.t1, ((work.cause, resource, at - left.t1),), left, left.rank)
         done: tuple[_Piece, ...] = ((work.cause, resource, at - work.t0),)
         if resource == _DECODE and (computed := self._group("compute", work.rank).activities):
             done = self._split_shared(done[0], "compute", (Cause.COMPUTE, computed[0].resource), work, at)
         for key in (("batch", work.rank, work.ident), ("stream", work.rank, work.stream)):
             if ended := [before for before in self._group(*key).at(work.t0, self._tolerance) if before.t0 < work.t0]:
-                return _Stretch(work.t0, done, ended[0], work.rank)
-        return _Stretch(work.t0, done, None, work.rank)
+                return _PathStretch(work.t0, done, ended[0], work.rank)
+        return _PathStretch(work.t0, done, None, work.rank)
 
 
-def _recurring_key(activity: _Activity) -> _Key:
+def _recurring_key(activity: _LoggedSpan) -> _SpanKey:
     """Return the key shared by two occurrences of the same activity that are whole window lengths apart."""
     if isinstance(activity, WaitSpan):
         return ("thread", activity.rank)

@@ -136,14 +136,14 @@ def _at_full_length(layout: Layout, workload: Workload) -> Layout:
     return replace(layout, units=tuple(map(longer, layout.units)), input_bytes=entering)
 
 
-def _stage_replay(layout: Layout, stage: int, workload: Workload, gpu: Gpu) -> tuple[_Replay, Callable[[_Moment], StageMemory]]:
+def _stage_replay(layout: Layout, stage: int, workload: Workload, gpu: Gpu) -> tuple[_Replay, Callable[[_StepMoment], StageMemory]]:
     """Return the replay of *stage*, and a function that converts one of its moments to a `StageMemory`."""
     options = layout.options
     held = held_memory(layout, stage, workload, gpu)
     replay = _Replay(layout, stage, workload, held)
     communicators = options.communicators + sum(layout.mesh.group_size(axis) > 1 for axis in _AXES)
 
-    def at(moment: _Moment) -> StageMemory:
+    def at(moment: _StepMoment) -> StageMemory:
         return StageMemory(
             stage=stage,
             weights=held.weights,
@@ -160,7 +160,7 @@ def _stage_replay(layout: Layout, stage: int, workload: Workload, gpu: Gpu) -> t
     return replay, at
 
 
-class _Moment(NamedTuple):
+class _StepMoment(NamedTuple):
     """Bytes that are allocated and freed within a step."""
 
     gradients: float
@@ -169,7 +169,7 @@ class _Moment(NamedTuple):
     workspace: float
 
 
-class _Pass(NamedTuple):
+class _UnitPass(NamedTuple):
     """One pass over a unit, in bytes relative to the start: what remains, the peak, and the gradients *made* (included) at the peak."""
 
     net: float
@@ -203,7 +203,7 @@ class _Replay:
         """Input buffers of reduce-scatters."""
         self.lone_buffers: list[Tag] = []
         """Those among them of groups of one rank, which the next reduction frees."""
-        self.passes: dict[tuple[int, bool], _Pass] = {}
+        self.passes: dict[tuple[int, bool], _UnitPass] = {}
         self.backward: tuple[str, int] | None = None
         """The backward pass (part and micro-batch) whose gradients are kept until it ends."""
         self.waits = layout.options.gradients_wait and layout.mesh.parallel.shard not in ("gradients", "parameters")
@@ -217,16 +217,16 @@ class _Replay:
         self.table_gradients = self._table_gradients(stage) if self.waits else 0.0
         self.freed = 0.0
         """Bytes of logits in freed blocks that later allocations cannot reuse."""
-        self.best = _Moment(gradients, 0.0, 0.0, 0.0)
+        self.best = _StepMoment(gradients, 0.0, 0.0, 0.0)
         """The moment with the most bytes so far."""
 
-    def fullest(self) -> _Moment:
+    def fullest(self) -> _StepMoment:
         """Return the moment of the step with the most bytes."""
         for instruction in self.program:
             self._play(instruction)
         return self.best
 
-    def course(self) -> list[_Moment]:
+    def course(self) -> list[_StepMoment]:
         """Return the moment with the most bytes during each instruction of the step, in order."""
         moments = []
         for instruction in self.program:
@@ -259,19 +259,19 @@ class _Replay:
                 for number in numbers if instruction.part == "F" else reversed(numbers):
                     self._work(number, instruction.part, instruction.micro_batch)
 
-    def _current_moment(self, workspace: float = 0.0, made: float = 0.0) -> _Moment:
+    def _current_moment(self, workspace: float = 0.0, made: float = 0.0) -> _StepMoment:
         """Return the current moment, with *workspace* and the gradients just *made* added to what is held."""
         gathers, scatters = sum(self.gathers.values()), sum(self.scatters.values())
         weights, unreduced = sum(self.weights.values()), sum(self.unreduced.values()) + made
         shards = self.gradients if self.grows else 0.0
         streams = (self.activations + self.buffered + weights + unreduced + workspace, gathers, scatters + shards)
         self.fullest_of = list(map(max, self.fullest_of, streams))
-        return _Moment(self.gradients + unreduced + scatters, self.activations, gathers + weights, workspace + self.buffered)
+        return _StepMoment(self.gradients + unreduced + scatters, self.activations, gathers + weights, workspace + self.buffered)
 
     def _update_peak(self, workspace: float = 0.0, made: float = 0.0) -> None:
         self.best = max(self.best, self._current_moment(workspace, made), key=sum)
 
-    def cached(self, moment: _Moment) -> float:
+    def cached(self, moment: _StepMoment) -> float:
         """Return the bytes of blocks that are kept although they are empty at *moment*; call it after the whole step is replayed."""
         held = sum(moment) - (0.0 if self.grows else self.gradients)
         return max(0.0, sum(self.fullest_of) - held) + self.freed + self.recorded + self.table_gradients
@@ -340,7 +340,7 @@ class _Replay:
             self.unreduced[number] = self._trained(number) * WIDTHS[self.layout.options.weights]
             self._update_peak()
 
-    def _pass(self, unit: Unit, forward: bool) -> _Pass:
+    def _pass(self, unit: Unit, forward: bool) -> _UnitPass:
         """Return what one pass over *unit* keeps and its peak; if only some blocks are checkpointed, the mean kept and the larger peak."""
         training = self.workload.training
         mode = training.activation_checkpointing
@@ -354,7 +354,7 @@ class _Replay:
         fuller = max(recomputed, plain, key=lambda each: each.peak)
         return fuller._replace(net=share * recomputed.net + (1.0 - share) * plain.net)
 
-    def _one_pass(self, unit: Unit, forward: bool, checkpointed: bool) -> _Pass:
+    def _one_pass(self, unit: Unit, forward: bool, checkpointed: bool) -> _UnitPass:
         workload = self.workload
         kept = [saved_bytes(piece.layer, workload) for piece in unit.pieces]
         scratch = [self._scratch(piece.layer) for piece in unit.pieces]
@@ -366,14 +366,14 @@ class _Replay:
             for own, temporary in zip(kept, scratch, strict=True):
                 peaks.append(done + temporary)
                 done += 0.0 if checkpointed else own
-            return _Pass(entering if checkpointed else total - again, max(peaks, default=0.0), 0.0)
+            return _UnitPass(entering if checkpointed else total - again, max(peaks, default=0.0), 0.0)
         left, made = (total if checkpointed else again), 0.0
         fullest = (0.0, 0.0)
         for piece, own, temporary in zip(reversed(unit.pieces), reversed(kept), reversed(scratch), strict=True):
             made += sum(piece.layer.gradients) * self.layout.gathered_width if self.layout.shards_parameters else 0.0
             fullest = max(fullest, (left + made + temporary, made))
             left -= own
-        return _Pass(-(entering if checkpointed else total - again), *fullest)
+        return _UnitPass(-(entering if checkpointed else total - again), *fullest)
 
     def _scratch(self, layer: Layer) -> float:
         """Return the temporary bytes of one pass over *layer*, beyond those it keeps; for the loss, of its backward, which needs most."""

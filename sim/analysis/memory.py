@@ -181,7 +181,7 @@ def _fp32_elements(layer: Layer, frozen: bool = True) -> float:
     return sum(elements for elements, width in zip(tensors, layer.widths(0.0), strict=False) if not width)
 
 
-class _Moment(NamedTuple):
+class _HeldMoment(NamedTuple):
     """Bytes held at one moment of the step, in addition to weights and optimizer state."""
 
     gradients: float
@@ -194,7 +194,7 @@ class _Moment(NamedTuple):
     """16-bit copies of weights that autocast made in the forward pass; each is freed when the backward pass of its layer is done."""
 
 
-class _Live(NamedTuple):
+class _LiveBytes(NamedTuple):
     """Live bytes per sample during the backward pass of a layer."""
 
     kept: float
@@ -208,12 +208,12 @@ class _Live(NamedTuple):
     scratch: float
 
 
-def _peak(workload: Workload, batch: int, freed: bool) -> _Moment:
+def _peak(workload: Workload, batch: int, freed: bool) -> _HeldMoment:
     """Return the moment that needs most memory: the backward pass of some layer, or the optimizer's step."""
     return max(_moments(workload, batch, freed), key=sum)
 
 
-def _moments(workload: Workload, batch: int, freed: bool = False) -> Iterator[_Moment]:
+def _moments(workload: Workload, batch: int, freed: bool = False) -> Iterator[_HeldMoment]:
     """Yield the optimizer's moment and, for each layer's backward pass, the computation and autocast's widening of weight gradients.
 
     With *freed*, the backward pass of a step starts without gradients. With gradient accumulation, the last backward pass adds to the
@@ -225,18 +225,18 @@ def _moments(workload: Workload, batch: int, freed: bool = False) -> Iterator[_M
         _gradients_left(workload, batch) if freed and training.gradient_accumulation_steps == 1 else [all_gradients] * len(layers)
     )
     optimizer_scratch = {"per_tensor": max(trainable, default=0), "foreach": sum(trainable), "fused": 0}[training.stack.optimizer]
-    yield _Moment(all_gradients, 0.0, optimizer_scratch)
+    yield _HeldMoment(all_gradients, 0.0, optimizer_scratch)
     held = _batch_independent(IdentityKey((id(workload.model), id(training)), workload))
     earlier = 0.0
     for (live, cast, casts), (fresh, waiting), before in zip(held, _fresh_gradients(workload, batch), gradients_left, strict=True):
-        yield _Moment(before, batch * (live.kept + live.maps), waiting + (cast or fresh), batch * live.scratch, casts)
+        yield _HeldMoment(before, batch * (live.kept + live.maps), waiting + (cast or fresh), batch * live.scratch, casts)
         if cast:
-            yield _Moment(before, batch * (live.kept - live.saved + live.entering), waiting + cast + fresh, 0.0, earlier)
+            yield _HeldMoment(before, batch * (live.kept - live.saved + live.entering), waiting + cast + fresh, 0.0, earlier)
         earlier = casts
 
 
 @lru_cache(maxsize=64)
-def _batch_independent(same: IdentityKey) -> tuple[tuple[_Live, float, float], ...]:
+def _batch_independent(same: IdentityKey) -> tuple[tuple[_LiveBytes, float, float], ...]:
     """Return, by layer, what is independent of the batch: live bytes, the cast of its trained weights, and all casts up to it (bytes)."""
     (workload,) = same.held
     meaning = PRECISION_TRAITS[workload.training.precision]
@@ -278,7 +278,7 @@ def _shared_cast(layer: Layer, tables: dict[str, int]) -> float:
     return float(tables.pop(layer.shares, 0))
 
 
-def _live(workload: Workload) -> Iterator[_Live]:
+def _live(workload: Workload) -> Iterator[_LiveBytes]:
     """Yield what is live during the backward pass of each layer, in forward order."""
     model, precision = workload.model, workload.training.precision
     fp32, widths = _kept_in_fp32(model, precision), PRECISION_TRAITS[precision]
@@ -298,7 +298,7 @@ def _live(workload: Workload) -> Iterator[_Live]:
         if layer.op == "rnn":
             maps = min(maps, _RECURRENT_MAPS * saved)
         scratch = _CONVOLUTION_SCRATCH * maps if layer.op == "conv" and layer.kernel_size > 1 else 0.0
-        yield _Live(kept + inside, saved, maps, min(maps, layer.read * width / 4), scratch)
+        yield _LiveBytes(kept + inside, saved, maps, min(maps, layer.read * width / 4), scratch)
 
 
 def _saved(layer: Layer, precision: Precision, fp32: frozenset[OperatorClass]) -> float:

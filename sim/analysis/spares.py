@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from sim.analysis.long_run import Array, LongRun
 
-Rows = NDArray[np.intp]
+RowNumbers = NDArray[np.intp]
 
 
 class Spares:
@@ -33,7 +33,7 @@ class Spares:
         """Change of speed with each additional missing node."""
 
     def wait(
-        self, b: Rows, several: NDArray[np.bool_], single: NDArray[np.bool_], detected: Array, repair: Array, together: Array
+        self, b: RowNumbers, several: NDArray[np.bool_], single: NDArray[np.bool_], detected: Array, repair: Array, together: Array
     ) -> Array:
         """Return how long (s) the courses *b* wait for replacements of nodes that leave at *detected*; infinite if there is none.
 
@@ -52,7 +52,7 @@ class Spares:
             wait[place] = self._wait_for_several(b[place], float(detected[place]), float(together[place]))
         return self._go_without(b, wait, detected, several) if self.run.elastic else wait
 
-    def _next_spare(self, b: Rows, moment: Array) -> tuple[Rows, Array]:
+    def _next_spare(self, b: RowNumbers, moment: Array) -> tuple[RowNumbers, Array]:
         """Return a spare of each course *b* that is ready at *moment*, or else the one that is ready first, and the time it is ready."""
         slot = self.turn[b] % self.run.spares
         self.turn[b] += 1
@@ -74,7 +74,7 @@ class Spares:
         pool[chosen] = moment + back
         return 0.0
 
-    def _go_without(self, b: Rows, wait: Array, moment: Array, several: NDArray[np.bool_]) -> Array:
+    def _go_without(self, b: RowNumbers, wait: Array, moment: Array, several: NDArray[np.bool_]) -> Array:
         """Return *wait*, set to 0 for courses that go on without the nodes, and record until when the nodes are missing."""
         until = self.missing[b]
         left = np.where(several, self.run.correlated[1], 1)
@@ -86,11 +86,11 @@ class Spares:
         wait[free] = 0.0
         return wait
 
-    def absent(self, a: Rows, since: Array, length: Array) -> Array:
+    def absent(self, a: RowNumbers, since: Array, length: Array) -> Array:
         """Return the node-seconds missing from the courses *a* during *length* seconds from *since*."""
         return np.asarray(np.clip(self.missing[a] - since[:, None], 0.0, length[:, None]).sum(axis=1))
 
-    def speed(self, a: Rows, since: Array, length: Array) -> Array:
+    def speed(self, a: RowNumbers, since: Array, length: Array) -> Array:
         """Return the mean speed of the courses *a* during *length* seconds from *since*, with the replicas that are complete."""
         speed = np.ones(a.size)
         if not self.run.elastic:

@@ -10,7 +10,7 @@ from sim.check.checks import check_hardware, check_jobs, check_part, check_workl
 from sim.check.estimates import Estimate, count_estimates
 from sim.check.files import Verdict, validate, validate_path
 from sim.check.job import check_job, check_run, job_warnings, layout_stack_warnings, recipe_warnings, user_part_warnings
-from sim.check.prices import copied_prices
+from sim.check.price_copies import copied_prices
 
 __all__ = [
     "Estimate",

@@ -10,7 +10,7 @@ from typing import Any
 
 from sim.check.checks import check_hardware, check_jobs, check_part, check_workload, dates_of_prices, located_messages
 from sim.check.estimates import Estimate, count_estimates
-from sim.check.prices import copied_prices
+from sim.check.price_copies import copied_prices
 from sim.check.topology import Problem
 from sim.spec import catalogue, library, schema
 from sim.spec.days import is_future, today

@@ -11,12 +11,12 @@ from sim.check.checks import check_hardware, check_workload, located_messages, r
 from sim.check.servers import check_servers
 from sim.check.topology import Problem
 from sim.spec import memo
+from sim.spec.algorithms import OTHER_ALGORITHMS, other_algorithm
 from sim.spec.fields import Peak, Precision
 from sim.spec.fp8_recipe import recipes_on
 from sim.spec.hardware import Gpu, Group, Hardware
 from sim.spec.library import Loaded
 from sim.spec.precision import PRECISION_TRAITS
-from sim.spec.stack import OTHER_ALGORITHMS, other_algorithm
 from sim.spec.workload import Workload
 from sim.spec.yaml import Document
 from sim.units import pluralized

@@ -265,7 +265,7 @@ def uplinks(spec: LeafSpine, nic: Nic) -> float:
     return below / (spec.oversubscription or 1.0)
 
 
-class _Tier(NamedTuple):
+class _GroupTier(NamedTuple):
     """One tier of a job's groups: *kinds* maps the node counts of all jobs in a group to its first such group and their number."""
 
     kinds: Mapping[tuple[int, ...], tuple[int, int]]
@@ -274,7 +274,7 @@ class _Tier(NamedTuple):
     """The first group equal to each group that the job is in."""
 
 
-def _tier(placements: Sequence[Sequence[int]], job: int, size: int, fold: bool, above: int = 1) -> _Tier:
+def _tier(placements: Sequence[Sequence[int]], job: int, size: int, fold: bool, above: int = 1) -> _GroupTier:
     """Return the tier of groups of *size* nodes; equal groups must also be in equal groups of the next tier, *above* times as large."""
     counted = [Counter(node // size for node in nodes) for nodes in placements]
     outer = [Counter(node // (size * above) for node in nodes) for nodes in placements]
@@ -286,10 +286,10 @@ def _tier(placements: Sequence[Sequence[int]], job: int, size: int, fold: bool, 
         equal_groups.append(group)
         name_of[group] = equal_groups[0]
     sizes = tuple(counted[job][group] for group in sorted(counted[job]))
-    return _Tier({vector: (equal_groups[0], len(equal_groups)) for vector, equal_groups in kinds.items()}, sizes, name_of)
+    return _GroupTier({vector: (equal_groups[0], len(equal_groups)) for vector, equal_groups in kinds.items()}, sizes, name_of)
 
 
-def _groups(tier: _Tier, job: int, fabric: Fabric) -> Iterable[tuple[int, int, TierGroup]]:
+def _groups(tier: _GroupTier, job: int, fabric: Fabric) -> Iterable[tuple[int, int, TierGroup]]:
     """Yield, for each kind of group, the number of the first one, the number of equal ones, and the job's place in it."""
     for vector, (first, count) in tier.kinds.items():
         yield first, count, TierGroup(vector[job], tier.sizes, fabric.rank_order == "by_switch")

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
-from sim.cluster import kernels as kernels_of
+from sim.cluster.kernels import ProductShape, attention_rate, attention_time, elementwise_time, kernels_of, product_time
 from sim.cluster.quantizing import quantizing_bytes, recipe_of
 from sim.spec.composed import composed_bytes, composed_elements, composed_kernels
 from sim.spec.energy import KernelMix
@@ -107,7 +107,7 @@ def layer_work(layer: Layer, gpu: Gpu, precision: Precision, stack: Stack, batch
     extra = _separate_bytes(layer) if backward else 0.0
     moved = (traffic - extra) * batch * _element_scale(layer, precision, stack) * fused + _weight_bytes(layer, precision, stack, backward)
     if shaped:
-        moved = 0.0 if layer.op in PRODUCTS else kernels_of.elementwise_time(moved, gpu) * gpu.memory_bandwidth * gpu.memory_efficiency
+        moved = 0.0 if layer.op in PRODUCTS else elementwise_time(moved, gpu) * gpu.memory_bandwidth * gpu.memory_efficiency
     converted = (_layout_bytes(layer, precision, stack, peak, backward) + extra * _element_scale(layer, precision, stack)) * batch
     converted += _cast_bytes(layer, precision, backward)
     few_bits = peak in _FEW_BITS
@@ -141,11 +141,11 @@ def _traffic(layer: Layer, stack: Stack) -> float:
 
 def _shaped(layer: Layer, gpu: Gpu, peak: Peak) -> bool:
     """Return whether *layer* is timed by its shape: it specifies one, and the GPU describes kernels of known shape."""
-    kernels = kernels_of.kernels_of(gpu, peak)
+    kernels = kernels_of(gpu, peak)
     if kernels is None:
         return False
     return (
-        kernels_of.attention_rate(gpu, peak) is not None
+        attention_rate(gpu, peak) is not None
         if layer.attention is not None
         else _tokens(layer) > 0 and (layer.op not in PRODUCTS or len(layer.channels) == 2)
     )
@@ -161,8 +161,8 @@ def _tokens(layer: Layer) -> float:
 def _composed_attention(shape: Attention, gpu: Gpu, peak: Peak, batch: int) -> float:
     """Return the seconds of attention's two products as separate kernels, including the masked half of the scores."""
     groups = max(1, round(shape.heads * batch * shape.documents))
-    scores = kernels_of.product_time(gpu, peak, shape.queries, shape.keys, shape.head_dim, groups)
-    return scores + kernels_of.product_time(gpu, peak, shape.queries, shape.value_dim or shape.head_dim, shape.keys, groups)
+    scores = product_time(gpu, peak, ProductShape(shape.queries, shape.keys, shape.head_dim, groups))
+    return scores + product_time(gpu, peak, ProductShape(shape.queries, shape.value_dim or shape.head_dim, shape.keys, groups))
 
 
 def _score_bytes(layer: Layer, stack: Stack, precision: Precision, batch: int) -> float:
@@ -178,7 +178,7 @@ def _shaped_time(layer: Layer, gpu: Gpu, stack: Stack, peak: Peak, recipe: Fp8Re
     if layer.attention is not None:
         if stack.score_passes:
             return _composed_attention(layer.attention, gpu, peak, batch) * (2.0 if backward else 1.0)
-        return kernels_of.attention_time(gpu, peak, layer.attention, batch, backward, stack.attention_kernel)
+        return attention_time(gpu, peak, layer.attention, batch, backward, stack.attention_kernel)
     if layer.op not in PRODUCTS or not layer.forward:
         return 0.0
     k, n = layer.channels
@@ -187,12 +187,12 @@ def _shaped_time(layer: Layer, gpu: Gpu, stack: Stack, peak: Peak, recipe: Fp8Re
     rows = tokens * batch / groups
     scale = layer.forward / (2.0 * tokens * k * n)  # 1, unless a layer is split differently from its shape
     if not backward:
-        return scale * kernels_of.product_time(gpu, peak, rows, n, k, groups, recipe=recipe, role="output")
+        return scale * product_time(gpu, peak, ProductShape(rows, n, k, groups), recipe=recipe, role="output")
     products = layer.backward / layer.forward
     inputs, weights = (1.0, 1.0) if products > 1.5 else (0.0, products) if layer.gradients else (products, 0.0)
-    time = inputs * kernels_of.product_time(gpu, peak, rows, k, n, groups, recipe=recipe) if inputs else 0.0
+    time = inputs * product_time(gpu, peak, ProductShape(rows, k, n, groups), recipe=recipe) if inputs else 0.0
     if weights:
-        time += weights * kernels_of.product_time(gpu, peak, k, n, rows, groups, recipe=recipe, role="weights")
+        time += weights * product_time(gpu, peak, ProductShape(k, n, rows, groups), recipe=recipe, role="weights")
     return scale * time
 
 

@@ -75,18 +75,9 @@ def kernels_of(gpu: Gpu, peak: Peak) -> Kernels | None:
 
 
 def product_time(
-    gpu: Gpu,
-    peak: Peak,
-    m: float,
-    n: int,
-    k: float,
-    groups: int = 1,
-    count: int = 1,
-    burst: bool = False,
-    recipe: Fp8Recipe | None = None,
-    role: ProductRole = "inputs",
+    gpu: Gpu, peak: Peak, shape: ProductShape, *, burst: bool = False, recipe: Fp8Recipe | None = None, role: ProductRole = "inputs"
 ) -> float:
-    """Return the seconds of *count* launches, each with *groups* products of (m, k) with (k, n).
+    """Return the seconds of one launch of the products of *shape*.
 
     *burst*: before the power limit lowers the clock. *recipe*: how 8-bit operands are scaled; None: per tensor. *role*: what the products
     compute, which FP8's rate depends on. Raise ValueError if the GPU's kernels are not described for *peak*.
@@ -94,9 +85,7 @@ def product_time(
     kernels = kernels_of(gpu, peak)
     if kernels is None:
         raise ValueError(f"{gpu.name} has no kernels block with a product_share of {peak}")
-    if min(m, n, k, groups) <= 0:
-        return 0.0
-    return count * _product_time(_speeds(gpu, kernels, peak, burst, recipe, role), ProductShape(m, n, k, groups))
+    return _product_time(_speeds(gpu, kernels, peak, burst, recipe, role), shape) if min(shape) > 0 else 0.0
 
 
 def _speeds(gpu: Gpu, kernels: Kernels, peak: Peak, burst: bool, recipe: Fp8Recipe | None, role: ProductRole) -> Speeds:

@@ -15,14 +15,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from sim.cluster.node_links import NodeLink, links_of, parents_of
 from sim.spec.hardware import Node, Transport
 from sim.spec.identity import IdentityKey, content
-
-if TYPE_CHECKING:
-    import networkx
 
 PathClass = Literal["NVL", "NVS", "PIX", "PXB", "PHB", "SYS"]
 
@@ -185,17 +182,6 @@ class NodeGraph:
         else:
             stages = ((*out.links, *into.links),)
         return Route(stages, "SYS", self.node.nic.transport, out.staged or into.staged, out.copies or into.copies)
-
-    def to_networkx(self) -> networkx.MultiDiGraph[str]:
-        """Return the graph for drawing and analysis; edge data are *name*, *capacity* (bytes/s) and *tier*."""
-        import networkx
-
-        graph: networkx.MultiDiGraph[str] = networkx.MultiDiGraph()
-        for link in self.links.values():
-            if ">" in link.name:
-                start, end = link.name.split(">")
-                graph.add_edge(start, end, name=link.name, capacity=link.capacity, tier=link.tier)
-        return graph
 
     # --- paths ---------------------------------------------------------------------------------------------------
 

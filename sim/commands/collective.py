@@ -11,7 +11,8 @@ import typer
 
 from sim.commands import names
 from sim.commands.app import app
-from sim.commands.options import Csv, Folder, HtmlOption, Hw, JsonOption, LayoutFields, Sets, takes_mesh
+from sim.commands.options import Csv, Folder, HtmlOption, Hw, JsonOption, LayoutFields, NodeCount, Sets, takes_mesh
+from sim.spec.algorithms import OTHER_ALGORITHMS
 from sim.spec.yaml import SpecError
 from sim.terminal import show_table, write_result
 
@@ -34,14 +35,14 @@ def collective(
     sizes: Annotated[
         str, typer.Option("--bytes", metavar="SIZE|A..B[:n]", help="one size, or a range (doubling without n)")
     ] = "1MiB..1GiB",
-    nodes: Annotated[int | None, typer.Option(min=1, help="number of nodes (machines)")] = None,
+    nodes: NodeCount = None,
     gpus: Annotated[int | None, typer.Option(min=1, help="total number of GPUs")] = None,
     placement: Annotated[str | None, typer.Option(metavar="1+2", help="GPUs on each node, in order")] = None,
     compute_time: Annotated[
         str | None, typer.Option(metavar="TIME", help="parameter_server: compute that hides it; default: 100 ms")
     ] = None,
     algo: Annotated[
-        str | None, typer.Option(metavar="NAMES", help="like NCCL_ALGO; also (Rack)Hierarchical, HalvingDoubling or your own")
+        str | None, typer.Option(metavar="NAMES", help=f"like NCCL_ALGO; also {', '.join(OTHER_ALGORITHMS)} or your own")
     ] = None,
     proto: Annotated[str | None, typer.Option(metavar="NAMES", help="like NCCL_PROTO: LL, LL128, Simple, ^LL")] = None,
     channels: Annotated[int | None, typer.Option(min=1, help="like NCCL_MAX_NCHANNELS")] = None,
@@ -94,7 +95,7 @@ def collective(
     from sim.study.descriptions import Descriptions
     from sim.study.group_collective import GroupQuestion, group_table
     from sim.study.nccl_names import nccl_variables_named
-    from sim.training.collectives.price.plan import Tuning
+    from sim.training.collectives.price.collective_plan import Tuning
 
     if compute_time:
         raise SpecError(f"--compute-time {compute_time}: applies only to --op parameter_server; leave it out")

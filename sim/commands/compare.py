@@ -77,7 +77,7 @@ def compare(
         **select_options(options, SizeOptions),
     )
     names = machines(hardware, where)
-    counts = whole_numbers(nodes, "--nodes") if nodes is not None else []
+    counts = whole_numbers(nodes, "--nodes")
     rows = comparison_rows(scenario, names, counts, processes, messages.counter, options["power_cap"])
     messages.progress("")
     note = "" if any(row.document for row in rows) else nearest_that_runs(replace(scenario, power_cap=options["power_cap"]), names)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sim.commands.app import app
-from sim.commands.options import Folder, HtmlOption, Hw, JsonOption, LayoutFields, PricesOption, Sets, Wl, takes_options
+from sim.commands.options import Folder, HtmlOption, Hw, JsonOption, LayoutFields, NodeCount, PricesOption, Sets, Wl, takes_options
 from sim.study.options import GoodputOptions, TrainingOptions, select_options
 from sim.study.weeks import Weeks
 from sim.terminal import messages, print_json, show_text, write_result
@@ -29,7 +29,7 @@ def goodput(
     workload: Wl,
     options: GoodputOptions,
     drawn: Weeks,
-    nodes: Annotated[int | None, typer.Option(min=1, help="number of nodes (machines)")] = None,
+    nodes: NodeCount = None,
     layout: LayoutFields = (),
     sets: Sets = [],  # noqa: B006
     prices: PricesOption = "",

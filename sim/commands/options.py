@@ -35,6 +35,7 @@ WhereOption = Annotated[
     typer.Option("--where", metavar="COND", help="machines of the catalog, such as gpus=8 or provider=aws,gcp; repeatable"),
 ]
 NodesOption = Annotated[str | None, typer.Option("--nodes", metavar="N", help="number of nodes (machines)")]
+NodeCount = Annotated[int | None, typer.Option(min=1, help="number of nodes (machines)")]
 Nodes = Annotated[
     str | None, typer.Option(metavar="N|A..B", help="number of nodes (machines); 1..8 tries 1, 2, 4 and 8; 1..4:4 tries 1, 2, 3 and 4")
 ]

@@ -90,7 +90,7 @@ def plan(
     limits = Limits(
         options["simulate"], size_of(options["max_memory"], "--max-memory"), options["objective"], power_cap=options["power_cap"]
     )
-    counts = whole_numbers(nodes, "--nodes") if nodes is not None else []
+    counts = whole_numbers(nodes, "--nodes")
     question = PlanQuestion(scenario, counts, options["gpus"], options["tokens"], fixed_axes(fix), frozenset(_words(allow)), limits)
     check_workers(processes, cluster)
     with workers(processes, cluster, messages) as crew:

@@ -79,7 +79,7 @@ def recommend(
     scenario = Scenario(
         "", workload, tuple(sets), plan=plan, layout=layout, prices=prices_due(prices, price), **select_options(options, SizeOptions)
     )
-    counts = whole_numbers(nodes, "--nodes") if nodes is not None else []
+    counts = whole_numbers(nodes, "--nodes")
     check_workers(processes, cluster)
     renting = RentalOptions(
         budget,

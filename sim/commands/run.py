@@ -76,8 +76,8 @@ def run(
         prices=prices,
         **select_options(options, SimulationOptions),
     )
-    many_nodes = whole_numbers(nodes, "--nodes") if nodes is not None else []
-    many_gpus = whole_numbers(gpus, "--gpus") if gpus is not None else []
+    many_nodes = whole_numbers(nodes, "--nodes")
+    many_gpus = whole_numbers(gpus, "--gpus")
     if trace_paths(workload) is not None:
         from sim.commands.graphs import only_of_workloads, show_graph
 

@@ -8,7 +8,7 @@ import typer
 
 from sim.commands import names
 from sim.commands.app import app
-from sim.commands.options import Csv, Folder, HtmlOption, Hw, JsonOption, Sets
+from sim.commands.options import Csv, Folder, HtmlOption, Hw, JsonOption, NodeCount, Sets
 from sim.terminal import messages, show_table, write_result
 
 
@@ -26,7 +26,7 @@ def share(
         list[str], typer.Option(metavar="NAME", help="even, proportional or greedy, compared with even; all by default")
     ] = [],  # noqa: B006
     workers: Annotated[int | None, typer.Option(min=1, help="loader workers of a node; one per core by default")] = None,
-    nodes: Annotated[int | None, typer.Option(min=1, help="number of nodes (machines)")] = None,
+    nodes: NodeCount = None,
     sets: Sets = [],  # noqa: B006
     as_json: JsonOption = False,
     as_csv: Csv = False,

@@ -29,7 +29,7 @@ def arithmetic(call: OperatorCall) -> int:
     return _of_result(1)(call) if call.kind == "pointwise" and name not in _NONE else 0
 
 
-Rule = Callable[[OperatorCall], int]
+FlopRule = Callable[[OperatorCall], int]
 
 
 def _argument(call: OperatorCall, index: int) -> int:
@@ -38,11 +38,11 @@ def _argument(call: OperatorCall, index: int) -> int:
     return argument.elements if isinstance(argument, Operand) else 0
 
 
-def _of_argument(index: int, each: int) -> Rule:
+def _of_argument(index: int, each: int) -> FlopRule:
     return lambda call: each * _argument(call, index)
 
 
-def _of_result(each: int) -> Rule:
+def _of_result(each: int) -> FlopRule:
     return lambda call: each * call.results[0].elements if call.results else 0
 
 
@@ -84,7 +84,7 @@ def _fourier(call: OperatorCall) -> int:
     return int(5 * longer.elements * log2(points)) if points > 1 else 0
 
 
-def _accumulated(index: int, flag: int) -> Rule:
+def _accumulated(index: int, flag: int) -> FlopRule:
     """Return the rule of a scatter that adds the argument at *index* only if the argument at *flag* is true."""
     return lambda call: _argument(call, index) if flag < len(call.arguments) and call.arguments[flag] is True else 0
 
@@ -94,14 +94,14 @@ def _bag(call: OperatorCall) -> int:
     return max(0, rows * added.shape[-1] - added.elements)
 
 
-def _each(rule: Rule, names: str) -> Iterator[tuple[str, Rule]]:
+def _each(rule: FlopRule, names: str) -> Iterator[tuple[str, FlopRule]]:
     return ((name, rule) for name in words(names))
 
 
 _NONE: Final = frozenset(words("copy _to_copy clone where masked_fill fill zero alias conj bernoulli uniform normal random"))
 """Operators that torch tags as pointwise although they compute nothing."""
 
-_RULES: Final[dict[str, Rule]] = dict(
+_RULES: Final[dict[str, FlopRule]] = dict(
     chain(
         # x': normalized input, s: deviation, g: gradient. Forward: mean 1, squared deviations 3, (x - m) / s * w + b 4
         _each(_of_argument(0, 8), "native_batch_norm _native_batch_norm_legit _batch_norm_with_update native_layer_norm native_group_norm"),

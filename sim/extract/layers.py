@@ -93,7 +93,7 @@ class OperatorWork(NamedTuple):
 
 
 @dataclass
-class _Group:
+class _OperatorGroup:
     """Operators that will be one layer. *op* is None while they are only views and kernels without traffic."""
 
     module: str
@@ -108,7 +108,7 @@ class _Group:
     looked_up: int = 0
     sparse: bool = False
     frozen: list[Parameter] = field(default_factory=list)
-    shares: _Group | None = None
+    shares: _OperatorGroup | None = None
     segment: int = 0
     entering: int = 0
 
@@ -130,14 +130,14 @@ def layers(
     *parameters* are the parameters to which events refer by number.
     """
     _same_operators(small, large, batches)
-    groups: list[_Group] = []
-    member: list[_Group] = []
+    groups: list[_OperatorGroup] = []
+    member: list[_OperatorGroup] = []
     for event, other in zip(small, large, strict=True):
         work = _per_sample(event, other, batches)
         group = _matching_group(groups[-1] if groups else None, event, work)
         if group is None:
             entering = max(0, (other.entering - event.entering) // (batches[1] - batches[0]))
-            group = _Group(event.module, event.call, event.leaf, event.operator, segment=event.segment, entering=entering)
+            group = _OperatorGroup(event.module, event.call, event.leaf, event.operator, segment=event.segment, entering=entering)
             groups.append(group)
         _add(group, event, work)
         if event.table is not None:
@@ -196,7 +196,7 @@ def _linear(event: LayerEvent) -> tuple[int, ...]:
     return event.cost.flop, event.backward_flop, event.cost.read, event.cost.write, event.backward_traffic, event.saved
 
 
-def _matching_group(group: _Group | None, event: LayerEvent, work: OperatorWork) -> _Group | None:
+def _matching_group(group: _OperatorGroup | None, event: LayerEvent, work: OperatorWork) -> _OperatorGroup | None:
     """Return *group* if *event* belongs to the same layer, else None."""
     if group is None or (group.call, group.segment) != (event.call, event.segment):
         return None
@@ -217,7 +217,7 @@ def _class(event: LayerEvent, work: OperatorWork) -> OperatorClass | None:
     return event.cost.op
 
 
-def _add(group: _Group, event: LayerEvent, work: OperatorWork) -> None:
+def _add(group: _OperatorGroup, event: LayerEvent, work: OperatorWork) -> None:
     group.work += work
     if group.op is None and (op := _class(event, work)) is not None:
         group.op, group.operator = op, "rnn" if op == "rnn" else event.operator
@@ -225,7 +225,7 @@ def _add(group: _Group, event: LayerEvent, work: OperatorWork) -> None:
         group.cost = event.cost
 
 
-def _assign_gradients(groups: Sequence[_Group], member: Sequence[_Group], ready: Sequence[ReadyGradient]) -> None:
+def _assign_gradients(groups: Sequence[_OperatorGroup], member: Sequence[_OperatorGroup], ready: Sequence[ReadyGradient]) -> None:
     """Assign each gradient to the layer whose backward completes it, without changing the order in which they became ready.
 
     Backward runs layers in reverse. A gradient that became ready after the turn of its own layer goes to the layer whose turn it was.
@@ -237,9 +237,9 @@ def _assign_gradients(groups: Sequence[_Group], member: Sequence[_Group], ready:
         groups[turn].gradients.append(gradient)
 
 
-def _assign_parameters(member: Sequence[_Group], events: Sequence[LayerEvent], parameters: Sequence[Parameter]) -> None:
+def _assign_parameters(member: Sequence[_OperatorGroup], events: Sequence[LayerEvent], parameters: Sequence[Parameter]) -> None:
     """Record for each layer the frozen parameters that it is the first to use, and the earlier layer with which it shares a parameter."""
-    owner: dict[int, _Group] = {}
+    owner: dict[int, _OperatorGroup] = {}
     for group, event in zip(member, events, strict=True):
         for number in event.parameters:
             if number not in owner:
@@ -249,7 +249,7 @@ def _assign_parameters(member: Sequence[_Group], events: Sequence[LayerEvent], p
                 group.shares = owner[number]
 
 
-def _to_layers(groups: Sequence[_Group]) -> list[Layer]:
+def _to_layers(groups: Sequence[_OperatorGroup]) -> list[Layer]:
     """Return the layers; a repeated name gets a number: ``layer1.0.relu``, ``layer1.0.relu.2``."""
     calls = Counter(group.call for group in groups)
     seen: Counter[str] = Counter()
@@ -262,7 +262,7 @@ def _to_layers(groups: Sequence[_Group]) -> list[Layer]:
     return [_layer(group, names[id(group)], names.get(id(group.shares), "")) for group in groups]
 
 
-def _layer(group: _Group, name: str, shares: str) -> Layer:
+def _layer(group: _OperatorGroup, name: str, shares: str) -> Layer:
     cost, work = group.cost or OperatorCost(None), group.work
     table = group.table or LayerTable(0, 0)
     owned = bool(group.looked_up and group.gradients and group.gradients[0].elements == table.rows * table.width)

@@ -144,7 +144,7 @@ class StepFailed(Exception):
     """Raised if a step fails. The message names the part of the step; the cause is the original exception."""
 
 
-class _Frame(NamedTuple):
+class _ModuleFrame(NamedTuple):
     """A module whose forward is running; fields as in `Event`."""
 
     module: str
@@ -163,7 +163,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
         self._parameters = {parameter.untyped_storage()._cdata: number for number, parameter in enumerate(parameters)}
         self._segment = 0
         self._segments = 0
-        self._stack: list[_Frame] = [_Frame("", 0, False, False)]
+        self._stack: list[_ModuleFrame] = [_ModuleFrame("", 0, False, False)]
         self._arguments: list[tuple[str, Any]] = [("", ())]  # for each frame: the class of the module and its arguments
         self._calls = 0
         self._owner: dict[int, int] = {}  # autograd sequence number -> event
@@ -251,7 +251,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
     def _entering(self, path: str, leaf: bool, recurrent: bool) -> Callable[..., None]:
         def enter(module: Any = None, *arguments: Any) -> None:
             self._calls += 1
-            self._stack.append(_Frame(path, self._calls, leaf, recurrent))
+            self._stack.append(_ModuleFrame(path, self._calls, leaf, recurrent))
             self._arguments.append((type(module).__name__, arguments))
 
         return enter

@@ -46,7 +46,7 @@ def graphs_of(trace: TraceFiles, gpus_per_node: Sequence[int]) -> tuple[Graph, .
         start = sum(map(len, nodes))
         nodes.append(world[start : start + count])
     return tuple(
-        _Reader(str(path), rank, world, nodes, {**_process_groups(own, str(path), len(world)), **trace.groups}).graph(own)
+        _NodeReader(str(path), rank, world, nodes, {**_process_groups(own, str(path), len(world)), **trace.groups}).graph(own)
         for rank, (path, own) in enumerate(zip(trace.paths, trace.ranks, strict=True))
     )
 
@@ -75,7 +75,7 @@ def _type(node: TraceNode) -> str:
 
 
 @dataclass
-class _Reader:
+class _NodeReader:
     """Reads the nodes of one rank."""
 
     where: str

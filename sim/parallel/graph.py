@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
@@ -91,7 +91,7 @@ def order(graph: Graph) -> list[int]:
                 heapq.heappush(ready, (graph.nodes[after].number, after))
     if len(places) < len(graph.nodes):
         blocked = {place for place, count in enumerate(left) if count}
-        cycle = _cycle({place: next(before for before in graph.nodes[place].predecessors if before in blocked) for place in blocked})
+        cycle = _cycle((before, place) for place in blocked for before in graph.nodes[place].predecessors if before in blocked)
         path = " -> ".join(graph.describe_node(place) for place in [*cycle, cycle[0]])
         raise SpecError(f"{graph.where}: nodes wait for each other in a cycle: {path}")
     return places
@@ -106,14 +106,11 @@ def followers_of(graph: Graph) -> list[list[int]]:
     return followers
 
 
-def _cycle(waits_for: dict[int, int]) -> list[int]:
-    """Return a cycle in *waits_for*, which maps each blocked place to one that it waits for, in the order in which they would run."""
-    place, seen = next(iter(waits_for)), dict[int, int]()
-    while place not in seen:
-        seen[place] = len(seen)
-        place = waits_for[place]
-    walked = list(seen)
-    return walked[seen[place] :][::-1]
+def _cycle(waits: Iterable[tuple[int, int]]) -> list[int]:
+    """Return places that wait for each other, in the order in which they would run; *waits* are pairs of a place and one after it."""
+    import networkx
+
+    return [place for place, _ in networkx.find_cycle(networkx.DiGraph(waits))]
 
 
 def match_messages(graphs: Sequence[Graph]) -> Matches:
@@ -239,7 +236,7 @@ def _require_acyclic(graphs: Sequence[Graph], first: Sequence[int], waits: dict[
                 ready.append(after)
     blocked = {place for place, count in left.items() if count}
     if blocked:
-        cycle = _cycle({place: next(before for before in waits[place] if before in blocked) for place in blocked})
+        cycle = _cycle((before, place) for place in blocked for before in waits[place] if before in blocked)
         path = " -> ".join(_name_on_rank(graphs, first, place) for place in [*cycle, cycle[0]])
         raise SpecError(f"ranks wait for each other forever: {path}")
 

@@ -130,7 +130,7 @@ def find_deadlock(schedule: str, programs: Sequence[Sequence[Action]]) -> list[s
     the next chunk.
     """
     chunks = 1 + max((action.chunk for action in chain(*programs)), default=0)
-    run = _Run(schedule, chunks, programs)
+    run = _UntimedRun(schedule, chunks, programs)
     run.advance()
     return run.cycle()
 
@@ -237,7 +237,7 @@ class _Token(NamedTuple):
         return f"{PASSES[self.kind]} of chunk {self.chunk}, micro-batch {self.micro_batch}"
 
 
-class _Run:
+class _UntimedRun:
     """An untimed run of all stages: each stage advances until its next action lacks an input."""
 
     def __init__(self, schedule: str, chunks: int, programs: Sequence[Sequence[Action]]) -> None:

@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
+from sim.spec.algorithms import not_nccls
 from sim.spec.catalogue import roots
-from sim.spec.extensions import COLLECTIVES, names
 from sim.training.collectives.price.table import Table
 from sim.units import show
 
@@ -31,7 +31,7 @@ def collective_error(table: Table) -> dict[str, Any] | None:
         band = band_of(row.nbytes)
         own, other = f"{table.carrier}, {table.op}, {band}", f"{table.carrier}, any operation, {band}"
         name = own if own in validated else other
-        if band not in errors and name in validated and row.algorithm not in _not_nccls():
+        if band not in errors and name in validated and row.algorithm not in not_nccls():
             errors[band] = validated[name]
             unmatched += [f"no measured {table.op} of {band}"] if name == other else []
     if not errors:
@@ -54,19 +54,10 @@ def collective_error(table: Table) -> dict[str, Any] | None:
     }
 
 
-NOT_NCCLS = frozenset({"Hierarchical", "RackHierarchical", "HalvingDoubling"})
-"""Algorithms of other libraries; no measured row used them."""
-
-
 def error_lines(error: Mapping[str, Any]) -> list[str]:
     """Return *error* as lines of text."""
     bands = "; ".join(f"{band['band']} {100 * band['median']:.0f}% / {100 * band['p90']:.0f}%" for band in error["bands"])
     return [f"expected error (median / 90th percentile): {bands}", f"  {error['basis']}"]
-
-
-def _not_nccls() -> frozenset[str]:
-    """Return the algorithms that are not NCCL's: those of other libraries and those defined by the user."""
-    return NOT_NCCLS | {*names(COLLECTIVES)}
 
 
 def unmeasured(table: Table) -> list[str]:
@@ -77,7 +68,7 @@ def unmeasured(table: Table) -> list[str]:
     if not any(name.startswith(f"{table.carrier}, ") for name in validated):
         measured = ", ".join(sorted({name.partition(",")[0] for name in validated}))
         return [f"no measurements over {table.carrier}: its constants come from the sources of the transport class; measured: {measured}"]
-    others = sorted({row.algorithm for row in table.rows} & _not_nccls())
+    others = sorted({row.algorithm for row in table.rows} & not_nccls())
     return [f"no measurements of {name}: the time is computed from its schedule and the links" for name in others]
 
 

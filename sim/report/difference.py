@@ -45,42 +45,42 @@ FIGURES = (
 """Title, key of the difference, path in a document, dimension."""
 
 
-_Number = Annotated[float, Field(ge=0, le=1e30, allow_inf_nan=False)]
+_Bounded = Annotated[float, Field(ge=0, le=1e30, allow_inf_nan=False)]
 _Positive = Annotated[float, Field(gt=0, le=1e30, allow_inf_nan=False)]
 
 
-class _Epoch(TypedDict):
+class _EpochFigures(TypedDict):
     step_time_s: _Positive
-    epoch_time_s: _Number
-    stalls_s: dict[str, _Number]
+    epoch_time_s: _Bounded
+    stalls_s: dict[str, _Bounded]
 
 
-class _Memory(TypedDict):
-    total: _Number
+class _MemoryFigures(TypedDict):
+    total: _Bounded
 
 
-class _Job(TypedDict):
-    time_s: _Number
-    epochs: _Number
+class _JobFigures(TypedDict):
+    time_s: _Bounded
+    epochs: _Bounded
     given: NotRequired[str]
-    cost_usd: NotRequired[_Number | None]
+    cost_usd: NotRequired[_Bounded | None]
 
 
-class _Price(TypedDict):
+class _PriceFigures(TypedDict):
     market: NotRequired[str | None]
 
 
-class _Run(_Epoch):
+class _RunFigures(_EpochFigures):
     """The fields that a comparison needs from a document; other fields are kept but not read."""
 
     hardware: str
     workload: str
-    throughput_samples_per_s: _Number
-    first_epoch: _Epoch
-    gpu_memory_bytes: _Memory
-    cost_per_epoch_usd: NotRequired[_Number | None]
-    whole_job: NotRequired[_Job | None]
-    price: NotRequired[_Price | None]
+    throughput_samples_per_s: _Bounded
+    first_epoch: _EpochFigures
+    gpu_memory_bytes: _MemoryFigures
+    cost_per_epoch_usd: NotRequired[_Bounded | None]
+    whole_job: NotRequired[_JobFigures | None]
+    price: NotRequired[_PriceFigures | None]
     inputs: NotRequired[dict[Literal["hardware", "workload"], dict[str, Any]] | None]
     inputs_sha256: NotRequired[dict[str, str] | None]
 
@@ -96,7 +96,7 @@ def read_document(path: Path) -> dict[str, Any]:
         raise SpecError(f"{path}: no such file; diff compares the documents of two runs: {hint}")
     document = read_json(path, hint)
     try:
-        check_type(_Run, document, str(path))
+        check_type(_RunFigures, document, str(path))
         for stalls in (document["stalls_s"], document["first_epoch"]["stalls_s"]):
             if missing := [cause.value for cause in STALLS if cause.value not in stalls]:
                 raise SpecError(f"stalls_s.{missing[0]} is missing")

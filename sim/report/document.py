@@ -10,6 +10,7 @@ from sim.analysis.bottleneck import Bottleneck
 from sim.analysis.cost import Market
 from sim.analysis.utilization import model_flops_utilization
 from sim.analysis.whole_job import JobPlan
+from sim.cluster.build import Placement
 from sim.epoch import Epoch
 from sim.events import STALLS
 from sim.parallel.lower.exchange_plan import gradient_volume
@@ -17,7 +18,6 @@ from sim.report.energy import with_energy
 from sim.report.expected_error import expected_error
 from sim.report.inputs import inputs as values_of
 from sim.report.kinds import fullest_memory
-from sim.report.placement import placement_text
 from sim.report.prices import date_of, source_of
 from sim.report.verdict import assumptions, moment_warning, verdict, warnings
 from sim.report.whole_job import job_of_run
@@ -27,6 +27,8 @@ from sim.training.server_plan import ServerPlan
 from sim.units import pluralized, show
 
 SCHEMA = 1
+_MOST_RANGES = 6
+"""Maximum number of ranges of nodes or GPUs that are written out."""
 
 
 def run_document(
@@ -223,3 +225,25 @@ def collective(run: Run, number: int) -> dict[str, Any] | None:
         "busbw_bytes_per_s": moved / cost.uncontended_time,
         "bottleneck": cost.bottleneck,
     }
+
+
+def placement_text(placement: Sequence[Placement]) -> str:
+    """Return *placement* as text, as in ``nodes 0..1+4, GPUs 0..3; node 5, GPU 6``: nodes by the GPUs used on them."""
+    nodes_of: dict[tuple[int, ...], list[int]] = {}
+    for part in placement:
+        nodes_of.setdefault(tuple(sorted(part.gpus)), []).append(part.node)
+    return "; ".join(f"{_numbers('node', nodes)}, {_numbers('GPU', gpus)}" for gpus, nodes in nodes_of.items())
+
+
+def _numbers(what: str, numbers: Sequence[int]) -> str:
+    """Return sorted *numbers* as text, with consecutive ones combined into ranges."""
+    spans: list[list[int]] = []
+    for number in numbers:
+        if spans and number == spans[-1][1] + 1:
+            spans[-1][1] = number
+        else:
+            spans.append([number, number])
+    texts = [str(first) if first == last else f"{first}..{last}" for first, last in spans]
+    if len(texts) > _MOST_RANGES:
+        texts = [*texts[:2], f"... {texts[-1]} ({len(numbers)} in all)"]
+    return f"{what}{'s' * (len(numbers) > 1)} {'+'.join(texts)}"

@@ -216,8 +216,3 @@ def colour_text(text: str) -> str:
         else:
             shown.append(re.sub(rf"({_BAR.pattern}+)", rf"{_CYAN}\1{_END}", line))
     return "\n".join(shown)
-
-
-def strip_colours(text: str) -> str:
-    """Return *text* without the colors that `colour_text` added."""
-    return re.sub(r"\x1b\[\d+m", "", text)

@@ -7,25 +7,15 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from sim import __version__
+from sim.causes import GRAPH_MEANINGS
 from sim.events import LAYOUT_STALLS, Cause
 from sim.report.layouts.layout import NOTEWORTHY
-from sim.report.style import MEANINGS
 from sim.report.table import basis_lines, stall_lines
 from sim.study.graph import GraphRun
 from sim.training.graphs.run import CompletedOperation, operation_name
 from sim.units import pluralized, show
 
 SCHEMA: Final = 1
-GRAPH_MEANINGS: Final[Mapping[Cause, str]] = MEANINGS | {
-    Cause.COMPUTE: "GPU kernels",
-    Cause.COPY: "loads and stores of memory",
-    Cause.INTERCONNECT: "messages inside the node",
-    Cause.NETWORK: "messages between nodes",
-    Cause.STRAGGLER: "waiting for other ranks",
-    Cause.LAUNCH: "operations of the host",
-    Cause.PIPELINE: "waiting for messages that are not sent yet",
-}
-"""What a rank of a trace does, or waits for, during the time of each cause."""
 MOST_RANKS: Final = 8
 """Maximum number of ranks with a line of their own."""
 

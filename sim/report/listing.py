@@ -10,8 +10,8 @@ from sim.spec.listing import HARDWARE, WORKLOADS, Column, Row, export_row, hardw
 from sim.spec.parts_listing import PARTS
 from sim.spec.yaml import SpecError
 
-_Rows = Callable[[], tuple[list[Row], list[str]]]
-_WHOLE: dict[str, tuple[_Rows, tuple[Column, ...]]] = {"hardware": (hardware_rows, HARDWARE), "workloads": (workload_rows, WORKLOADS)}
+_ListedRows = Callable[[], tuple[list[Row], list[str]]]
+_WHOLE: dict[str, tuple[_ListedRows, tuple[Column, ...]]] = {"hardware": (hardware_rows, HARDWARE), "workloads": (workload_rows, WORKLOADS)}
 _KINDS = _WHOLE | {name: (parts.rows, parts.columns) for name, parts in PARTS.items()}
 KINDS = tuple(_KINDS)
 """The kinds that can be listed."""

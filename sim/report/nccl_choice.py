@@ -12,7 +12,7 @@ from collections import Counter
 from sim.events import Cause
 from sim.simulate import Run
 from sim.training.collectives.play.gloo import GlooPlan
-from sim.training.collectives.price.plan import CollectivePlan
+from sim.training.collectives.price.collective_plan import CollectivePlan
 from sim.units import show
 
 NOTEWORTHY = 0.04

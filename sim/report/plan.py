@@ -417,14 +417,14 @@ def rate_text(per_second: float) -> str:
     return f"{per_second:,.0f}" if per_second >= 100 else f"{per_second:.3g}"
 
 
-_Column = tuple[str, str, Callable[[float], str]]
+_FigureColumn = tuple[str, str, Callable[[float], str]]
 """Title, key in a row, and the function that formats the figure."""
 
 
-def _columns(document: Mapping[str, Any]) -> list[_Column]:
+def _columns(document: Mapping[str, Any]) -> list[_FigureColumn]:
     """Return the columns of the table: rates per token if samples are sequences, else per sample."""
     unit, word, million = ("sample", "samples", "Msamples") if document["sequence"] is None else ("token", "tok", "Mtok")
-    columns: list[_Column] = [
+    columns: list[_FigureColumn] = [
         ("step", "step_time_s", lambda seconds: show(seconds, "time")),
         (f"{word}/s/GPU", f"{unit}s_per_s_per_gpu", rate_text),
         ("MFU", "model_flops_utilization", lambda share: f"{100 * share:.1f}%"),

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from sim.analysis.bottleneck import Bottleneck
+from sim.causes import COLOURS
 from sim.events import STALLS, Cause
 from sim.report.expected_error import expected_error
 from sim.report.page.words import unbroken
 from sim.report.picture import Picture, figure, picture
-from sim.report.style import COLOURS
 from sim.report.verdict import verdict
 from sim.simulate import Run
 from sim.units import pluralized

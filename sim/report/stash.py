@@ -6,6 +6,7 @@ from typing import Any
 
 from sim.analysis import differential
 from sim.analysis.differential import Stall
+from sim.causes import COLOURS
 from sim.events import STALLS, Cause
 from sim.report.attribution import gaps_document, gaps_lines
 from sim.report.basis import run_basis
@@ -13,7 +14,6 @@ from sim.report.columns import Title, align
 from sim.report.document import burst_credits_end, run_credits_end
 from sim.report.picture import Picture, figure, picture
 from sim.report.prices import price_lines, price_rows
-from sim.report.style import COLOURS
 from sim.simulate import Run
 from sim.study.profile import Profile
 from sim.units import dollars, pluralized, show

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sim.analysis.memory import THRASHING
+from sim.causes import BRIEF
 from sim.events import LAYOUT_STALLS, STALLS, Cause
 from sim.report.energy import energy_text, epoch_tokens
 from sim.report.expected_error import interval_text
 from sim.report.kinds import batch_text, gpus_text, tightest_gpu
 from sim.report.prices import paid_text
 from sim.report.saving import saved_text
-from sim.report.style import BRIEF
 from sim.report.whole_job import long_time, tokens_text, whole_job_text
 from sim.simulate import Run
 from sim.units import dollars, pluralized, rounded, show

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from sim.analysis.bottleneck import SAME, Bottleneck, Resource
+from sim.analysis.bottleneck import SAME, Bottleneck
 from sim.analysis.stalls import Blame
+from sim.causes import CAUSES, Resource
 from sim.check import copied_prices
 from sim.cluster.gpu import ALIGNMENT
 from sim.epoch import Epoch
@@ -20,7 +21,7 @@ from sim.spec.hardware import Hardware, Node
 from sim.spec.library import SYNTHETIC
 from sim.spec.servers import Servers
 from sim.spec.workload import Workload
-from sim.training.collectives.price.plan import CORES_COPY, OF_BROADCAST
+from sim.training.collectives.price.collective_plan import CORES_COPY, OF_BROADCAST
 from sim.training.input_pipeline import STORAGE_NETWORK
 from sim.units import pluralized, show
 
@@ -44,26 +45,6 @@ _LIMITS: Mapping[Resource, str] = {
     "launch": "launching kernels limits",
     "spread": "the slowest rank limits",
     "gpu": "the GPUs limit",
-}
-_CAUSES: Mapping[Resource, tuple[Cause, ...]] = {
-    "disk": (Cause.FETCH,),
-    "cpu": (Cause.PREP,),
-    "decode": (Cause.PREP,),
-    "copy": (Cause.COPY,),
-    "nvlink": (Cause.INTERCONNECT,),
-    "pcie": (Cause.INTERCONNECT, Cause.COPY),
-    "network": (Cause.NETWORK,),
-    "launch": (Cause.LAUNCH,),
-    "spread": (Cause.STRAGGLER,),
-}
-_RESOURCES: Mapping[Cause, Resource] = {
-    Cause.FETCH: "disk",
-    Cause.PREP: "cpu",
-    Cause.COPY: "copy",
-    Cause.INTERCONNECT: "nvlink",
-    Cause.NETWORK: "network",
-    Cause.LAUNCH: "launch",
-    Cause.STRAGGLER: "spread",
 }
 
 
@@ -129,14 +110,19 @@ def bound_by(run: Run, number: int = 0, bottleneck: Bottleneck | None = None) ->
     """Return the resource that `verdict` names first."""
     job = run.jobs[number]
     if bottleneck and _broadcast_first(bottleneck):
-        return _RESOURCES[_broadcasts(job)[0].cause]
+        return _resource(_broadcasts(job)[0].cause)
     first = bottleneck.first if bottleneck else None
     if bottleneck and first and (bottleneck.saved(first) >= NOTEWORTHY or bottleneck.tied):
         return first
     if bottleneck and (first is None or job.warm.stalls[Cause.COMPUTE] >= 0.5 * job.warm.step_time):
         return "gpu"
     worst = _worst_stall(job)
-    return _RESOURCES[worst] if job.warm.stalls[worst] >= NOTEWORTHY * job.warm.step_time else "gpu"
+    return _resource(worst) if job.warm.stalls[worst] >= NOTEWORTHY * job.warm.step_time else "gpu"
+
+
+def _resource(stall: Cause) -> Resource:
+    """Return the resource that is named for a *stall* if no run with freed resources tells which."""
+    return CAUSES[stall].blamed[0]
 
 
 def _broadcast_first(bottleneck: Bottleneck) -> bool:
@@ -171,7 +157,7 @@ def _direct(job: JobRun) -> str:
         return _compute_bound(job, f"No stall reaches {100 * NOTEWORTHY:.0f}%")
     if (waited := sum(row.seconds for row in _broadcasts(job))) > 0.5 * stalls[worst] and worst in (Cause.INTERCONNECT, Cause.NETWORK):
         return f"{_broadcast(job)} saves up to {share(waited, job)} of the step."
-    return f"{_sentence(_RESOURCES[worst], job)} ({share(stalls[worst], job)} of the step)."
+    return f"{_sentence(_resource(worst), job)} ({share(stalls[worst], job)} of the step)."
 
 
 def _worst_stall(job: JobRun) -> Cause:
@@ -210,7 +196,7 @@ def _sentence(resource: Resource, job: JobRun, bottleneck: Bottleneck | None = N
     """Return how *resource* limits the job; *bottleneck* provides the rate that the GPUs could reach."""
     also = STORAGE_NETWORK if resource == "network" else ""
     rows = job.warm.resources  # largest first
-    where = next((row.resource for row in rows if row.cause in _CAUSES[resource] or row.resource == also), "")
+    where = next((row.resource for row in rows if resource in CAUSES[row.cause].blamed or row.resource == also), "")
     if resource in ("cpu", "decode"):
         return _prep(resource, where, job, bottleneck)
     if resource == "disk" or where == STORAGE_NETWORK:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from sim.analysis.bottleneck import Resource
+from sim.causes import Resource
 from sim.report.basis import run_basis
 from sim.report.columns import Title, align
 from sim.report.expected_error import expected_error

@@ -65,7 +65,7 @@ def decoder_layers(transformer: Transformer, sequence: int) -> tuple[Layer, ...]
         raise ValueError(
             f"sequence ({sequence}) exceeds the model's {transformer.max_seq} positions; write sequence: {transformer.max_seq} or less"
         )
-    table = _Table(transformer, sequence)
+    table = _DecoderTable(transformer, sequence)
     layers = list(table.embedding())
     kinds: dict[tuple[bool, int], list[Layer]] = {}
     for number in range(transformer.layers):
@@ -81,7 +81,7 @@ def decoder_layers(transformer: Transformer, sequence: int) -> tuple[Layer, ...]
 
 def parameter_count(transformer: Transformer) -> int:
     """Return the number of parameters of *transformer*: the elements of all its layers' tensors."""
-    table = _Table(transformer, 1)
+    table = _DecoderTable(transformer, 1)
     total, kinds = _elements([*table.embedding(), *table.end()]), {True: 0, False: 0}
     for number in range(transformer.layers + transformer.prediction_layers):
         experts = transformer.has_experts(number)
@@ -98,7 +98,7 @@ def _named(layers: Sequence[Layer], prefix: str) -> list[Layer]:
     return [layer.model_copy(update={"name": prefix + layer.name}) for layer in layers]
 
 
-class _Table:
+class _DecoderTable:
     """The rows of one decoder for one sequence length."""
 
     def __init__(self, shape: Transformer, sequence: int) -> None:

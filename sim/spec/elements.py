@@ -31,7 +31,7 @@ class Element:
         return (child for child in self.children if child.tag == tag)
 
 
-class _Builder:
+class _TreeBuilder:
     """Builds the tree of elements from the parser's events."""
 
     def __init__(self, file: str, skipped: int) -> None:
@@ -71,7 +71,7 @@ class _Builder:
 def read_elements(text: str, file: str) -> Element:
     """Return the root element of *text*; *file* is the name used in messages. Raise SpecError with the line of the error."""
     body = text.lstrip()
-    builder = _Builder(file, text.count("\n", 0, len(text) - len(body)))
+    builder = _TreeBuilder(file, text.count("\n", 0, len(text) - len(body)))
     advice = "pass the file that NCCL wrote to NCCL_TOPO_DUMP_FILE unchanged"
     try:
         builder.parse(body)

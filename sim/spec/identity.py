@@ -1,4 +1,4 @@
-"""Do two descriptions consist of the same objects? Cache keys that compare by identity or by content.
+"""Do two descriptions consist of the same objects? Caches and their keys, which compare by identity or by content.
 
 Descriptions are frozen, and a copy with one changed field shares all other fields with the original, so results computed from the same
 objects can be reused. A different object only means that something is computed again, never a wrong result.
@@ -6,14 +6,17 @@ objects can be reused. A different object only means that something is computed 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable
+from collections.abc import Callable, Collection, Hashable
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from sim.spec.fields import Spec
 
 if TYPE_CHECKING:
     from sim.spec.workload import Workload
+
+S = TypeVar("S")
+T = TypeVar("T")
 
 _OF_HOST: Final = frozenset({"launch_cpu"})
 """Fields of a stack that calibration changes and on which no layer's work depends."""
@@ -37,6 +40,22 @@ class IdentityKey:
 
     def __hash__(self) -> int:
         return self._hash
+
+
+class IdentityCache(Generic[T]):
+    """Results by the identity of the object they were made from, which is kept alive so that its identity is not reused."""
+
+    __slots__ = ("_kept",)
+
+    def __init__(self) -> None:
+        self._kept: dict[int, tuple[object, T]] = {}
+
+    def get_or_make(self, source: S, make: Callable[[S], T]) -> T:
+        """Return the result for *source*, which *make* computes the first time."""
+        kept = self._kept.get(id(source))
+        if kept is None:
+            kept = self._kept[id(source)] = (source, make(source))
+        return kept[1]
 
 
 def content(value: Any) -> Hashable:

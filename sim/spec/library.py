@@ -46,7 +46,7 @@ SYNTHETIC = "synthetic-images"
 ALONE = 32
 """Samples per GPU of such a model."""
 
-Spec = TypeVar("Spec", bound=BaseModel)
+Described = TypeVar("Described", bound=BaseModel)
 T = TypeVar("T", covariant=True)
 
 
@@ -107,18 +107,18 @@ def _located(name: str, folder: str, library: SearchFolders) -> Path:
     return memo.get_or_make((Path, name, folder, library), lambda: locate(name, folder, library))
 
 
-def load_part(kind: type[Spec], name: str, folder: str) -> Spec:
+def load_part(kind: type[Described], name: str, folder: str) -> Described:
     """Return the single part *name* of *folder*, for example a stack."""
     return load(kind, _located(name, folder, None)).spec
 
 
-def load(kind: type[Spec], path: Path, overrides: Iterable[Override] = (), library: SearchFolders = None) -> Loaded[Spec]:
+def load(kind: type[Described], path: Path, overrides: Iterable[Override] = (), library: SearchFolders = None) -> Loaded[Described]:
     """Return the description of *kind* in the file *path*, with *overrides* applied."""
     changes = tuple(overrides)
     return memo.get_or_make((kind, path, changes, library), lambda: _load(kind, path, changes, library))
 
 
-def _load(kind: type[Spec], path: Path, overrides: Iterable[Override], library: SearchFolders) -> Loaded[Spec]:
+def _load(kind: type[Described], path: Path, overrides: Iterable[Override], library: SearchFolders) -> Loaded[Described]:
     resolver = Resolver(library)
     written = resolver.open(path, kind)
     require_kind(kind, written)

@@ -74,7 +74,9 @@ class Model(Spec):
             raise ValueError("layers and transformer both describe the layers; write one of the two")
         stand_in = {"parameters": 1, "input": "0 B", "layers": (Layer(name="tokens", op="embedding"),)}
         try:
-            decoder = _Decoder.model_validate({name: data[name] for name in _Decoder.model_fields if data.get(name) is not None})
+            decoder = _DecoderFields.model_validate(
+                {name: data[name] for name in _DecoderFields.model_fields if data.get(name) is not None}
+            )
         except ValidationError:  # the validation of the fields reports their problems
             return stand_in | data
         layers, sequence = decoder.layers, decoder.sequence or 0
@@ -138,7 +140,7 @@ class Model(Spec):
         return self
 
 
-class _Decoder(Spec):
+class _DecoderFields(Spec):
     """The fields from which a decoder's layer table is derived."""
 
     transformer: Transformer

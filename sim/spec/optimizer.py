@@ -54,7 +54,7 @@ class Optimizer(Spec):
         return width * (self.states if matrix or self.name != "muon" else 2)
 
 
-class _Rule(NamedTuple):
+class _UpdateRule(NamedTuple):
     """The cost of one update: memory passes if fused and in separate kernels, kernels per tensor, and full-size states.
 
     *between*: the fused passes for an update that is written, then read again with the weight once its norm is computed.
@@ -67,15 +67,15 @@ class _Rule(NamedTuple):
     between: float = 0.0
 
 
-_RULES: Final[Mapping[str, _Rule]] = {
-    "none": _Rule(0.0, 0.0, 0.0, 0),
-    "sgd": _Rule(3.0, 6.0, 2.0, 0),
-    "momentum": _Rule(5.0, 11.0, 4.0, 1),
-    "adam": _Rule(7.0, 22.0, 9.0, 2),
-    "lamb": _Rule(10.0, 28.0, 14.0, 2, 3.0),
-    "adam8bit": _Rule(4.0, 4.0, 1.0, 2),  # weight and gradient in full, two states of a quarter in each direction, in one kernel
-    "adafactor": _Rule(6.0, 14.0, 14.0, 0),  # estimate (transformers/optimization.py: square, two means, outer product, scale, clip)
-    "muon": _Rule(8.0, 12.0, 34.0, 1),  # estimate (momentum 4, Newton-Schulz 5 x 5 kernels, update 5)
+_RULES: Final[Mapping[str, _UpdateRule]] = {
+    "none": _UpdateRule(0.0, 0.0, 0.0, 0),
+    "sgd": _UpdateRule(3.0, 6.0, 2.0, 0),
+    "momentum": _UpdateRule(5.0, 11.0, 4.0, 1),
+    "adam": _UpdateRule(7.0, 22.0, 9.0, 2),
+    "lamb": _UpdateRule(10.0, 28.0, 14.0, 2, 3.0),
+    "adam8bit": _UpdateRule(4.0, 4.0, 1.0, 2),  # weight and gradient in full, two states of a quarter in each direction, in one kernel
+    "adafactor": _UpdateRule(6.0, 14.0, 14.0, 0),  # estimate (transformers/optimization.py: square, two means, outer product, scale, clip)
+    "muon": _UpdateRule(8.0, 12.0, 34.0, 1),  # estimate (momentum 4, Newton-Schulz 5 x 5 kernels, update 5)
 }
 _ADAFACTOR_EDGE: Final = 4096
 """Rows or columns of a matrix for which sums are kept: estimate (hidden size of models of 7 B parameters)."""

@@ -22,7 +22,7 @@ from sim.spec.training import Training
 from sim.spec.yaml import Document, SpecError
 from sim.units import any_of, shorten
 
-Spec = TypeVar("Spec", bound=BaseModel)
+Described = TypeVar("Described", bound=BaseModel)
 
 _ADVICE: Final = {
     ("model", "workload"): "; write one that uses this layer table, such as '{{extends: resnet50, name: mine, model: {file}}}' with its "
@@ -39,7 +39,7 @@ _RAISED: Final = "value_error"
 """pydantic's error type for errors raised by our own validators; their text is already a sentence."""
 
 
-def validate(kind: type[Spec], document: Document, problems: list[str]) -> Spec:
+def validate(kind: type[Described], document: Document, problems: list[str]) -> Described:
     """Return *document* as a *kind*; raise SpecError with the earlier *problems* and all problems of the document."""
     try:
         spec = kind.model_validate(_with_known(kind, document.value))

@@ -161,7 +161,7 @@ def text_of(path: Path, most: int, smaller: str, expected: str) -> str:
 
 def parse(text: str, file: str = "<text>", located: bool = True) -> Document:
     """Parse YAML *text*; *file* is its name in messages, which have line and column only if *located*."""
-    builder = _Builder(file, located)
+    builder = _DataBuilder(file, located)
     try:
         loader = _Loader(text)
         while (event := loader.get_event()) is not None:
@@ -202,7 +202,7 @@ def _tab_hint(text: str, place: Mark) -> str:
     return "; indent with spaces, because YAML does not allow tabs" if "\t" in line[: max(place.column, 1)] else ""
 
 
-class _Frame:
+class _OpenBlock:
     """A mapping or list under construction."""
 
     __slots__ = ("anchor", "height", "key", "mark", "name", "nodes", "places", "value")
@@ -223,7 +223,7 @@ _DROPPED: Final = object()
 """Replaces the name of a key whose value is read but not kept."""
 
 
-class _Builder:
+class _DataBuilder:
     """Turns parser events into plain data with places; collects all problems of content, but stops at a problem of structure."""
 
     def __init__(self, file: str, located: bool) -> None:
@@ -234,7 +234,7 @@ class _Builder:
         self.root = Mark(file, 1 if located else 0, 1)
         self.root_taken = False
         self._nodes = 0
-        self._frames: list[_Frame] = []
+        self._frames: list[_OpenBlock] = []
         self._anchors: dict[str, tuple[Any, Mark, int, int]] = {}
         """Completed anchors: value, place, number of values, height."""
         self._take = {
@@ -284,7 +284,7 @@ class _Builder:
         if event.anchor:
             self._anchors[event.anchor] = (value, place, 1, 0)
 
-    def _enter(self, event: Any) -> _Frame | None:
+    def _enter(self, event: Any) -> _OpenBlock | None:
         """Return the mapping or list that contains *event*, which must be a scalar if a key comes next."""
         if not self._frames:
             return None
@@ -295,7 +295,7 @@ class _Builder:
             raise self._stop(self.at(event.start_mark), "found a list, block or alias; expected a key, which is plain text")
         return frame
 
-    def _name(self, frame: _Frame, event: Any, place: Mark) -> None:
+    def _name(self, frame: _OpenBlock, event: Any, place: Mark) -> None:
         """Use *event* as the key of the next value."""
         name = event.value
         frame.key, frame.name = place, name
@@ -324,7 +324,7 @@ class _Builder:
     def _open(self, event: Any, value: Any) -> None:
         self._enter(event)
         self._count(event)
-        self._frames.append(_Frame(value, self.at(event.start_mark), event.anchor, self._nodes))
+        self._frames.append(_OpenBlock(value, self.at(event.start_mark), event.anchor, self._nodes))
 
     def _close(self, event: Any) -> None:
         frame = self._frames.pop()

@@ -7,9 +7,9 @@ from os import PathLike
 from types import MappingProxyType
 from typing import Any, Final
 
+from sim.spec.algorithms import NCCL_ALGORITHMS, OTHER_ALGORITHMS
 from sim.spec.extensions import COLLECTIVES, EXCHANGES, LOADERS, PRICE_SOURCES, register
 from sim.spec.own_prices import prices_from_options
-from sim.spec.stack import NCCL_ALGORITHMS, OTHER_ALGORITHMS
 from sim.spec.yaml import SpecError
 from sim.study.scenario import Scenario, market_of
 from sim.units import UnitError, parse

@@ -28,9 +28,9 @@ SLACK: Final = 1e-9
 MANY: Final = 200_000
 """Maximum number of divisions of a batch that are bounded."""
 
-Sizes = tuple[int, ...]
+GroupBatches = tuple[int, ...]
 """The batch of each group's GPUs."""
-_Value = TypeVar("_Value", np.float64, np.bool_)
+_BatchValue = TypeVar("_BatchValue", np.float64, np.bool_)
 
 
 class BatchShare(NamedTuple):
@@ -47,7 +47,7 @@ class Search:
     shares: Sequence[BatchShare]
     total: int
     """Samples of a step over all GPUs."""
-    step_time: Callable[[Sizes], float]
+    step_time: Callable[[GroupBatches], float]
     """Simulates a step and returns its seconds."""
     work: Callable[[int, int], float]
     """Seconds that a GPU of a group works at a batch, without waiting for others."""
@@ -56,14 +56,14 @@ class Search:
     limit: int = MOST
     steps: int = 1
     """Accumulation steps, each of *total* samples."""
-    simulated_times: dict[Sizes, float] = field(default_factory=dict)
-    smaller_times: dict[Sizes, float] = field(default_factory=dict)
+    simulated_times: dict[GroupBatches, float] = field(default_factory=dict)
+    smaller_times: dict[GroupBatches, float] = field(default_factory=dict)
     """Seconds of steps with fewer samples, which bound others."""
     simulations_left: int = 0
     """Shares that were not simulated although they may be better."""
 
     @property
-    def best(self) -> Sizes:
+    def best(self) -> GroupBatches:
         """Return the batches of the shortest step."""
         return min(self.simulated_times, key=lambda sizes: (self.simulated_times[sizes], sizes))
 
@@ -72,28 +72,28 @@ class Search:
         """Return how many steps were simulated."""
         return len(self.simulated_times) + len(self.smaller_times)
 
-    def bound(self, sizes: Sizes) -> float:
+    def bound(self, sizes: GroupBatches) -> float:
         """Return a lower bound of the seconds of a step."""
         return max(self.work(group, batch) for group, batch in enumerate(sizes))
 
-    def time(self, sizes: Sizes) -> float:
+    def time(self, sizes: GroupBatches) -> float:
         """Return the seconds of a step, simulated once."""
         if sizes not in self.simulated_times:
             self.simulated_times[sizes] = self.step_time(sizes)
         return self.simulated_times[sizes]
 
-    def time_of_smaller(self, sizes: Sizes) -> float:
+    def time_of_smaller(self, sizes: GroupBatches) -> float:
         """Return the seconds of a step with fewer samples than `total`, simulated once."""
         if sizes not in self.smaller_times:
             self.smaller_times[sizes] = self.step_time(sizes)
         return self.smaller_times[sizes]
 
-    def choices(self) -> Iterator[Sizes]:
+    def choices(self) -> Iterator[GroupBatches]:
         """Yield the batches that add up to the total and fit."""
         return _choices([share.gpus for share in self.shares], [share.most for share in self.shares], self.total)
 
 
-def _choices(gpus: list[int], ceilings: list[int], total: int) -> Iterator[Sizes]:
+def _choices(gpus: list[int], ceilings: list[int], total: int) -> Iterator[GroupBatches]:
     if len(gpus) == 1:
         batch, rest = divmod(total, gpus[0])
         if not rest and 1 <= batch <= ceilings[0]:
@@ -104,7 +104,7 @@ def _choices(gpus: list[int], ceilings: list[int], total: int) -> Iterator[Sizes
         yield from ((batch, *rest) for rest in _choices(gpus[1:], ceilings[1:], total - gpus[0] * batch))
 
 
-def all_choices(search: Search) -> list[Sizes]:
+def all_choices(search: Search) -> list[GroupBatches]:
     """Return all shares that add up to the total. Raise SpecError if none do, or too many."""
     every = list(islice(search.choices(), MANY + 1))
     if not every:
@@ -148,7 +148,7 @@ def find_shortest_step(search: Search) -> Search:
     return search
 
 
-def _sizes(batches: NDArray[np.int64]) -> Sizes:
+def _sizes(batches: NDArray[np.int64]) -> GroupBatches:
     return tuple(int(batch) for batch in batches)
 
 
@@ -179,7 +179,7 @@ class _ShareTable:
         better: NDArray[np.bool_] = self.floor < limit
         return better & ~self.simulated
 
-    def corner(self, row: int, group: int) -> Sizes:
+    def corner(self, row: int, group: int) -> GroupBatches:
         """Return batches with that of *group* in row *row*, and for the other groups the least batches of open shares."""
         least = self.every[self.open].min(axis=0)
         least[group] = self.every[row, group]
@@ -212,7 +212,7 @@ class _ShareTable:
             expected = np.interp(batches, at, times) + slopes[0] * below + slopes[-1] * above
         return expected
 
-    def simulate(self, sizes: Sizes, group: int | None = None) -> None:
+    def simulate(self, sizes: GroupBatches, group: int | None = None) -> None:
         """Simulate a step of *sizes*, a share or fewer samples, and raise the bounds of the shares with at least these batches.
 
         The result is recorded as how long *group*, if given, makes a step while the others have little work.
@@ -226,7 +226,7 @@ class _ShareTable:
             more = ((self.every == sizes) | ((self.every > sizes) & self.rising)).all(axis=1)
             self.floor[more] = np.maximum(self.floor[more], time)
 
-    def _columns(self, of_batches: Sequence[NDArray[_Value]]) -> NDArray[_Value]:
+    def _columns(self, of_batches: Sequence[NDArray[_BatchValue]]) -> NDArray[_BatchValue]:
         """Return a column for each group: the value in *of_batches* for its batch in each share."""
         columns = zip(of_batches, self.batches, self.every.T, strict=True)
         return np.stack([values[np.searchsorted(batches, column)] for values, batches, column in columns], axis=1)

@@ -20,7 +20,7 @@ from sim.spec.library import load_workload
 from sim.spec.precision import PRECISION_TRAITS
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
-from sim.study.batch_search import MOST, BatchShare, Search, Sizes, all_choices, find_shortest_step
+from sim.study.batch_search import MOST, BatchShare, GroupBatches, Search, all_choices, find_shortest_step
 from sim.study.scenario import Scenario, job_on, prepare, sorted_overrides
 from sim.training.job import Job
 from sim.training.step_plan import StepPlan, plan_step
@@ -33,9 +33,9 @@ class Batches:
     hardware: Hardware
     workload: Workload
     search: Search
-    equal: tuple[Sizes, float] | None
+    equal: tuple[GroupBatches, float] | None
     """The same batch on every GPU; None if it does not divide evenly, or does not fit."""
-    by_peak: tuple[Sizes, float]
+    by_peak: tuple[GroupBatches, float]
     """Batches in the ratio of the GPUs' peak rates, rounded."""
     inputs: dict[str, str]
 
@@ -87,7 +87,7 @@ def batches(
     if total is not None and total % steps:
         raise SpecError(f"--global-batch {total}: is not divisible by {steps} accumulation steps")
 
-    def step_time(sizes: Sizes) -> float:
+    def step_time(sizes: GroupBatches) -> float:
         progress(f"{search.simulated} steps simulated, now {' and '.join(map(str, sizes))} samples per GPU")
         return simulate(machine, [_with(machine, job, sizes)], cold=False).jobs[0].warm.step_time
 
@@ -132,7 +132,7 @@ def _possible(workload: Workload) -> None:
         )
 
 
-def _with(machine: Hardware, job: Job, sizes: Sizes) -> Job:
+def _with(machine: Hardware, job: Job, sizes: GroupBatches) -> Job:
     training = job.workload.training.model_copy(update={"batches": sizes})
     workload = job.workload.model_copy(update={"training": training})
     return job_on(machine, workload, place(machine))

@@ -9,23 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from sim.analysis.bottleneck import RESOURCES, TIE, Bottleneck, Resource, largest_saving
-from sim.events import Cause
+from sim.analysis.bottleneck import RESOURCES, TIE, Bottleneck, largest_saving
+from sim.causes import CAUSES, Resource
+from sim.events import STALLS, Cause
 from sim.simulate import JobRun, Run, simulate
 from sim.study.faster import faster
-from sim.training.collectives.price.plan import CORES_COPY, OF_BROADCAST
+from sim.training.collectives.price.collective_plan import CORES_COPY, OF_BROADCAST
 from sim.training.input_pipeline import STORAGE_NETWORK
 
-_BLAMED: dict[Cause, tuple[Resource, ...]] = {
-    Cause.FETCH: ("disk",),
-    Cause.PREP: ("cpu", "decode"),
-    Cause.COPY: ("copy", "pcie"),
-    Cause.INTERCONNECT: ("nvlink", "pcie"),
-    Cause.NETWORK: ("network",),
-    Cause.STRAGGLER: ("spread",),
-    Cause.LAUNCH: ("launch",),
-}
-"""Resources to free for each kind of stall."""
 _MOMENTS = (0.25, 0.5, 0.75)
 """Shares of a step by which the work of loaders is shifted: with the run itself, four moments, evenly spaced."""
 _WAITED = 0.01
@@ -143,8 +134,8 @@ def _behind(freed: JobRun, step: float) -> Resource | None:
 
 def _most_blamed(job: JobRun, freed: Mapping[Resource, float]) -> Resource | None:
     """Return the resource behind the largest direct stall of *job*; if there are several, the one that saves most when *freed*."""
-    for cause in sorted(_BLAMED, key=lambda cause: -job.warm.stalls[cause]):
-        if tried := [resource for resource in _BLAMED[cause] if resource in freed]:
+    for cause in sorted(STALLS, key=lambda cause: -job.warm.stalls[cause]):
+        if tried := [resource for resource in CAUSES[cause].blamed if resource in freed]:
             return min(tried, key=lambda resource: freed[resource])
     return None
 
@@ -157,7 +148,7 @@ def _waited_for(job: JobRun) -> set[Resource]:
     resources: set[Resource] = {"gpu"}
     for cause, seconds in job.warm.stalls.items():
         if seconds > _WAITED * job.warm.step_time:
-            resources.update(_BLAMED.get(cause, ()))
+            resources.update(CAUSES[cause].blamed)
     workload = job.job.workload
     if resources & {"disk", "cpu"}:  # a loader overlaps its stages, so blame on one may hide another
         resources |= {"disk", "cpu", "copy"}

@@ -31,7 +31,7 @@ from sim.spec.elsewhere import from_copy, path_in_copy
 from sim.spec.yaml import SpecError
 
 Item = TypeVar("Item")
-Result = TypeVar("Result")
+Computed = TypeVar("Computed")
 
 _ADDRESS = re.compile(r"(?:dask|tcp)://([^/:\s]+|\[[0-9a-fA-F:]+\]):(\d{1,5})/?")
 _ANSWER_TIME = 10.0
@@ -73,11 +73,11 @@ def task_files(read: Iterable[Path]) -> TaskFiles:
 
 def each_on_cluster(
     address: str,
-    function: Callable[[Item], Result],
+    function: Callable[[Item], Computed],
     items: Sequence[Item],
     luggage: TaskFiles,
     notice: Callable[[str], None] = lambda text: None,
-) -> Iterator[Result]:
+) -> Iterator[Computed]:
     """Yield ``function(item)`` for each of *items* as it completes, computed by the workers of the dask scheduler at *address*.
 
     *notice* gets a sentence about what is being waited for. Raise SpecError if no scheduler or worker answers, if they go away, or
@@ -176,18 +176,18 @@ def _workers(client: Any) -> int:
 def _gather(
     client: Any,
     address: str,
-    function: Callable[[Item], Result],
+    function: Callable[[Item], Computed],
     items: Sequence[Item],
     luggage: TaskFiles,
     notice: Callable[[str], None],
-) -> Iterator[Result]:
+) -> Iterator[Computed]:
     sent_luggage = client.submit(_identity, luggage, pure=False)  # a task of its own: sent once, and recomputed if its worker dies
     tasks = {task.key: task for task in (client.submit(_task, sent_luggage, function, item, pure=False) for item in items)}
     done: Queue[str] = Queue()
     for task in tasks.values():
         task.add_done_callback(lambda task: done.put(task.key))
     while tasks:
-        watch = _Watch(client, address, f"{len(items) - len(tasks)} of {len(items)} runs", notice)
+        watch = _ClusterWatch(client, address, f"{len(items) - len(tasks)} of {len(items)} runs", notice)
         try:
             task = tasks.pop(watch.until(partial(_ended, done)))  # dropped once it has ended
             result = watch.until(partial(_result, task))
@@ -216,7 +216,7 @@ def _result(task: Any) -> list[Any]:
         return []
 
 
-class _Watch:
+class _ClusterWatch:
     """Waits for results from a cluster, and meanwhile checks whether any workers are left."""
 
     def __init__(self, client: Any, address: str, progress: str, notice: Callable[[str], None]) -> None:
@@ -259,7 +259,7 @@ def _identity(luggage: TaskFiles) -> TaskFiles:
     return luggage
 
 
-def _task(luggage: TaskFiles, function: Callable[[Item], Result], item: Item) -> Result:
+def _task(luggage: TaskFiles, function: Callable[[Item], Computed], item: Item) -> Computed:
     """Call *function* with *item* on a worker, with the user's files in place."""
     _check_same_program(luggage.version, luggage.catalogue)
     with _COPYING:

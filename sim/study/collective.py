@@ -11,12 +11,12 @@ from sim.check import check_hardware, require
 from sim.cluster.bisection import bisection_bandwidth
 from sim.cluster.build import Placement, place, slots, with_nodes
 from sim.cluster.fabric import job_fabric
+from sim.spec.algorithms import other_algorithm
 from sim.spec.hardware import Hardware
 from sim.spec.library import load_hardware
-from sim.spec.stack import other_algorithm
 from sim.spec.strict import whole_number
 from sim.spec.yaml import SpecError
-from sim.training.collectives.price.plan import DEFAULT, OPS, Op, Tuning, plan_collectives
+from sim.training.collectives.price.collective_plan import DEFAULT, OPS, Op, Tuning, plan_collectives
 from sim.training.collectives.price.point_to_point import SENDS
 from sim.training.collectives.price.table import Table, rows
 from sim.training.job import job_slots

@@ -14,12 +14,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from sim.analysis.bottleneck import Resource
+from sim.causes import CAUSES, Resource
 from sim.events import Cause
 from sim.spec.hardware import Fabric, Hardware, Link, Node, Transport
 from sim.spec.transport import CHANNEL_RATES
 from sim.spec.workload import Workload
-from sim.training.collectives.price.plan import CORES_COPY
+from sim.training.collectives.price.collective_plan import CORES_COPY
 from sim.training.input_pipeline import STORAGE_NETWORK
 from sim.training.job import Job
 
@@ -27,7 +27,7 @@ INFINITE = 1e6
 """How many times faster a freed resource is: far beyond any remaining bottleneck, without dividing by zero."""
 
 
-class _Change(NamedTuple):
+class _Scaling(NamedTuple):
     """Functions that scale a resource: in each node, in each workload, in the fabric."""
 
     node: Callable[[Node, float], Node] | None = None
@@ -235,29 +235,19 @@ def _noise(workload: Workload, factor: float) -> Workload:
     )
 
 
-_CHANGES: dict[Resource, _Change] = {
-    "disk": _Change(node=_disk),
-    "cpu": _Change(_cores_of_network, _cores),
-    "decode": _Change(workload=_dataset("dali_gpu_time")),
-    "copy": _Change(workload=_dataset("prepared")),
-    "nvlink": _Change(node=_nvlink),
-    "pcie": _Change(node=_pcie),
-    "network": _Change(_nic, _network, _fabric),
-    "launch": _Change(workload=_launch),
-    "spread": _Change(_more_uniform, _noise),
-    "gpu": _Change(_gpu),
+_CHANGES: dict[Resource, _Scaling] = {
+    "disk": _Scaling(node=_disk),
+    "cpu": _Scaling(_cores_of_network, _cores),
+    "decode": _Scaling(workload=_dataset("dali_gpu_time")),
+    "copy": _Scaling(workload=_dataset("prepared")),
+    "nvlink": _Scaling(node=_nvlink),
+    "pcie": _Scaling(node=_pcie),
+    "network": _Scaling(_nic, _network, _fabric),
+    "launch": _Scaling(workload=_launch),
+    "spread": _Scaling(_more_uniform, _noise),
+    "gpu": _Scaling(_gpu),
 }
 
-_SPED: dict[Cause, tuple[Resource, ...]] = {
-    Cause.COMPUTE: ("gpu",),
-    Cause.FETCH: ("disk",),
-    Cause.PREP: ("cpu",),
-    Cause.COPY: ("copy", "pcie"),
-    Cause.INTERCONNECT: ("pcie",),
-    Cause.NETWORK: ("network",),
-    Cause.STRAGGLER: ("spread", "gpu"),
-    Cause.LAUNCH: ("launch",),
-}
 _SPED_AT: dict[str, tuple[Resource, ...]] = {
     "memory of other nodes": ("network",),
     STORAGE_NETWORK: ("network",),
@@ -276,4 +266,4 @@ def resources_behind(cause: Cause, resource: str, loader: str) -> tuple[Resource
         return ("pcie",)
     if cause is Cause.INTERCONNECT and "nvlink" in resource.lower():
         return ("nvlink",)
-    return _SPED_AT.get(resource, _SPED[cause])
+    return _SPED_AT.get(resource, CAUSES[cause].faster)

@@ -19,7 +19,7 @@ from sim.spec.precision import PRECISION_TRAITS
 from sim.spec.stack import Stack
 from sim.spec.yaml import SpecError
 from sim.study.scenario import Scenario, loaded_hardware, split_overrides
-from sim.training.collectives.price.plan import DEFAULT, Tuning
+from sim.training.collectives.price.collective_plan import DEFAULT, Tuning
 from sim.training.graphs.idle import RankStep, rank_steps
 from sim.training.graphs.prices import GraphPrices
 from sim.training.graphs.run import GraphScene, PlayedGraphs, play_graphs

@@ -5,7 +5,9 @@ All such groups of the same stage communicate at once, and times are those of a 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,10 +20,10 @@ from sim.spec.validation import validate
 from sim.spec.yaml import Document, Mark, SpecError
 from sim.study.collective import PlacedMachine, operation_of, placed_machine
 from sim.study.scenario import split_overrides
-from sim.training.collectives.price.message import SIMPLE
-from sim.training.collectives.price.plan import DEFAULT, Tuning
+from sim.training.collectives.price.collective_plan import DEFAULT, Tuning
+from sim.training.collectives.price.message import OUT, SIMPLE
 from sim.training.collectives.price.table import CollectiveRow, LinkUse, MeshGroup, Table, bus_factor
-from sim.training.layouts.link_use import links_of_groups, links_of_sends
+from sim.training.layouts.group_price import GroupPrice
 from sim.training.layouts.prices import LayoutPrices
 
 GROUPS: Final[dict[str, GroupAxis]] = {
@@ -39,7 +41,6 @@ GROUPS: Final[dict[str, GroupAxis]] = {
 }
 """Groups of a mesh by the words that ``--group`` accepts; dp: data and context ranks, across which gradients are reduced."""
 _FIELDS: Final = "training.parallel."
-LayoutFields = Sequence[tuple[str, str, str | int]]
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class GroupQuestion:
     """Which group of which mesh: its name, its stage, and the fields of ``training`` that define the layout."""
 
     name: str
-    layout: LayoutFields = ()
+    layout: Sequence[tuple[str, str, str | int]] = ()
     stage: int = 0
 
 
@@ -89,7 +90,7 @@ def _axis(question: GroupQuestion) -> GroupAxis:
     return axis
 
 
-def _parallel(layout: LayoutFields, overrides: Sequence[str]) -> Parallel:
+def _parallel(layout: Sequence[tuple[str, str, str | int]], overrides: Sequence[str]) -> Parallel:
     """Return the layout that options and *overrides* of ``training.parallel`` define. Raise SpecError if one sets anything else."""
     changes: list[Option | str] = []
     for option, key, value in layout:
@@ -181,3 +182,31 @@ def _table(machine: PlacedMachine, op: Op, carrier: str, rows: Sequence[Collecti
         machine.spec.name, op, nodes, len(group.ranks), tuple(rows), machine.bisection, machine.spec, tuning, machine.inputs, carrier,
         group=group,
     )  # fmt: skip
+
+
+def links_of_groups(prices: LayoutPrices, stage: int, axis: GroupAxis, op: Op, nbytes: float) -> list[LinkUse]:
+    """Return the links that *op* on *nbytes* uses on the first node of *stage* and between nodes."""
+    sharing = Counter(link for _, plan, own in prices.plans(stage, axis) for slot, link in plan.cost(nbytes, op).load if slot == own)
+    return _uses(prices, prices.nodes_of(stage), prices.price(stage, axis, op, nbytes), sharing)
+
+
+def links_of_sends(prices: LayoutPrices, source: int, target: int, nbytes: float) -> list[LinkUse]:
+    """Return the links that sends of *nbytes* from stage *source* to *target* use on the first node of *source* and between nodes."""
+    sent = [prices.one_send(ends, nbytes).links for ends in prices.send_pairs(source, target)]
+    sharing = Counter(link.name.removeprefix(f"{OUT} ") for links in sent for link in links if link.name.startswith(OUT))
+    return _uses(prices, prices.nodes_of(source), prices.send(source, target, nbytes), sharing)
+
+
+def _uses(prices: LayoutPrices, nodes: str, price: GroupPrice, sharing: Mapping[str, int]) -> list[LinkUse]:
+    """Return the links of *nodes* or the machine that *price* loads, by kind, the busiest first."""
+    rate = price.volume / (price.uncontended_time - price.launch)
+    kinds: dict[str, list[LinkUse]] = defaultdict(list)
+    for live, amount in price.load.items():
+        own = live.removeprefix(f"{nodes}.")
+        if own == live and not prices.of_machine(live):
+            continue  # link of another stage's nodes
+        tier, described = prices.descriptions[live]
+        use = LinkUse(described, tier, 1, sharing.get(own), amount * rate / prices.capacity[live])
+        kinds[re.sub(r"\d+", "", described)].append(use)
+    rows = [max(uses, key=lambda use: use.busy)._replace(links=len({use.busiest for use in uses})) for uses in kinds.values()]
+    return sorted(rows, key=lambda use: -use.busy)

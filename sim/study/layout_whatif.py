@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from sim.analysis.bottleneck import Resource
+from sim.causes import Resource
 from sim.cluster.build import Placement
 from sim.mesh import LayoutRun, run_layout
 from sim.spec.workload import Workload

@@ -19,7 +19,7 @@ from sim.spec.extensions import has_registered
 from sim.spec.yaml import SpecError
 
 Item = TypeVar("Item")
-Result = TypeVar("Result")
+Computed = TypeVar("Computed")
 
 FEW = 4
 """Up to this many items, starting processes takes longer than it saves: a process imports for half a second, a run takes 0.1 s."""
@@ -40,7 +40,9 @@ def process_count(processes: int | None) -> int:
     return processes or cores()
 
 
-def each(function: Callable[[Item], Result], items: Sequence[Item], processes: int | None = None, group_size: int = 1) -> Iterator[Result]:
+def each(
+    function: Callable[[Item], Computed], items: Sequence[Item], processes: int | None = None, group_size: int = 1
+) -> Iterator[Computed]:
     """Yield ``function(item)`` for each of *items* in order, on up to *processes* processes (all cores if None).
 
     From the first item on, each *group_size* consecutive items share work that is done once if one process computes them.
@@ -82,8 +84,8 @@ def suppress_replacement_warning() -> None:
 
 
 def _on_processes(
-    function: Callable[[Item], Result], items: Sequence[Item], processes: int, batch: int, under_way: int
-) -> Iterator[Result]:
+    function: Callable[[Item], Computed], items: Sequence[Item], processes: int, batch: int, under_way: int
+) -> Iterator[Computed]:
     """Yield ``function(item)`` for each of *items* in order, with at most *under_way* in flight, in batches of *batch*.
 
     Batches are formed here because joblib divides its own last ones. Raise its TerminatedWorkerError if a process was killed.
@@ -99,7 +101,7 @@ def _on_processes(
         yield from of_batch
 
 
-def _run_batch(function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+def _run_batch(function: Callable[[Item], Computed], items: Sequence[Item]) -> list[Computed]:
     return [function(item) for item in items]
 
 

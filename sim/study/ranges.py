@@ -16,8 +16,10 @@ MOST = {"--nodes": 100_000, "--gpus": 1_000_000}
 """The largest number of an option: an order of magnitude above any cluster."""
 
 
-def whole_numbers(text: str, option: str) -> list[int]:
-    """Return the positive whole numbers that *text* (``4``, ``1..16``, ``1..16:4``) means; *option* names it in messages."""
+def whole_numbers(text: str | None, option: str) -> list[int]:
+    """Return the positive whole numbers that *text* (``4``, ``1..16``, ``1..16:4``; None: none) means; *option* names it in messages."""
+    if text is None:
+        return []
     match = _RANGE.fullmatch(text)
     text = text or repr("")
     if len(text) > 100:
@@ -49,10 +51,10 @@ def whole_numbers(text: str, option: str) -> list[int]:
 
 def one_number(text: str | None, option: str) -> int | None:
     """Return the single whole number in *text*, if there is any text; *option* names it in messages."""
-    numbers = whole_numbers(text, option) if text is not None else [None]
-    if len(numbers) != 1:
+    numbers = whole_numbers(text, option)
+    if len(numbers) > 1:
         raise SpecError(f"{option} {text}: expected one number, such as {option} {numbers[-1]}")
-    return numbers[0]
+    return numbers[0] if numbers else None
 
 
 def _doublings(low: int, high: int) -> list[int]:

@@ -197,7 +197,9 @@ def share(
         if host.workers < (gpus := sum(host.gpus.values())):
             raise SpecError(f"--workers {host.workers}: each of a node's {gpus} GPUs needs a worker; write at least {gpus}")
     speeds = {number: min(slot.node.host.cpu.speed for slot, _ in job_slots(number, used)) for number in range(len(placed))}
-    course_of = _Courses(machine, placed, epochs, {number: _need(machine, speeds[number], job) for number, job in enumerate(placed)}, hosts)
+    course_of = _JobCourses(
+        machine, placed, epochs, {number: _need(machine, speeds[number], job) for number, job in enumerate(placed)}, hosts
+    )
     every = dict.fromkeys((POLICIES[0], *chosen))
     progress(0, len(every))
     outcomes = []
@@ -233,7 +235,7 @@ def with_workers(workload: Workload, workers: int) -> Workload:
     return workload.model_copy(update={"input": workload.input.model_copy(update={field: workers})})
 
 
-class _Courses:
+class _JobCourses:
     """The courses of the jobs under policies; each division of workers among jobs that run together is simulated once."""
 
     def __init__(

@@ -18,8 +18,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import NamedTuple
 
-from sim.analysis.bottleneck import RESOURCES, Resource
+from sim.analysis.bottleneck import RESOURCES
 from sim.analysis.critical_path import critical_path
+from sim.causes import Resource
 from sim.cluster.storage import read_rate
 from sim.events import Cause
 from sim.simulate import JobRun, Run, simulate
@@ -135,7 +136,7 @@ def whatif(scenario: Scenario, progress: Callable[[int, int], None] | None = Non
     if len(question.jobs) != 1:
         raise SpecError(f"{scenario.workload}: lists {len(question.jobs)} jobs; what-if takes one workload")
     job = question.jobs[0].averaged  # compare means, not draws
-    trials = _Trials(question.hardware, job)
+    trials = _ResourceTrials(question.hardware, job)
     upgrades = []
     for resource in RESOURCES:
         upgrades.append(_upgrade(trials, resource))
@@ -148,7 +149,7 @@ def whatif(scenario: Scenario, progress: Callable[[int, int], None] | None = Non
     return WhatIf(trials.run, question.inputs, tuple(upgrades), first, tuple(machines))
 
 
-class _Trials:
+class _ResourceTrials:
     """Simulations of one job with one resource changed."""
 
     def __init__(self, hardware: Hardware, job: Job) -> None:
@@ -181,7 +182,7 @@ def _outcome(run: Run) -> StepOutcome:
     return StepOutcome(warm.step_time, warm.time, warm.stalls)
 
 
-def _upgrade(trials: _Trials, resource: Resource) -> Upgrade:
+def _upgrade(trials: _ResourceTrials, resource: Resource) -> Upgrade:
     now = _outcome(trials.run)
     infinite, less = trials.outcome(resource, INFINITE), trials.outcome(resource, 1.0 / _EDGE).step_time
     if abs(now.step_time - infinite.step_time) < _NOTHING * now.step_time:
@@ -203,7 +204,7 @@ def _upgrade(trials: _Trials, resource: Resource) -> Upgrade:
     )
 
 
-def _crowded(trials: _Trials, resource: Resource, twice: StepOutcome, infinite: StepOutcome) -> Crowding | None:
+def _crowded(trials: _ResourceTrials, resource: Resource, twice: StepOutcome, infinite: StepOutcome) -> Crowding | None:
     """Return what gets longer if infinitely much of *resource* gains less than twice of it: work that shares a link with faster work."""
     lost = infinite.step_time - twice.step_time
     if infinite.step_time <= _LESS * twice.step_time or infinite.step_time >= _outcome(trials.run).step_time:
@@ -219,19 +220,19 @@ def _crowded(trials: _Trials, resource: Resource, twice: StepOutcome, infinite: 
     return Crowding(cause, longer[cause], max(spent, key=lambda at: spent[at], default=""))
 
 
-def _enough(trials: _Trials, resource: Resource, now: float, infinite: float) -> float | None:
+def _enough(trials: _ResourceTrials, resource: Resource, now: float, infinite: float) -> float | None:
     if now <= GONE * infinite:
         return 1.0
     return least_sufficient_factor(lambda factor: trials.outcome(resource, factor).step_time, infinite)
 
 
-def _unit(trials: _Trials, resource: Resource, percent: float) -> UpgradeUnit | None:
+def _unit(trials: _ResourceTrials, resource: Resource, percent: float) -> UpgradeUnit | None:
     """Return the unit of *resource*, of which 1% more saves *percent* seconds of a step; None if it has none, or if nodes differ in it."""
     units = {_unit_of(trials, resource, percent, node) for node in trials.run.nodes()}
     return units.pop() if len(units) == 1 else None
 
 
-def _unit_of(trials: _Trials, resource: Resource, percent: float, node: Node) -> UpgradeUnit | None:
+def _unit_of(trials: _ResourceTrials, resource: Resource, percent: float, node: Node) -> UpgradeUnit | None:
     job, share = trials.run.jobs[0].job, PERCENT - 1.0
     if resource == "cpu":
         cores = float(node.host.physical_cores)

@@ -36,7 +36,7 @@ class Backend(NamedTuple):
     streams: int = 1
 
 
-class _Operation(Operation):
+class _ExchangeOperation(Operation):
     """One operation of the exchange while it runs."""
 
     def __init__(self, env: simpy.Environment, members: int, instruction: Start) -> None:
@@ -64,18 +64,18 @@ class GradientExchange:
         """Returns the rest of that state: what the backend carries over from earlier steps."""
         self.cache_key: Callable[[], Hashable] = lambda: None
         """Returns a cache key with everything that affects how operations are played, or None if there is no such key."""
-        self._incomplete: deque[_Operation] = deque()
+        self._incomplete: deque[_ExchangeOperation] = deque()
         """Operations at which some ranks, but not all, have arrived."""
         self._arrivals = dict.fromkeys(ranks, 0)
         """The number of these operations at which each rank has arrived."""
-        self._open: dict[int, dict[Tag, _Operation]] = {rank: {} for rank in ranks}
+        self._open: dict[int, dict[Tag, _ExchangeOperation]] = {rank: {} for rank in ranks}
         """Operations that each rank has started and not yet waited for."""
 
     def start(self, rank: int, what: Start, lag: float = 0.0) -> None:
         """Register that *rank* arrives at its next operation, *what*. The slowest rank of its class arrives *lag* seconds from now."""
         place = self._arrivals[rank]
         if place == len(self._incomplete):
-            self._incomplete.append(_Operation(self._env, len(self._ranks), what))
+            self._incomplete.append(_ExchangeOperation(self._env, len(self._ranks), what))
         operation = self._incomplete[place]
         if operation.instruction.tag != what.tag:
             raise RuntimeError(f"rank {rank} starts {what.tag[0]}, but {operation.instruction.tag[0]} is next")
@@ -97,7 +97,7 @@ class GradientExchange:
         with self._log.waiting(rank, Cause.GRADIENT):
             yield from operation.until_over()
 
-    def _play(self, operation: _Operation, stream: int) -> SimProcess:
+    def _play(self, operation: _ExchangeOperation, stream: int) -> SimProcess:
         """Play the collectives of *operation* in order, once it may begin."""
         assert self._backend is not None, "ranks that do not communicate have no operations"
         (name, bucket, _), turn = operation.instruction.tag, self._env.now

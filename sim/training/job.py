@@ -22,7 +22,7 @@ from sim.spec.yaml import SpecError
 from sim.training.collectives.play.gloo import GlooExecutor, GlooPlan
 from sim.training.collectives.play.phase import PhaseExecutor
 from sim.training.collectives.play.transfer import TransferExecutor
-from sim.training.collectives.price.plan import CollectivePlan, Live, Tuning
+from sim.training.collectives.price.collective_plan import CollectivePlan, Live, Tuning
 from sim.training.exchange import Backend, GradientExchange, PlaysCollective
 from sim.training.input_pipeline import (
     CORE_WEIGHT,
@@ -188,7 +188,7 @@ def make_ranks(
         pipeline = _loader(_site(stage, index, rank_class, job, hit_ratio.get(rank_class.slot.name, 0.0)), workload)
         name = f"{rank_class.slot.node.gpu.name} compute"
         paces = _paces(stage, number, job, rank_class)
-        ranks.append(Replica(index, stage.log, stage.network.env, gpu, name, plan, pipeline, exchange, finished_step, paces))
+        ranks.append(Replica(gpu, name, plan, pipeline, exchange, finished_step, paces))
     return ranks
 
 

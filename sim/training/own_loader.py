@@ -27,7 +27,7 @@ class Loader(Protocol):
         """The name that ``input.own_loader`` refers to."""
 
     def made(self, site: LoaderSite, options: Input) -> InputPipeline:
-        """Return the `InputPipeline` of one rank, usually a subclass of `sim.training.input_pipeline.Queue`.
+        """Return the `InputPipeline` of one rank, usually a subclass of `stallsim.protocols.Queue`.
 
         *site* reads and prepares batches on the node's disk and cores; *options* is the ``input`` section of the workload.
         """

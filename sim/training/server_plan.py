@@ -24,7 +24,7 @@ from sim.spec.fields import curve_value
 from sim.spec.hardware import Fabric
 from sim.spec.servers import Servers
 from sim.spec.workload import Workload
-from sim.training.collectives.price.plan import CORE, CORES, LinkLoad, Live, live_name
+from sim.training.collectives.price.collective_plan import CORE, CORES, LinkLoad, Live, live_name
 from sim.training.collectives.price.traffic import FABRIC
 from sim.training.sharding import ServerShard, shards
 
@@ -111,7 +111,7 @@ class ServerPlan:
 
     def stages(self, bucket: int, senders: Sequence[Sender]) -> list[ServerStage]:
         """Return the stages of the exchange of *bucket* among *senders* and all servers."""
-        legs = [_Traffic(self, site, self.shards[bucket][max(site.number, 0)], senders) for site in self.sites]
+        legs = [_SenderLegs(self, site, self.shards[bucket][max(site.number, 0)], senders) for site in self.sites]
         legs = [leg for leg in legs if leg.shard.nbytes > 0]
         latency = max(sender.slot.node.nic.transport.hop_latency for sender in senders) + self.fabric.latency
         between = (
@@ -176,7 +176,7 @@ class ServerPlan:
         return causes
 
 
-class _Traffic(NamedTuple):
+class _SenderLegs(NamedTuple):
     """The legs between *senders* and one site, for one shard."""
 
     plan: ServerPlan

@@ -17,7 +17,7 @@ import simpy
 from sim.cluster.network import Activity, Network, all_done
 from sim.events import Cause, EventLog
 from sim.parallel.program import Op
-from sim.training.collectives.price.plan import Live, live_load
+from sim.training.collectives.price.collective_plan import Live, live_load
 from sim.training.queueing import mean_others
 from sim.training.server_plan import Sender, ServerPlan
 

@@ -12,7 +12,7 @@ from typing import Final
 import simpy
 
 from sim.cluster.live_gpu import LiveGpu
-from sim.events import Cause, EventLog
+from sim.events import Cause
 from sim.parallel.program import Load, Pack, Start, Unpack, Update, Wait, Work
 from sim.training.exchange import GradientExchange
 from sim.training.input_pipeline import InputPipeline
@@ -26,17 +26,14 @@ _NAMES: Final = {"F": "forward", "B": "backward"}
 
 
 class Replica(Rank):
-    """One rank, or a class of equal ranks, that holds the whole model; *index* is its index in ``log.ranks``.
+    """One rank, or a class of equal ranks, that holds the whole model; its *loader* knows its index in ``log.ranks``.
 
-    *finished_step* is called with *index* after each step. *paces* yields how each step differs from the mean; its lag is relative to the
-    compute since the ranks last met.
+    *finished_step* is called with this index after each step. *paces* yields how each step differs from the mean; its lag is relative to
+    the compute since the ranks last met.
     """
 
     def __init__(
         self,
-        index: int,
-        log: EventLog,
-        env: simpy.Environment,
         gpu: LiveGpu,
         gpu_name: str,
         plan: StepPlan,
@@ -49,9 +46,9 @@ class Replica(Rank):
             Load: self._load, Work: self._work, Pack: self._pack, Unpack: self._unpack, Update: self._update,
             Start: self._start, Wait: self._wait,
         }  # fmt: skip
-        super().__init__(env, plan.program, plays)
-        self.index = index
-        self.log = log
+        super().__init__(loader.site.network.env, plan.program, plays)
+        self.index = loader.site.rank
+        self.log = loader.site.log
         self.gpu = gpu
         self.gpu_name = gpu_name
         self.plan = plan

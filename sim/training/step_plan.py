@@ -122,7 +122,7 @@ class StepPlan(NamedTuple):
         ]
 
 
-class Timeline:
+class StepClocks:
     """Host and GPU clocks of one step."""
 
     def __init__(self, launch_cpu: float) -> None:
@@ -218,7 +218,7 @@ def timed_pass(key: IdentityKey) -> TimedPass:
 
 def _ready(workload: Workload, forward: Sequence[Segment], backward: Sequence[Segment]) -> list[float]:
     """Return when each gradient tensor is ready after backward began, on a GPU that waits only for its host."""
-    timeline = Timeline(0.0)
+    timeline = StepClocks(0.0)
     for segment in forward:
         timeline.play(segment)
     ends = list(accumulate(segment.compute + timeline.play(segment) for segment in backward))

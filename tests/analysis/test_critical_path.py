@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.analysis.bottleneck import RESOURCES, Resource
+from sim.analysis.bottleneck import RESOURCES
 from sim.analysis.critical_path import critical_path
 from sim.analysis.stalls import Window
+from sim.causes import Resource
 from sim.events import Cause, EventLog, LoggedRank, WaitSpan, WorkSpan
 from sim.simulate import simulate
 from sim.spec.hardware import Hardware

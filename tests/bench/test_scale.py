@@ -28,7 +28,7 @@ from sim.study.scenario import Scenario, answer
 from sim.study.space import axis, grid
 from sim.study.sweep import scenario_at
 from sim.training.collectives.play.phase import PhaseExecutor
-from sim.training.collectives.price.plan import Tuning, plan_collectives
+from sim.training.collectives.price.collective_plan import Tuning, plan_collectives
 from sim.training.job import Job, job_slots
 from sim.units import show
 from tests.bench.process import Used, process

@@ -28,7 +28,7 @@ from calibration.collectives.table import nccl_rules, network_meant, read_table
 from sim.spec.hardware import Transport
 from sim.spec.library import load_part
 from sim.spec.yaml import SpecError
-from sim.training.collectives.price.plan import Tuning
+from sim.training.collectives.price.collective_plan import Tuning
 
 
 def table() -> list[dict[str, str]]:

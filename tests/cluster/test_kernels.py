@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from calibration.kernels import fit, records, report
 from sim.cluster import kernels
 from sim.cluster.gpu import layer_time, layer_work
+from sim.cluster.kernels import ProductShape
 from sim.spec.hardware import Gpu
 from sim.spec.layer import Attention, Layer
 from sim.spec.library import load_part, load_workload
@@ -44,18 +45,17 @@ def stack(**keys):
 def test_products_of_one_wave_take_the_time_of_one_tile():
     # 10 x 10 tiles of 256 x 256, the largest there are, on 100 multiprocessors of 0.8 TFLOP/s each
     expected = 2 * 256 * 256 * 8192 / 0.8e12
-    assert kernels.product_time(gpu(), "bf16", 2560, 2560, 8192, burst=True) == pytest.approx(expected, rel=1e-6)
-    assert kernels.product_time(gpu(), "bf16", 2560, 2560, 8192) == pytest.approx(2 * expected, rel=1e-6)  # half is sustained
-    assert kernels.product_time(gpu(), "bf16", 2560, 2560, 8192, count=3) == pytest.approx(6 * expected, rel=1e-6)
+    assert kernels.product_time(gpu(), "bf16", ProductShape(2560, 2560, 8192), burst=True) == pytest.approx(expected, rel=1e-6)
+    assert kernels.product_time(gpu(), "bf16", ProductShape(2560, 2560, 8192)) == pytest.approx(2 * expected, rel=1e-6)  # half is sustained
     # one row more is a row of tiles more, the smallest of 32 rows: a second wave of 16 x 64, or less with smaller tiles
-    more = kernels.product_time(gpu(), "bf16", 2561, 2560, 8192, burst=True)
+    more = kernels.product_time(gpu(), "bf16", ProductShape(2561, 2560, 8192), burst=True)
     assert expected < more <= 2 * expected
 
 
 def test_products_of_few_rows_take_the_time_of_reading_the_matrix():
     # 16 x 16384 x 16384: 512 MiB at half of 1000 GB/s; 512 tiles of 32 columns keep every multiprocessor reading
     nbytes = 2 * (16 * 16384 + 16384 * 16384 + 16 * 16384)
-    assert kernels.product_time(gpu(), "bf16", 16, 16384, 16384) == pytest.approx(nbytes / 500e9, rel=1e-3)
+    assert kernels.product_time(gpu(), "bf16", ProductShape(16, 16384, 16384)) == pytest.approx(nbytes / 500e9, rel=1e-3)
 
 
 sizes = st.integers(1, 20000)
@@ -65,13 +65,13 @@ sizes = st.integers(1, 20000)
 @given(sizes, sizes, sizes, st.integers(1, 64))
 def test_products_stay_above_both_roofs_and_grow_with_every_side(m, n, k, groups):
     on = records.catalogue_gpu("H100-SXM5-80GB")
-    time = kernels.product_time(on, "bf16", m, n, k, groups, burst=True)
+    time = kernels.product_time(on, "bf16", ProductShape(m, n, k, groups), burst=True)
     flop, nbytes = 2.0 * m * n * k * groups, 2.0 * groups * (m * k + k * n + m * n)
     assert time >= flop / (on.peak["bf16"] * on.kernels.product_share["bf16"])
     assert time >= nbytes / (on.memory_bandwidth * on.kernels.memory_share)
-    assert time <= groups * kernels.product_time(on, "bf16", m, n, k, burst=True) * (1 + 1e-9)
+    assert time <= groups * kernels.product_time(on, "bf16", ProductShape(m, n, k), burst=True) * (1 + 1e-9)
     for larger in ((2 * m, n, k), (m, 2 * n, k), (m, n, 2 * k)):
-        assert kernels.product_time(on, "bf16", *larger, groups, burst=True) >= time * 0.99 or min(m, n, k) < 256
+        assert kernels.product_time(on, "bf16", ProductShape(*larger, groups), burst=True) >= time * 0.99 or min(m, n, k) < 256
 
 
 def test_a_block_of_queries_walks_over_the_keys_that_its_mask_shows():
@@ -142,7 +142,7 @@ def test_fp8_products_have_rates_by_what_they_compute():
     """Forward accumulates without splitting with one scale per tensor; operands of weights' gradients have more scales in blocks."""
     board = load_part(Gpu, "h200-sxm-141gb", "hardware/parts/gpus")
     times = {
-        (recipe, role): kernels.product_time(board, "fp8", 8192, 8192, 8192, recipe=recipe, role=role)
+        (recipe, role): kernels.product_time(board, "fp8", ProductShape(8192, 8192, 8192), recipe=recipe, role=role)
         for recipe in ("blockwise", "tensorwise")
         for role in ("output", "inputs", "weights")
     }
@@ -177,14 +177,16 @@ def test_a_layer_that_says_its_shape_takes_the_time_of_its_products():
         "name": "l", "op": "gemm", "forward": f"{flop} FLOP", "backward": f"{2 * flop} FLOP", "gradients": [4096 * 1024],
         "channels": [1024, 4096], "tokens": 2048,
     })  # fmt: skip
-    product = {name: kernels.product_time(on, "bf16", *shape) for name, shape in (
+    product = {name: kernels.product_time(on, "bf16", ProductShape(*shape)) for name, shape in (
         ("forward", (4 * 2048, 4096, 1024)), ("inputs", (4 * 2048, 1024, 4096)), ("weights", (1024, 4096, 4 * 2048)))}  # fmt: skip
     assert layer_work(layer, on, "bf16", stack(), 4).products == pytest.approx(product["forward"])
     assert layer_work(layer, on, "bf16", stack(), 4, backward=True).products == pytest.approx(product["inputs"] + product["weights"])
     frozen = layer.model_copy(update={"gradients": (), "frozen": (4096 * 1024,), "backward": layer.forward})
     assert layer_work(frozen, on, "bf16", stack(), 4, backward=True).products == pytest.approx(product["inputs"])
     experts = layer.model_copy(update={"groups": 8})
-    assert layer_work(experts, on, "bf16", stack(), 4).products == pytest.approx(kernels.product_time(on, "bf16", 1024, 4096, 1024, 8))
+    assert layer_work(experts, on, "bf16", stack(), 4).products == pytest.approx(
+        kernels.product_time(on, "bf16", ProductShape(1024, 4096, 1024, 8))
+    )
     assert (
         layer_work(layer, on, "fp8", stack(), 4).converted_bytes > layer_work(layer, on, "bf16", stack(), 4).converted_bytes
     )  # operands are cast
@@ -289,11 +291,15 @@ def test_refitting_returns_the_constants_that_made_the_times():
 def test_what_is_not_described_is_refused():
     bare = gpu().model_copy(update={"kernels": None})
     shape = Attention(heads=1, kv_heads=1, head_dim=64, queries=8, keys=8)
-    for call in (lambda: kernels.product_time(bare, "bf16", 1, 1, 1), lambda: kernels.attention_time(gpu(attention=[]), "bf16", shape, 1),
-                 lambda: kernels.elementwise_time(1.0, bare), lambda: kernels.product_time(gpu(), "fp32", 1, 1, 1)):  # fmt: skip
+    for call in (
+        lambda: kernels.product_time(bare, "bf16", ProductShape(1, 1, 1)),
+        lambda: kernels.attention_time(gpu(attention=[]), "bf16", shape, 1),
+        lambda: kernels.elementwise_time(1.0, bare),
+        lambda: kernels.product_time(gpu(), "fp32", ProductShape(1, 1, 1)),
+    ):
         with pytest.raises(ValueError, match="kernels block"):
             call()
-    assert kernels.product_time(gpu(), "bf16", 0, 5, 5) == 0
+    assert kernels.product_time(gpu(), "bf16", ProductShape(0, 5, 5)) == 0
 
 
 @pytest.mark.parametrize("context", [2, 4, 8])

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.cluster.gpu import memory_time
-from sim.cluster.kernels import product_time
+from sim.cluster.kernels import ProductShape, product_time
 from sim.cluster.shared_gpu import LEAST, remaining_gpu, traffic_of
 from sim.spec.hardware import Gpu
 from sim.spec.library import load_part
@@ -48,8 +48,8 @@ def test_a_product_takes_the_waves_that_fit_beside_a_collective(
     assert hopper.kernels and hopper.kernels.sm_count == 132
     rigid = hopper.kernels.model_copy(update={"wave_loss": 1.0, "split_time": 1.0, "sharpness": 64.0})
     gpu = hopper.model_copy(update={"kernels": rigid, "memory_bandwidth": 1e18})
-    one = product_time(gpu, "bf16", 128 * 132, 128, 8192)
-    taken = [product_time(each, "bf16", 128 * tiles, 128, 8192) / one for each in (gpu, remaining_gpu(gpu, blocks, 0.0))]
+    one = product_time(gpu, "bf16", ProductShape(128 * 132, 128, 8192))
+    taken = [product_time(each, "bf16", ProductShape(128 * tiles, 128, 8192)) / one for each in (gpu, remaining_gpu(gpu, blocks, 0.0))]
     assert taken == pytest.approx([before, after], rel=1e-6)
 
 

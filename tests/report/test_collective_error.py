@@ -11,7 +11,7 @@ from sim.report.collective import collective_document, collective_text
 from sim.report.collective_error import SUMMARY, collective_error, error_lines, unmeasured
 from sim.spec.yaml import SpecError
 from sim.study.collective import collective_table, sizes_of
-from sim.training.collectives.price.plan import Tuning
+from sim.training.collectives.price.collective_plan import Tuning
 from sim.training.collectives.price.table import LAUNCH
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -1,4 +1,4 @@
-"""Does a document say at what prices its costs are? Oracles: the hardware files, and time times price."""
+"""Does a document say at what prices its costs are, and where jobs are? Oracles: the hardware files, time times price; by hand."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from collections.abc import Mapping
 import pytest
 
 from sim.cli import main
+from sim.cluster.build import Placement
 from sim.documents import document as described
-from sim.report.document import run_document
+from sim.report.document import placement_text, run_document
 from sim.spec.library import load_hardware, load_workload
 from sim.study.scenario import Scenario, answer
 
@@ -72,3 +73,16 @@ def test_decoders_tell_tokens_and_model_flops_utilization() -> None:
     images, text = described(Scenario("p3.2xlarge", "resnet50")), described(Scenario("p4d.24xlarge", "gpt2"))
     assert not {"tokens_per_s", "model_flops_utilization"} & set(images)
     assert text["tokens_per_s"] == pytest.approx(1024 * text["throughput_samples_per_s"])
+
+
+@pytest.mark.parametrize(
+    ("placed", "text"),
+    [
+        ([(0, (0,))], "node 0, GPU 0"),
+        ([(0, (0, 1, 2)), (1, (0, 1, 2)), (5, (0, 1, 2))], "nodes 0..1+5, GPUs 0..2"),
+        ([(0, (3, 0, 2)), (1, (4,)), (2, (0, 2, 3))], "nodes 0+2, GPUs 0+2..3; node 1, GPU 4"),
+        ([(node, (0,)) for node in range(100) if node % 3], "nodes 1..2+4..5+... 97..98 (66 in all), GPU 0"),
+    ],
+)
+def test_a_placement_in_words(placed: list[tuple[int, tuple[int, ...]]], text: str) -> None:
+    assert placement_text([Placement(*part) for part in placed]) == text

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from xml.etree import ElementTree
 
+from sim.causes import COLOURS
 from sim.report.plots import pictures
-from sim.report.style import COLOURS
 from tests.report.page.cases import case_answer
 
 

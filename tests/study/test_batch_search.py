@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sim.study.batch_search import BatchShare, Search, Sizes, all_choices, find_shortest_step
+from sim.study.batch_search import BatchShare, GroupBatches, Search, all_choices, find_shortest_step
 from sim.study.batches import batches, since_waits
 from sim.study.scenario import Scenario
 from sim.training.step_plan import plan_step
@@ -30,7 +30,7 @@ def drawn(draw: random.Random, falls: bool) -> Search:
     def work(group: int, batch: int) -> float:
         return parts(group, batch)[-1]
 
-    def step_time(sizes: Sizes) -> float:
+    def step_time(sizes: GroupBatches) -> float:
         ready = max(parts(group, batch)[0] for group, batch in enumerate(sizes)) + shared
         computed = max(work(group, batch) for group, batch in enumerate(sizes))
         loaded = max(batch * load for batch, load in zip(sizes, loads, strict=True))

@@ -9,7 +9,7 @@ import pytest
 from sim.cli import main
 from sim.spec.yaml import SpecError
 from sim.study.collective import collective_table, sizes_of
-from sim.training.collectives.price.plan import Tuning
+from sim.training.collectives.price.collective_plan import Tuning
 
 
 def test_sizes() -> None:

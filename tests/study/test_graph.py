@@ -10,7 +10,7 @@ from sim.spec.yaml import SpecError
 from sim.study.collective import collective_table
 from sim.study.graph import graph_run
 from sim.study.scenario import Scenario
-from sim.training.collectives.price.plan import Tuning
+from sim.training.collectives.price.collective_plan import Tuning
 from tests.parallel.traces import collective, compute, write
 
 MB = 1 << 20

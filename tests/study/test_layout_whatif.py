@@ -2,7 +2,7 @@
 
 import pytest
 
-from sim.analysis.bottleneck import Resource
+from sim.causes import Resource
 from sim.report.layouts.layout_whatif import layout_whatif_document, layout_whatif_text
 from sim.study.layout import layout_answer
 from sim.study.layout_whatif import LayoutWhatIf, layout_whatif

@@ -20,7 +20,7 @@ from sim.spec.yaml import SpecError
 from sim.study.collective import collective_table
 from sim.study.faster import faster
 from sim.study.scenario import Scenario, prepare
-from sim.training.collectives.price.plan import CollectivePlan, Tuning
+from sim.training.collectives.price.collective_plan import CollectivePlan, Tuning
 from sim.training.collectives.price.table import CollectiveRow
 from sim.training.job import Job
 

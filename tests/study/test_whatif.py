@@ -19,7 +19,7 @@ from sim.spec.workload import Workload
 from sim.study import whatif as module
 from sim.study.faster import INFINITE, faster
 from sim.study.scenario import CheckedScenario, Scenario, answer, prepare
-from sim.study.whatif import Upgrade, UpgradeUnit, WhatIf, _Trials, _unit, break_even, whatif
+from sim.study.whatif import Upgrade, UpgradeUnit, WhatIf, _ResourceTrials, _unit, break_even, whatif
 from sim.training.job import Job
 from tests.harness import cluster, machine, run, toy_node, toy_workload, volume
 from tests.study.scenes import COMPUTE, scene
@@ -198,7 +198,7 @@ def test_what_loses_is_not_said_to_have_no_effect() -> None:
 def test_a_resource_that_nodes_have_unlike_amounts_of_has_no_unit() -> None:
     """By hand: cores of two kinds of node, 4 and 8; NICs, which are equal, are counted."""
     question = [cluster(toy_node(1, cores=cores), toy_node(1, cores=8)) for cores in (4, 8)]
-    trials = [_Trials(hardware, Job(toy_workload(), place(hardware))) for hardware in question]
+    trials = [_ResourceTrials(hardware, Job(toy_workload(), place(hardware))) for hardware in question]
     assert [_unit(trial, "cpu", 0.0) for trial in trials] == [None, UpgradeUnit("core", 8.0, 0.0)]
     assert _unit(trials[0], "network", 0.0) == UpgradeUnit("Gbps", 8.0, 0.0)
 

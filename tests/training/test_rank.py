@@ -17,9 +17,9 @@ from sim.spec.library import load_hardware, load_workload
 from sim.spec.workload import Workload
 from sim.training.layouts.account import Account
 from sim.training.layouts.groups import Groups
-from sim.training.layouts.kernels import StageKernels
 from sim.training.layouts.run import Simulation
 from sim.training.layouts.scene import StageStep
+from sim.training.layouts.stage_compute import StageKernels
 from sim.training.layouts.times import Burst
 from sim.training.rank import Rank
 from sim.training.step_plan import plan_key, plan_step, timed_pass

@@ -21,7 +21,7 @@ from calibration.measure.team import TeamRank
 DECODER: Final = "calibration.measure.decoder:decoder"
 
 
-class _Size(NamedTuple):
+class _LeastSize(NamedTuple):
     """Least size of the decoder; values that are not divisible by the number of ranks are rounded up."""
 
     width: int
@@ -31,8 +31,8 @@ class _Size(NamedTuple):
     batch: int
 
 
-SIZES: Final = {"cpu": _Size(256, 4, 2048, 64, 8), "cuda": _Size(2048, 8, 32_000, 1024, 4)}
-QUICK_SIZE: Final = _Size(128, 2, 512, 32, 2)
+SIZES: Final = {"cpu": _LeastSize(256, 4, 2048, 64, 8), "cuda": _LeastSize(2048, 8, 32_000, 1024, 4)}
+QUICK_SIZE: Final = _LeastSize(128, 2, 512, 32, 2)
 _PER_STAGE: Final = 2
 """Micro-batches per pipeline stage."""
 

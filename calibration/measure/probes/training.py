@@ -72,7 +72,7 @@ def layer_answer(bench: Bench, question: AnswerRow) -> AnswerRow:
 
 def layer_times(model: Any, next_inputs: Callable[[], Any], loss: Callable[[Any], Any], device: str) -> AnswerRow:
     """Return the times (s) of the passes of each layer and of whole passes, one value per repetition without the first."""
-    timer = _Watch(device)
+    timer = _LayerWatch(device)
     leaves = [(name, module) for name, module in model.named_modules() if not list(module.children())]
     hooks = [hook for name, module in leaves for hook in timer.around(name, module)]
     try:
@@ -106,7 +106,7 @@ def _cuda_between(begin: Any, end: Any) -> float:
     return float(begin.elapsed_time(end)) * 1e-3
 
 
-class _Watch:
+class _LayerWatch:
     """Records when each layer begins and ends. Times of several calls of a layer in one step are summed."""
 
     def __init__(self, device: str) -> None:

@@ -29,7 +29,7 @@ class Costs(NamedTuple):
     edges: dict[tuple[int, int], CostRow]
 
 
-class _Chain(NamedTuple):
+class _CheapestStates(NamedTuple):
     """Least cost from each state of a start to each state of an end, and the states of the nodes in between that attain it."""
 
     cost: CostRow
@@ -66,7 +66,7 @@ def best_partition(
         raise SpecError(f"{stateless}: too few samples and channels for this many boards; use a larger batch")
     cost = costs(network, states, sides, objective)
     reached = cost.nodes[network.segments[0].end]
-    steps: list[tuple[list[_Chain], CostRow]] = []
+    steps: list[tuple[list[_CheapestStates], CostRow]] = []
     before = network.segments[0].end
     for paths, end in network.segments[1:]:
         chains = [_chain(cost, (before, *path, end)) for path in paths]
@@ -78,7 +78,7 @@ def best_partition(
     return float(numpy.min(reached)), _backtrack(network, states, steps, int(numpy.argmin(reached)))
 
 
-def _chain(cost: Costs, nodes: Sequence[int]) -> _Chain:
+def _chain(cost: Costs, nodes: Sequence[int]) -> _CheapestStates:
     """Return the least cost along *nodes*, without the costs of both end nodes."""
     total = cost.edges[nodes[0], nodes[1]]
     through = []
@@ -86,11 +86,11 @@ def _chain(cost: Costs, nodes: Sequence[int]) -> _Chain:
         way = (total + cost.nodes[node][None, :])[:, :, None] + cost.edges[node, following][None, :, :]
         through.append(numpy.argmin(way, axis=1))
         total = numpy.min(way, axis=1)
-    return _Chain(total, through)
+    return _CheapestStates(total, through)
 
 
 def _backtrack(
-    network: LayerNetwork, states: Sequence[Sequence[SplitState]], steps: Sequence[tuple[list[_Chain], CostRow]], last: int
+    network: LayerNetwork, states: Sequence[Sequence[SplitState]], steps: Sequence[tuple[list[_CheapestStates], CostRow]], last: int
 ) -> list[SplitState]:
     """Return the states of all nodes on the best path that ends in state *last*."""
     chosen: dict[int, int] = {network.segments[-1].end: last}

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from calibration.studies.stash2022.study import FAMILIES, InstanceFamily, StashRow, StashStudy
 from sim.analysis import differential
+from sim.causes import COLOURS
 from sim.events import Cause
 from sim.report.picture import NamedPoint, Picture, figure, name_points, picture, plain_logarithm
-from sim.report.style import COLOURS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -28,7 +28,7 @@ from sim.study.pool import each
 from sim.study.profile import Runs, one_gpu_run, runs, synthetic_run
 from sim.study.scenario import Scenario
 
-Result = TypeVar("Result")
+Computed = TypeVar("Computed")
 
 SMALL_MODELS = ("alexnet", "resnet18", "shufflenet_v2_x0_5", "mobilenet_v2", "squeezenet1_0")
 LARGE_MODELS = ("resnet50", "vgg11")
@@ -225,7 +225,7 @@ def _micro_machines() -> dict[str, int]:
     return {name: P3.machines[name] for pair in P3.twins.items() for name in pair}
 
 
-def _call(task: Callable[[], Result]) -> Result:
+def _call(task: Callable[[], Computed]) -> Computed:
     return task()
 
 

@@ -9,18 +9,18 @@ from typing import Any, Final
 
 from sim import __version__
 from sim.analysis.cost import Market, job_price
+from sim.causes import BRIEF
 from sim.events import LAYOUT_STALLS, Cause
 from sim.mesh import LayoutRun
 from sim.parallel.checkpointing import checkpointed_share, recomputed_pieces
 from sim.parallel.routing import dropped_share
+from sim.parallel.wraps import TORCHS_SIZE
 from sim.report.energy import energy_text, epoch_tokens, with_energy
 from sim.report.inputs import values_of
 from sim.report.layouts.layout_error import expected_layout_error
-from sim.report.layouts.layout_wraps import wraps_text
 from sim.report.pretraining import pretraining_document, pretraining_lines
 from sim.report.prices import date_of, paid_text, source_of
 from sim.report.saving import saved_text
-from sim.report.style import BRIEF
 from sim.report.table import basis_lines, error_lines, stall_lines
 from sim.report.verdict import kernel_assumptions, price_notes
 from sim.report.whole_job import job_of_run, job_time, whole_job_text
@@ -35,6 +35,8 @@ from sim.units import dollars, pluralized, show
 SCHEMA = 1
 NOTEWORTHY = 0.02
 """Smallest wait that gets a sentence, as a share of the step."""
+_NAMED = 3
+"""Maximum number of modules that FSDP gathers which are named."""
 _AXES = {
     "data": "data-parallel gradient reduction",
     "shard": "gathering and scattering of shards",
@@ -400,3 +402,26 @@ def flat_figures(document: Mapping[str, Any]) -> dict[str, Any]:
         else:
             row[key] = value
     return row
+
+
+def wraps_text(run: LayoutRun) -> str | None:
+    """Return what FSDP wraps if patterns or sizes decide it; None if the units are the model's numbered blocks."""
+    sizes: dict[str, float] = defaultdict(float)
+    for unit in run.layout.units:
+        if unit.wraps is None:
+            return None
+        sizes[unit.wraps[-1] if unit.wraps else ""] += unit.elements + unit.expert_elements
+    root = sizes.pop("", 0.0)
+    largest = sorted(sizes, key=sizes.__getitem__, reverse=True)
+    named = ", ".join(f"{name} ({_millions(sizes[name])})" for name in largest[:_NAMED])
+    shown = named if len(largest) <= _NAMED else f"the largest {named}"
+    rest = f"the root holds {_millions(root)}" if root else "the root holds none"
+    modules = f"{pluralized(len(largest), 'module')}: {shown}; {rest}" if sizes else f"the root alone, {_millions(root)}"
+    if run.mesh.parallel.wrap is None:
+        why = f"no numbered blocks, so modules of {_millions(TORCHS_SIZE)} or more, like torch's size_based_auto_wrap_policy"
+        return f"FSDP gathers {modules} ({why}; --wrap changes this)"
+    return f"FSDP gathers {modules} parameters"
+
+
+def _millions(elements: float) -> str:
+    return f"{elements / 1e6:.3g} M"

@@ -6,12 +6,12 @@ import textwrap
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from sim.causes import COLOURS
 from sim.events import LAYOUT_STALLS
 from sim.mesh import LayoutRun
 from sim.report.page.words import unbroken
 from sim.report.picture import Picture, figure, picture
 from sim.report.plots import LINE, draw_stacked, is_visible
-from sim.report.style import COLOURS
 from sim.units import pluralized
 
 if TYPE_CHECKING:

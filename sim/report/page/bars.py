@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from sim.causes import MEANINGS
 from sim.events import LAYOUT_STALLS, STALLS, Cause, causes_of
 from sim.report.page.colours import fill
 from sim.report.page.markup import Child, Figures, Html, join, table, tag
 from sim.report.page.words import as_percent, as_time
-from sim.report.style import MEANINGS
 
 _NAMED = 0.07
 """Smallest share of a bar at which a piece is wide enough for its name."""

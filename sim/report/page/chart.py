@@ -36,7 +36,7 @@ _DOT = 5.5
 _NAMED = 2
 """Maximum number of names written for points at one place; the others are counted."""
 
-_Room = tuple[float, float, float, float]
+_Rectangle = tuple[float, float, float, float]
 """Left, top, right, bottom."""
 
 
@@ -126,7 +126,7 @@ _SHORTEST = 0.1
 """Share of a figure up to which an axis does not extend to the end of its error bar."""
 
 
-def _error(point: ChartPoint, across: ChartAxis, up: ChartAxis, look: str) -> tuple[Html, _Room]:
+def _error(point: ChartPoint, across: ChartAxis, up: ChartAxis, look: str) -> tuple[Html, _Rectangle]:
     """Return the error bar of *point*, cut off at the axis, and the room it takes; an end that is cut off has no cap."""
     ends = (max(across.low, point.x * (1 - point.error)), min(across.high, point.x * (1 + point.error)))
     left, right = (across.place(end, LEFT, WIDTH - RIGHT) for end in ends)
@@ -137,7 +137,7 @@ def _error(point: ChartPoint, across: ChartAxis, up: ChartAxis, look: str) -> tu
     return tag("path", d=f"M{left:.1f},{y:.1f}{first}H{right:.1f}{last}", class_=look), (left, y - 4, right, y + 4)
 
 
-def _error_up(point: ChartPoint, across: ChartAxis, up: ChartAxis, look: str) -> tuple[Html, _Room]:
+def _error_up(point: ChartPoint, across: ChartAxis, up: ChartAxis, look: str) -> tuple[Html, _Rectangle]:
     """Return the vertical error bar of *point*, as `_error` does for the horizontal one."""
     ends = (max(up.low, point.y * (1 - point.error_up)), min(up.high, point.y * (1 + point.error_up)))
     floor, top = (up.place(end, HEIGHT - BOTTOM, TOP) for end in ends)
@@ -149,7 +149,7 @@ def _error_up(point: ChartPoint, across: ChartAxis, up: ChartAxis, look: str) ->
     return tag("path", d=f"M{x:.1f},{floor:.1f}{first}V{top:.1f}{last}", class_=look), (x - 4, top, x + 4, floor)
 
 
-def _errors(points: Sequence[ChartPoint], across: ChartAxis, up: ChartAxis, look: str) -> list[tuple[Html, _Room]]:
+def _errors(points: Sequence[ChartPoint], across: ChartAxis, up: ChartAxis, look: str) -> list[tuple[Html, _Rectangle]]:
     bars = [_error(point, across, up, look) for point in points if point.error > 0]
     return bars + [_error_up(point, across, up, look) for point in points if point.error_up > 0]
 
@@ -173,7 +173,7 @@ def chart(
     errors = _errors([point for point in points if point not in faint], across, up, "error")
     drawn += [bar for bar, _ in errors]
     dots = []
-    occupied: list[_Room] = []
+    occupied: list[_Rectangle] = []
     for point in sorted(points, key=lambda point: point.best):  # the best ones lie on top
         x, y = place(point.x, point.y)
         occupied.append((x - 7, y - 7, x + 7, y + 7))
@@ -193,7 +193,7 @@ def chart(
             )
         )
     first = sorted((point for point in points if point.is_labeled), key=lambda point: (not point.best, not point.has_priority))
-    written: list[_Room] = []
+    written: list[_Rectangle] = []
     barred = [room for _, room in errors] + [room for _, line in traced for room in _along(line)]
     names = []
     groups = _group_overlapping(first, [place(point.x, point.y) for point in first])
@@ -237,15 +237,15 @@ def error_bars(points: Sequence[ChartPoint]) -> str:
 
 
 def _names_of_narrow(
-    points: Sequence[tuple[ChartPoint, tuple[float, float]]], occupied: Sequence[_Room], barred: Sequence[_Room]
+    points: Sequence[tuple[ChartPoint, tuple[float, float]]], occupied: Sequence[_Rectangle], barred: Sequence[_Rectangle]
 ) -> list[Html]:
     """Return the names of *points* at their places for a narrow chart, as many as find room."""
-    written: list[_Room] = []
+    written: list[_Rectangle] = []
     candidates = (_name(point, point.name, _NARROW, *at, occupied, barred, written, "label narrow") for point, at in points)
     return list(filter(None, candidates))
 
 
-def _along(line: Sequence[tuple[float, float]]) -> Iterator[_Room]:
+def _along(line: Sequence[tuple[float, float]]) -> Iterator[_Rectangle]:
     """Yield the room of positions along *line* that are at most half the height of a name apart."""
     for (left, y), (right, other) in pairwise(line):
         parts = max(1, math.ceil(math.dist((left, y), (right, other)) / (_LABEL_HEIGHT / 2)))
@@ -281,9 +281,9 @@ def _name(
     scale: float,
     x: float,
     y: float,
-    dots: Sequence[_Room],
-    errors: Sequence[_Room],
-    written: list[_Room],
+    dots: Sequence[_Rectangle],
+    errors: Sequence[_Rectangle],
+    written: list[_Rectangle],
     look: str = "label",
 ) -> Html | None:
     """Place the label *text* near *point* without overlapping *dots*, *errors* or labels in *written*; return None if there is no room.
@@ -315,7 +315,7 @@ _FURTHEST = 12
 """Distance in lines of text from which a name is too far from its point."""
 
 
-def _written(text: str, room: _Room, base: float, at: tuple[float, float], look: str, led: bool) -> Html:
+def _written(text: str, room: _Rectangle, base: float, at: tuple[float, float], look: str, led: bool) -> Html:
     """Return *text* in its *room* on the baseline *base*; *led* adds a line from the point *at*."""
     start = room[0] > at[0]
     label = tag(
@@ -326,7 +326,7 @@ def _written(text: str, room: _Room, base: float, at: tuple[float, float], look:
     return join(tag("path", d=line, class_=f"leader{look.removeprefix('label')}"), label) if led else label
 
 
-def _overlap(one: _Room, other: _Room) -> bool:
+def _overlap(one: _Rectangle, other: _Rectangle) -> bool:
     return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
 
 

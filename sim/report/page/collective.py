@@ -7,13 +7,14 @@ from dataclasses import replace
 from typing import Any
 
 from sim.report.collective import axes_text
-from sim.report.collective_error import NOT_NCCLS, band_of
+from sim.report.collective_error import band_of
 from sim.report.page.bars import ERROR_BARS
 from sim.report.page.basis import basis
 from sim.report.page.chart import ChartAxis, ChartPoint, axis, chart, linear_axis
 from sim.report.page.frame import PagePart, outcome, page
 from sim.report.page.markup import Child, Figures, Html, section, table, tag, tiles
 from sim.report.page.words import as_bandwidth, as_memory, as_number, as_percent, as_time
+from sim.spec.algorithms import not_nccls
 from sim.study.descriptions import Descriptions
 from sim.units import pluralized
 
@@ -111,7 +112,7 @@ def _over_size(figures: Figures, rows: Sequence[Figures], names: tuple[str, str,
             f"{as_memory(row.value('bytes'))}\n{write(row.value(key))}\n{how}, {pluralized(row.value('channels'), 'channel')}\n"
             f"bound by {row.value('bottleneck')}",
             (row.marked("bytes"), row.marked(key)), is_labeled=how not in chosen[max(0, place - 1) : place],
-            error_up=errors.get(band_of(row.value("bytes")), 0.0) if row.value("algorithm") not in NOT_NCCLS else 0.0,
+            error_up=errors.get(band_of(row.value("bytes")), 0.0) if row.value("algorithm") not in not_nccls() else 0.0,
         )
         for place, (row, how) in enumerate(zip(rows, chosen, strict=True))
     ]  # fmt: skip

@@ -1,8 +1,8 @@
-"""Which colors does a page have in light and in dark mode? Tokens of its style sheet; those of causes come from `sim.report.style`."""
+"""Which colors does a page have in light and in dark mode? Tokens of its style sheet; those of causes come from `sim.causes`."""
 
 from __future__ import annotations
 
-from sim.report.style import COLOURS
+from sim.causes import CAUSES, COLOURS
 
 LIGHT = {
     "ground": "#f5f4f0", "paper": "#ffffff", "ink": "#1b1f24", "muted": "#59616b", "line": "#dedbd3", "faint": "#efede7",
@@ -12,7 +12,9 @@ DARK = {
     "ground": "#14171b", "paper": "#1c2026", "ink": "#eceae5", "muted": "#a7aeb8", "line": "#353c45", "faint": "#262b32",
     "accent": "#ff8f57", "link": "#8ab8f5", "edge": "rgb(255 255 255 / 0.22)", "idle": "#454d57", "busy": "#aeb6c0",
 }  # fmt: skip
-DARK_CAUSES = {"fetch": "#cf5a9c", "launch": "#b8863f"}
+DARK_CAUSES = {cause.value: traits.dark for cause, traits in CAUSES.items() if traits.dark}
+
+USES = {"fetch": "#cf5a9c", "launch": "#b8863f"}
 """Replacements for colors of causes that are too dark in dark mode."""
 
 USES = {

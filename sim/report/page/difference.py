@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from sim.causes import MEANINGS
 from sim.events import causes_of
 from sim.report.difference import FIGURES, input_lines, sentences
 from sim.report.page.bars import bar, named_bars, stall_key, stall_pieces, swatch
 from sim.report.page.frame import PagePart, outcome, page
 from sim.report.page.markup import Child, Figures, Html, bullets, join, section, table, tag, tiles
 from sim.report.page.words import as_memory, as_money, as_time, unbroken
-from sim.report.style import MEANINGS
 
 _EPOCHS = {"warm": "", "first": "first_epoch"}
 """Maps epochs to the path of their figures in the document of a run."""

@@ -8,16 +8,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from sim.analysis.bottleneck import Resource
+from sim.causes import Resource
 from sim.cluster.build import Slot
 from sim.cluster.node_links import fabric_link
+from sim.report.page.drawing_plan import Box, DrawingPlan, drawing_plan
 from sim.report.page.markup import Child, Figures, Html, join, table, tag
-from sim.report.page.plan import Box, DrawingPlan, plan
 from sim.report.page.use import Use
 from sim.report.page.words import as_percent
 from sim.report.whatif import NAMES
 from sim.simulate import Run
-from sim.training.collectives.price.plan import CORES_COPY
+from sim.training.collectives.price.collective_plan import CORES_COPY
 from sim.units import show
 
 _NVLINK_DEPTH = 15.0
@@ -75,7 +75,7 @@ class _Drawing:
 
     def figure(self) -> Html:
         """Return the drawing with its caption."""
-        layout = plan(self.slot.graph)
+        layout = drawing_plan(self.slot.graph)
         deepest = self._nvlink_depth(layout)
         height = layout.bottom + max(deepest, 46.0) + 16
         parts = [*self._wires(layout), *self._nvlinks(layout), *self._network(layout), *self._boxes(layout), *self._disk(layout)]

@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any, Final
 
+from sim.causes import GRAPH_MEANINGS
 from sim.events import Cause, WaitSpan
-from sim.report.graph import GRAPH_MEANINGS
 from sim.report.page.bars import step_stalls
 from sim.report.page.basis import basis
 from sim.report.page.colours import fill

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from sim.analysis.layout_memory import StageMemory
+from sim.causes import BRIEF
 from sim.events import LAYOUT_STALLS, Cause, WaitSpan, WorkSpan
 from sim.mesh import LayoutRun
 from sim.report.energy import epoch_tokens
@@ -21,7 +22,6 @@ from sim.report.page.markup import Child, Figures, Html, join, note_box, section
 from sim.report.page.timeline import TimelineSpan, lanes_of
 from sim.report.page.whole_job import whole_job
 from sim.report.page.words import as_memory, as_money, as_number, as_percent, as_time
-from sim.report.style import BRIEF
 from sim.report.whole_job import tokens_text
 from sim.units import pluralized, show
 

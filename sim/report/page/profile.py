@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from sim.causes import MEANINGS
 from sim.events import STALLS
 from sim.report.attribution import notable_gaps
 from sim.report.page.bars import BarPiece, bar, named_bars, stall_key, swatch
@@ -13,7 +14,6 @@ from sim.report.page.frame import PagePart, outcome, page
 from sim.report.page.markup import Child, Figures, Html, join, section, table, tag, tiles
 from sim.report.page.words import as_bandwidth, as_money, as_number, as_percent, as_time
 from sim.report.stash import AGAINST, FORMULAS, RATES, RUNS
-from sim.report.style import MEANINGS
 from sim.study.descriptions import Descriptions
 from sim.units import pluralized
 

@@ -48,12 +48,12 @@ def run_parts(run: Run, document: Mapping[str, Any], bottlenecks: Sequence[Bottl
     chosen = excerpt(run, STEPS)
     view: dict[str, Any] = {"note": chosen.note, "jobs": []}
     of_jobs = [*bottlenecks, *[None] * len(run.jobs)]
-    jobs = [_Job(run, number, document, chosen, view, of_jobs[number]) for number in range(len(run.jobs))]
+    jobs = [_JobPage(run, number, document, chosen, view, of_jobs[number]) for number in range(len(run.jobs))]
     parts = [part for job in jobs for part in job.parts()]
     return tag("div", *(job.hero() for job in jobs), id="result", class_="heroes"), parts, view
 
 
-class _Job:
+class _JobPage:
     """The parts of one job's page; figures that *document* does not have go into *view*."""
 
     def __init__(

@@ -10,12 +10,12 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from sim.causes import MEANINGS
 from sim.events import Cause, WaitSpan, WorkSpan
 from sim.report.page.colours import fill
 from sim.report.page.markup import Child, Html, join, tag
 from sim.report.page.use import Use, coarsen
 from sim.report.page.words import as_percent, as_time
-from sim.report.style import MEANINGS
 from sim.report.trace.excerpt import Excerpt, RankExcerpt
 from sim.simulate import Run
 from sim.units import show

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sim.analysis.bottleneck import Resource
+from sim.causes import Resource
 from sim.report.page.bars import ERROR_BARS, error_bar, error_tile, named_bars, p90_error
 from sim.report.page.basis import basis
 from sim.report.page.frame import PagePart, outcome, page

@@ -14,7 +14,7 @@ from sim import __version__
 from sim.parallel.chakra import PART_SIZED, RENDEZVOUS_KEY, SECONDS_KEY
 from sim.parallel.program import Op
 from sim.spec.foreign.chakra_files import GROUPS_FILE
-from sim.spec.foreign.chakra_wire import COLLECTIVES, NODE_TYPES, TraceNode, Value, metadata_bytes, node_bytes
+from sim.spec.foreign.chakra_wire import COLLECTIVES, NODE_TYPES, TraceNode, WireValue, metadata_bytes, node_bytes
 from sim.spec.whole_file import write_files
 
 _TYPES: Final = {name: number for number, name in enumerate(NODE_TYPES)}
@@ -57,18 +57,18 @@ class Recording:
     def collective(self, name: str, op: Op, nbytes: float, communicator: str, ranks: int, after: After) -> int:
         """Add *op* on *nbytes*, counted as in `sim.parallel.program.Message`, among *ranks* ranks of *communicator* (empty: all)."""
         own = nbytes / ranks if op in PART_SIZED else nbytes
-        attributes: dict[str, Value] = {"is_cpu_op": False, "comm_type": COLLECTIVES.index(op.upper()), "comm_size": round(own)}
+        attributes: dict[str, WireValue] = {"is_cpu_op": False, "comm_type": COLLECTIVES.index(op.upper()), "comm_size": round(own)}
         return self._add(name, "COMM_COLL_NODE", after, attributes | ({"pg_name": communicator} if communicator else {}))
 
     def message(self, name: str, nbytes: float, ends: tuple[int, int], sends: bool, tag: int, after: After, meets: bool = False) -> int:
         """Add one end of a message from the first of *ends* to the second."""
         kind = "COMM_SEND_NODE" if sends else "COMM_RECV_NODE"
-        attributes: dict[str, Value] = {
+        attributes: dict[str, WireValue] = {
             "is_cpu_op": False, "comm_src": ends[0], "comm_dst": ends[1], "comm_size": round(nbytes), "comm_tag": tag,
         }  # fmt: skip
         return self._add(name, kind, after, attributes | ({RENDEZVOUS_KEY: True} if meets else {}))
 
-    def _add(self, name: str, kind: str, after: After, attributes: Mapping[str, Value], micros: int = 0) -> int:
+    def _add(self, name: str, kind: str, after: After, attributes: Mapping[str, WireValue], micros: int = 0) -> int:
         number = len(self.nodes)
         deps = tuple(dict.fromkeys(after))
         self.nodes.append(TraceNode(number, name, _TYPES[kind], (), deps, 0, micros, "", attributes))

@@ -25,7 +25,7 @@ _ROUNDING = 1e-9  # share of a period: states that differ by less are equal (sim
 _INSTANT = 1e-12  # seconds
 _OWN_STREAMS = frozenset({"gpu", "comm", "copy"})
 
-Span = TypeVar("Span", WaitSpan, WorkSpan)
+AnySpan = TypeVar("AnySpan", WaitSpan, WorkSpan)
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def excerpt(run: Run, steps: int = 3) -> Excerpt:
             pieces = comm.get(index) or comm.get(
                 next(other for other, other_rank in enumerate(log.ranks) if other_rank.job == rank.job), []
             )
-            ranks.append(_rank(log, index, boundaries, loop, pieces, _Loader(batches[rank.job], workers[rank.job])))
+            ranks.append(_rank(log, index, boundaries, loop, pieces, _Builders(batches[rank.job], workers[rank.job])))
     return Excerpt(ranks, _played_loads(log, loop, ranks), note)
 
 
@@ -99,7 +99,7 @@ class _Loop:
         slack = _ROUNDING * self.period
         return self.start - slack <= time < self.end - slack
 
-    def played(self, spans: Iterable[Span], start: float, end: float) -> list[Span]:
+    def played(self, spans: Iterable[AnySpan], start: float, end: float) -> list[AnySpan]:
         """Return the repeated *spans* between *start* and *end*, in order and cut off there."""
         moved = list(spans)
         if self.copies:
@@ -110,20 +110,20 @@ class _Loop:
 
 
 @dataclass(frozen=True)
-class _Loader:
+class _Builders:
     """The number of *batches* per step, and the number of *workers* that build them."""
 
     batches: int
     workers: int
 
 
-def _moved(span: Span, later: float) -> Span:
+def _moved(span: AnySpan, later: float) -> AnySpan:
     return span._replace(t0=span.t0 + later, t1=span.t1 + later)
 
 
-def _in_order(spans: Iterable[Span]) -> list[Span]:
+def _in_order(spans: Iterable[AnySpan]) -> list[AnySpan]:
     """Return *spans* of one stream in order of time; if rounding makes two overlap, the later one begins at the end of the earlier."""
-    ordered: list[Span] = []
+    ordered: list[AnySpan] = []
     for span in sorted(spans, key=lambda span: (span.t0, span.t1)):
         begin = max(span.t0, ordered[-1].t1) if ordered else span.t0
         if span.t1 > begin:
@@ -145,7 +145,9 @@ def _boundaries(log: EventLog, rank: int, loop: _Loop, steps: int) -> list[float
     return [first, *(end + copy * loop.period for copy in range(loop.copies) for end in own)]
 
 
-def _rank(log: EventLog, index: int, boundaries: Sequence[float], loop: _Loop, pieces: Sequence[WorkSpan], loader: _Loader) -> RankExcerpt:
+def _rank(
+    log: EventLog, index: int, boundaries: Sequence[float], loop: _Loop, pieces: Sequence[WorkSpan], loader: _Builders
+) -> RankExcerpt:
     start, end = boundaries[0], boundaries[-1]
     waits = [wait for wait in log.waits if wait.rank == index]
     streams: dict[str, list[WorkSpan]] = defaultdict(list)

@@ -35,7 +35,7 @@ def write_layout(run: LayoutRun, folder: Path) -> str:
     """Write one step of *run* into *folder*, one file per rank; return a text on what was written. Raise SpecError if writing fails."""
     scene = layout_scene(run.hardware, run.workload, run.layout)
     tags: dict[Tag, int] = {}
-    stages = [_Stage(run, scene, stage, tags) for stage in range(run.mesh.stages)]
+    stages = [_StageGraph(run, scene, stage, tags) for stage in range(run.mesh.stages)]
     for stage in stages:
         stage.record()
     communicators = Communicators()
@@ -44,7 +44,7 @@ def write_layout(run: LayoutRun, folder: Path) -> str:
     return write_ranks(folder, run.workload.name, list(ranks), description, communicators)
 
 
-class _Stage:
+class _StageGraph:
     """The graph of one stage; `of_rank` fills in what differs between its ranks."""
 
     def __init__(self, run: LayoutRun, scene: LayoutScene, stage: int, tags: dict[Tag, int]) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from sim.events import Cause, WaitSpan, WorkSpan
-from sim.report.kernels import operation_of
+from sim.report.nccl_kernels import operation_of
 from sim.report.trace.chakra import Recording, as_bytes, write_ranks
 from sim.report.trace.excerpt import RankExcerpt, excerpt
 from sim.simulate import Run
@@ -38,7 +38,7 @@ def write_run(run: Run, folder: Path) -> str:
     return write_ranks(folder, job.workload.name, ranks, description)
 
 
-class _Exchange(NamedTuple):
+class _RankArrival(NamedTuple):
     """A collective of the step, when this rank arrived at it (s), and the delay of its slowest rank beyond earlier delays."""
 
     work: WorkSpan
@@ -68,7 +68,7 @@ def _nodes(run: Run, rank: RankExcerpt) -> list[bytes]:
     return as_bytes(recording.nodes)
 
 
-def _exchanges(rank: RankExcerpt, start: float, end: float) -> Iterator[_Exchange]:
+def _exchanges(rank: RankExcerpt, start: float, end: float) -> Iterator[_RankArrival]:
     """Yield the collectives at which *rank* arrives from *start* to *end*, in order."""
     free = late = start
     for work in rank.collectives:
@@ -79,7 +79,7 @@ def _exchanges(rank: RankExcerpt, start: float, end: float) -> Iterator[_Exchang
         pieces = (bound for bound in rank.bounds if bound.ident == work.ident and bound.t0 < work.t1)
         moves = min((bound.t0 for bound in pieces if bound.t1 > work.t0 + _INSTANT), default=work.t0)
         waits = moves > max(came, free) + _INSTANT
-        yield _Exchange(work, came, max(0.0, moves - max(came, late)) if waits else 0.0)
+        yield _RankArrival(work, came, max(0.0, moves - max(came, late)) if waits else 0.0)
         free, late = work.t1, moves if waits else late
 
 
@@ -93,7 +93,7 @@ def _cut(waits: Sequence[WaitSpan], at: Sequence[float]) -> Iterator[WaitSpan]:
         yield wait._replace(t0=begin)
 
 
-def _collective(run: Run, recording: Recording, exchange: _Exchange, after: Sequence[int]) -> int:
+def _collective(run: Run, recording: Recording, exchange: _RankArrival, after: Sequence[int]) -> int:
     """Record a collective after the nodes *after*, and after the delay of its slowest rank."""
     job, plan, work = run.jobs[0].job, run.rings[0], exchange.work
     ranks = plan.ranks if plan is not None else 1

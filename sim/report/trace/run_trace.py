@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from sim.events import Cause, EventLog, WaitSpan, WorkSpan
-from sim.report.kernels import collective_kernel
+from sim.report.nccl_kernels import collective_kernel
 from sim.report.trace.chrome_trace import TraceEvent, kineto_document, write_traces
 from sim.report.trace.excerpt import Excerpt, RankExcerpt, excerpt
 from sim.simulate import Run

@@ -16,7 +16,7 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
-Value = bool | int | float | str | bytes | list[Any]
+WireValue = bool | int | float | str | bytes | list[Any]
 
 NODE_TYPES: Final = (
     "INVALID_NODE", "METADATA_NODE", "MEM_LOAD_NODE", "MEM_STORE_NODE", "COMP_NODE", "COMM_SEND_NODE", "COMM_RECV_NODE", "COMM_COLL_NODE",
@@ -57,7 +57,7 @@ class TraceNode(NamedTuple):
     duration_micros: int = 0
     inputs: str = ""
     """Values of the inputs; JSON for PyTorch's process groups."""
-    attributes: Mapping[str, Value] = {}
+    attributes: Mapping[str, WireValue] = {}
 
 
 def messages(data: bytes) -> list[TraceNode]:
@@ -185,7 +185,7 @@ def _packed(value: int | bytes) -> list[int]:
     return numbers
 
 
-def _attribute(data: bytes) -> tuple[str, Value]:
+def _attribute(data: bytes) -> tuple[str, WireValue]:
     name, content = "", None
     for field, _, value in _fields(data):
         if field == 1:
@@ -196,7 +196,7 @@ def _attribute(data: bytes) -> tuple[str, Value]:
     return name, content if content is not None else ""
 
 
-def _scalar(kind: str, value: int | bytes) -> Value:
+def _scalar(kind: str, value: int | bytes) -> WireValue:
     if kind in _FIXED:
         return struct.unpack(_FIXED[kind], _as_bytes(value))[0]  # type: ignore[no-any-return]
     if kind in ("string", "bytes"):
@@ -263,7 +263,7 @@ def _json_type(value: Any) -> int:
     return NODE_TYPES.index(value) if value in NODE_TYPES else len(NODE_TYPES)
 
 
-def _json_attribute(value: Mapping[str, Any]) -> tuple[str, Value]:
+def _json_attribute(value: Mapping[str, Any]) -> tuple[str, WireValue]:
     """Return the name and value of an attribute; in JSON, 64-bit numbers are text."""
     key = next((key for key in value if key not in ("name", "docString")), None)
     if key is None:
@@ -274,7 +274,7 @@ def _json_attribute(value: Mapping[str, Any]) -> tuple[str, Value]:
     return value["name"], _json_scalar(kind, value[key])
 
 
-def _json_scalar(kind: str, value: Any) -> Value:
+def _json_scalar(kind: str, value: Any) -> WireValue:
     if kind in ("bool", "string", "bytes"):
         return value  # type: ignore[no-any-return]
     return float(value) if kind in ("double", "float") else int(value)
@@ -331,7 +331,7 @@ def _text(field: int, text: str) -> bytes:
     return _block(field, text.encode())
 
 
-def _value(value: Value) -> bytes:
+def _value(value: WireValue) -> bytes:
     """Return the bytes of an attribute's value; whole numbers are written as int64 and must not be negative."""
     if isinstance(value, str):
         return _text(29, value)

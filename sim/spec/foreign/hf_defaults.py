@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-Sizes = Mapping[str, int]
+ConfigSizes = Mapping[str, int]
 
 
-def _sizes(layers: int, hidden: int, heads: int, inner: int | None, vocab: int, positions: int | None, **more: int) -> Sizes:
+def _sizes(layers: int, hidden: int, heads: int, inner: int | None, vocab: int, positions: int | None, **more: int) -> ConfigSizes:
     usual = {
         "num_hidden_layers": layers,
         "hidden_size": hidden,
@@ -24,7 +24,7 @@ def _sizes(layers: int, hidden: int, heads: int, inner: int | None, vocab: int, 
     return {name: size for name, size in usual.items() if size is not None} | more
 
 
-_CLASSES: Final[Mapping[str, Sizes]] = {
+_CLASSES: Final[Mapping[str, ConfigSizes]] = {
     "llama": _sizes(32, 4096, 32, 11008, 32000, 2048),
     "llama4_text": _sizes(
         48,
@@ -225,12 +225,12 @@ _CLASSES: Final[Mapping[str, Sizes]] = {
     "starcoder2": _sizes(30, 3072, 24, 12288, 49152, 4096, num_key_value_heads=2),
 }
 
-DEFAULTS: Final[Mapping[str, Sizes]] = {
+DEFAULTS: Final[Mapping[str, ConfigSizes]] = {
     **_CLASSES,
     "kimi_k2": _CLASSES["deepseek_v3"],
     "qwen2_5_vl": _CLASSES["qwen2_5_vl_text"],
     "qwen2_vl": _CLASSES["qwen2_vl_text"],
 }
 
-DBRX_BLOCKS: Final[Sizes] = {"kv_n_heads": 1, "ffn_hidden_size": 3584, "moe_num_experts": 4, "moe_top_k": 1}
+DBRX_BLOCKS: Final[ConfigSizes] = {"kv_n_heads": 1, "ffn_hidden_size": 3584, "moe_num_experts": 4, "moe_top_k": 1}
 """Defaults of the nested classes of configuration_dbrx.py."""

@@ -65,7 +65,7 @@ MEANT: Final[Mapping[str, tuple[str, ...]]] = {
 """Keys in configurations that a field of a Transformer may come from, for messages."""
 
 
-Reader = Callable[[Config, Shape], Shape]
+ShapeReader = Callable[[Config, Shape], Shape]
 
 
 def _llama(config: Config, shape: Shape) -> Shape:
@@ -304,7 +304,7 @@ def _unchanged(config: Config, shape: Shape) -> Shape:
 class Family:
     """How to read the configurations of one ``model_type``."""
 
-    read: Reader = _unchanged
+    read: ShapeReader = _unchanged
     gated: bool = True
     norm: str = "rmsnorm"
     activation: str = "silu"

@@ -35,7 +35,7 @@ _TITLES = ("CPU", "NUMA", "GPU", "AFFINITY", "ID")
 
 
 @dataclass(frozen=True)
-class _Token:
+class _MatrixCell:
     text: str
     line: int
 
@@ -49,10 +49,10 @@ class _Token:
 
 
 @dataclass
-class _Row:
-    label: _Token
-    cells: list[_Token] = field(default_factory=list)
-    tail: list[_Token] = field(default_factory=list)
+class _MatrixRow:
+    label: _MatrixCell
+    cells: list[_MatrixCell] = field(default_factory=list)
+    tail: list[_MatrixCell] = field(default_factory=list)
 
 
 def read_matrix(text: str, file: str) -> Wiring:
@@ -88,23 +88,23 @@ def _words(line: str) -> list[str]:
     return COLOUR.sub("", line).replace("|", " ").replace("`", " ").lstrip(" \t>#").split()
 
 
-def _tokens(text: str, file: str) -> list[_Token]:
+def _tokens(text: str, file: str) -> list[_MatrixCell]:
     """Return the tokens from the first line that starts with GPU0 to the legend."""
     lines = [_words(line) for line in text.splitlines()]
     start = next((index for index, words in enumerate(lines) if words[:1] == ["GPU0"]), None)
     if start is None:
         raise _wrong(file, 1, "no topology matrix: no line starts with GPU0; paste the whole output of 'nvidia-smi topo -m'")
-    tokens: list[_Token] = []
+    tokens: list[_MatrixCell] = []
     for index, words in enumerate(lines[start:], start=start):
         if words and (words[0].rstrip(":").lower() == "legend" or words[:2] == ["NIC", "Legend:"]):
             break
-        tokens += [_Token(word, index + 1) for word in words]
+        tokens += [_MatrixCell(word, index + 1) for word in words]
     return tokens
 
 
-def _columns(tokens: Sequence[_Token], file: str) -> list[_Token]:
+def _columns(tokens: Sequence[_MatrixCell], file: str) -> list[_MatrixCell]:
     """Return the names of the columns, GPUs first."""
-    columns: list[_Token] = []
+    columns: list[_MatrixCell] = []
     for token in tokens:
         if token.symbol in _TITLES or (columns and token.text == columns[0].text):
             break
@@ -121,17 +121,17 @@ def _columns(tokens: Sequence[_Token], file: str) -> list[_Token]:
     return columns
 
 
-def _rows(tokens: Sequence[_Token], columns: Sequence[_Token], file: str) -> list[_Row]:
+def _rows(tokens: Sequence[_MatrixCell], columns: Sequence[_MatrixCell], file: str) -> list[_MatrixRow]:
     """Return one row per column, in the order of the columns."""
     labels = [column.text for column in columns]
     at = next((index for index, token in enumerate(tokens) if token.text == labels[0]), len(tokens))
     end = tokens[-1].line if tokens else columns[-1].line
-    rows: list[_Row] = []
+    rows: list[_MatrixRow] = []
     for number, label in enumerate(labels):
         if at == len(tokens) or tokens[at].text != label:
             line = tokens[at].line if at < len(tokens) else end
             raise _wrong(file, line, f"row {label} is missing: {len(labels)} columns, {len(rows)} rows; paste the whole output")
-        row = _Row(tokens[at])
+        row = _MatrixRow(tokens[at])
         at = _fill(row, tokens, at + 1, labels, file)
         at = _take_tail(row, tokens, at, labels[number + 1 :], file)
         rows.append(row)
@@ -140,7 +140,7 @@ def _rows(tokens: Sequence[_Token], columns: Sequence[_Token], file: str) -> lis
     return rows
 
 
-def _fill(row: _Row, tokens: Sequence[_Token], at: int, labels: Sequence[str], file: str) -> int:
+def _fill(row: _MatrixRow, tokens: Sequence[_MatrixCell], at: int, labels: Sequence[str], file: str) -> int:
     """Read the path types of *row* from *at* on; return the position after them."""
     for label in labels:
         token = tokens[at] if at < len(tokens) else None
@@ -156,7 +156,7 @@ def _fill(row: _Row, tokens: Sequence[_Token], at: int, labels: Sequence[str], f
     return at
 
 
-def _take_tail(row: _Row, tokens: Sequence[_Token], at: int, later: Sequence[str], file: str) -> int:
+def _take_tail(row: _MatrixRow, tokens: Sequence[_MatrixCell], at: int, later: Sequence[str], file: str) -> int:
     """Read the affinities of *row* from *at* on; return the position after them: at the next row, or after the last one."""
     while at < len(tokens) and tokens[at].text not in later:
         token = tokens[at]
@@ -174,7 +174,7 @@ def _take_tail(row: _Row, tokens: Sequence[_Token], at: int, later: Sequence[str
     return at
 
 
-def _check_square(rows: Sequence[_Row], columns: Sequence[_Token], file: str) -> None:
+def _check_square(rows: Sequence[_MatrixRow], columns: Sequence[_MatrixCell], file: str) -> None:
     for index, row in enumerate(rows):
         if row.cells[index].symbol != "X":
             cell = row.cells[index]
@@ -197,7 +197,7 @@ def _check_square(rows: Sequence[_Row], columns: Sequence[_Token], file: str) ->
             )
 
 
-def _pair_types(rows: Sequence[_Row], gpus: int) -> tuple[dict[Pair, Near], dict[Pair, int]]:
+def _pair_types(rows: Sequence[_MatrixRow], gpus: int) -> tuple[dict[Pair, Near], dict[Pair, int]]:
     """Return the PCIe path types and the numbers of NVLinks by pair."""
     classes: dict[Pair, Near] = {}
     nvlinks: dict[Pair, int] = {}
@@ -211,7 +211,7 @@ def _pair_types(rows: Sequence[_Row], gpus: int) -> tuple[dict[Pair, Near], dict
     return classes, nvlinks
 
 
-def _affinities(rows: Sequence[_Row]) -> tuple[list[str], list[str], int]:
+def _affinities(rows: Sequence[_MatrixRow]) -> tuple[list[str], list[str], int]:
     """Return the CPUs and the NUMA node of each GPU (empty if unknown), and the number of NUMA nodes."""
     tails = [_joined(row.tail) for row in rows]
     cpus = [tail[0] if tail and tail[0] != "N/A" else "" for tail in tails]
@@ -219,7 +219,7 @@ def _affinities(rows: Sequence[_Row]) -> tuple[list[str], list[str], int]:
     return cpus, nodes if all(nodes) else [], len(set(nodes)) if all(nodes) else 0
 
 
-def _joined(tail: Sequence[_Token]) -> list[str]:
+def _joined(tail: Sequence[_MatrixCell]) -> list[str]:
     """Return the affinities, with lists that were wrapped after a comma joined again."""
     lists: list[str] = []
     for token in tail:
@@ -240,7 +240,7 @@ def _count_cpus(cpus: Sequence[str]) -> int | None:
     return len(threads) or None
 
 
-def _tree(rows: Sequence[_Row], gpus: int, classes: dict[Pair, Near], places: Sequence[str], file: str) -> Tree:
+def _tree(rows: Sequence[_MatrixRow], gpus: int, classes: dict[Pair, Near], places: Sequence[str], file: str) -> Tree:
     try:
         return tree(len(rows), gpus, classes, [*places, *[""] * (len(rows) - gpus)])
     except WiringContradiction as error:

@@ -32,7 +32,7 @@ _MBPS: Final = 1e6 / 8
 
 
 @dataclass
-class _Reading:
+class _DevicesRead:
     """The devices found so far, numbered in the order of the file."""
 
     file: str
@@ -49,7 +49,7 @@ class _Reading:
 
 def read_xml(text: str, file: str) -> Wiring:
     """Return the wiring in *text*; *file* is the name used in messages. Raise SpecError with the line of the error."""
-    reading = _Reading(file)
+    reading = _DevicesRead(file)
     system = _system(read_elements(text, file), file)
     cpus = list(system.all("cpu"))
     _check_hosts(reading, system, cpus)
@@ -98,7 +98,7 @@ def _system(root: Element, file: str) -> Element:
     return root
 
 
-def _whole(reading: _Reading, element: Element, name: str) -> int | None:
+def _whole(reading: _DevicesRead, element: Element, name: str) -> int | None:
     """Return the attribute *name* as a whole number; None if it is missing."""
     text = element.attributes.get(name)
     if text is None:
@@ -111,7 +111,7 @@ def _whole(reading: _Reading, element: Element, name: str) -> int | None:
 # --- the tree --------------------------------------------------------------------------------------------------------
 
 
-def _check_hosts(reading: _Reading, system: Element, cpus: Sequence[Element]) -> None:
+def _check_hosts(reading: _DevicesRead, system: Element, cpus: Sequence[Element]) -> None:
     if not cpus:
         raise reading.wrong(system, "no <cpu> found; pass the whole file written to NCCL_TOPO_DUMP_FILE")
     hosts = {cpu.attributes.get("host_hash", "") for cpu in cpus}
@@ -125,7 +125,7 @@ def _check_hosts(reading: _Reading, system: Element, cpus: Sequence[Element]) ->
         )
 
 
-def _visit(reading: _Reading, element: Element, holder: str) -> None:
+def _visit(reading: _DevicesRead, element: Element, holder: str) -> None:
     """Record every device below *element*; *holder* is the name of the socket or switch of these devices."""
     for child in element.children:
         if child.tag == "nic":
@@ -134,7 +134,7 @@ def _visit(reading: _Reading, element: Element, holder: str) -> None:
             _visit_pci(reading, child, holder)
 
 
-def _visit_pci(reading: _Reading, pci: Element, holder: str) -> None:
+def _visit_pci(reading: _DevicesRead, pci: Element, holder: str) -> None:
     kind = pci.attributes.get("class", "")
     gpus = list(pci.all("gpu"))
     if gpus or kind.startswith(_GPU_CLASS):
@@ -159,7 +159,7 @@ def _network(kind: str) -> Literal["", "infiniband", "ethernet"]:
     return "ethernet" if kind.startswith(_NIC_CLASS) else ""
 
 
-def _add_cards(reading: _Reading, nic: Element, holder: str, kind: str) -> None:
+def _add_cards(reading: _DevicesRead, nic: Element, holder: str, kind: str) -> None:
     """Record the ports of one NIC; NCCL lists a port without PCI address below every <cpu>, so it is counted once."""
     for net in nic.all("net"):
         speed = _whole(reading, net, "speed") or 0
@@ -171,7 +171,7 @@ def _add_cards(reading: _Reading, nic: Element, holder: str, kind: str) -> None:
             reading.nics.append((card, holder))
 
 
-def _lanes(reading: _Reading, pci: Element) -> Lanes | None:
+def _lanes(reading: _DevicesRead, pci: Element) -> Lanes | None:
     """Return the link of *pci*; None if it is missing, or has a rate that only an emulated bridge reports."""
     match = _RATE.match(pci.attributes.get("link_speed", ""))
     width = _whole(reading, pci, "link_width") or 16
@@ -180,7 +180,7 @@ def _lanes(reading: _Reading, pci: Element) -> Lanes | None:
     return Lanes(float(match[1]), width)
 
 
-def _tree(reading: _Reading, sockets: int) -> tuple[tuple[Domain, ...], tuple[Branch, ...]]:
+def _tree(reading: _DevicesRead, sockets: int) -> tuple[tuple[Domain, ...], tuple[Branch, ...]]:
     """Return the sockets and switches; switches without devices below them are dropped."""
     gpus = [holder for _, _, holder in reading.gpus]
     nics = [holder for _, holder in reading.nics]
@@ -200,7 +200,7 @@ def _indices_below(holders: Sequence[str], name: str) -> tuple[int, ...]:
     return tuple(index for index, holder in enumerate(holders) if holder == name)
 
 
-def _parents(reading: _Reading, holder: str) -> list[str]:
+def _parents(reading: _DevicesRead, holder: str) -> list[str]:
     """Return *holder* and all switches above it, with its socket last."""
     parents = {name: parent for name, parent, _ in reading.switches}
     chain = [holder]
@@ -209,7 +209,7 @@ def _parents(reading: _Reading, holder: str) -> list[str]:
     return chain
 
 
-def _classes(reading: _Reading) -> dict[Pair, Near]:
+def _classes(reading: _DevicesRead) -> dict[Pair, Near]:
     """Return the path type of every pair of GPUs by NCCL's rules: switches on the path, host bridge, socket link."""
     chains = [_parents(reading, holder) for _, _, holder in reading.gpus]
     return {(one, other): _class(chains[one], chains[other]) for one, other in pairs(len(chains))}
@@ -227,7 +227,7 @@ def _class(one: Sequence[str], other: Sequence[str]) -> Near:
 # --- GPUs, NVLink, NICs ----------------------------------------------------------------------------------------------
 
 
-def _number_gpus(reading: _Reading) -> None:
+def _number_gpus(reading: _DevicesRead) -> None:
     """Sort the GPUs by ``dev``, or by PCI address if some have no ``dev``."""
     numbers = [_whole(reading, gpu, "dev") if gpu is not None else None for _, gpu, _ in reading.gpus]
     device_numbers = [number for number in numbers if number is not None]
@@ -243,7 +243,7 @@ def _number_gpus(reading: _Reading) -> None:
         reading.gpus.sort(key=lambda entry: entry[0].attributes.get("busid", "").lower())
 
 
-def _keep_fastest(reading: _Reading) -> None:
+def _keep_fastest(reading: _DevicesRead) -> None:
     """Keep only the fastest ports, because a description has one kind of NIC."""
     fastest = max((card.speed for card, _ in reading.nics if card.speed), default=None)
     slower = [card.name or "unnamed" for card, _ in reading.nics if card.speed != fastest]
@@ -252,7 +252,7 @@ def _keep_fastest(reading: _Reading) -> None:
         reading.notes.append(f"Slower network ports are left out: {', '.join(slower[:8])}.")
 
 
-def _nvlinks(reading: _Reading) -> tuple[dict[Pair, int], int]:
+def _nvlinks(reading: _DevicesRead) -> tuple[dict[Pair, int], int]:
     """Return the number of NVLinks between pairs of GPUs, and from each GPU to NVSwitches."""
     numbers = {pci.attributes.get("busid", "").lower(): index for index, (pci, _, _) in enumerate(reading.gpus)}
     direct: Counter[Pair] = Counter()
@@ -281,14 +281,14 @@ def _nvlinks(reading: _Reading) -> tuple[dict[Pair, int], int]:
     return {}, switched[0]
 
 
-def _links(reading: _Reading, link: Element) -> int:
+def _links(reading: _DevicesRead, link: Element) -> int:
     count = _whole(reading, link, "count")
     if count is None or not 1 <= count <= 99:
         raise reading.wrong(link, f"nvlink count={shorten(link.attributes.get('count', ''))}; write the number of links, 1 or more")
     return count
 
 
-def _checked_pairs(reading: _Reading, direct: Mapping[Pair, int]) -> dict[Pair, int]:
+def _checked_pairs(reading: _DevicesRead, direct: Mapping[Pair, int]) -> dict[Pair, int]:
     counts: dict[Pair, int] = {}
     for (one, other), count in direct.items():
         if direct.get((other, one), 0) != count:
@@ -301,14 +301,14 @@ def _checked_pairs(reading: _Reading, direct: Mapping[Pair, int]) -> dict[Pair, 
     return dict(sorted(counts.items()))
 
 
-def _devices(reading: _Reading) -> Iterator[int]:
+def _devices(reading: _DevicesRead) -> Iterator[int]:
     for pci, _, _ in reading.gpus:
         text = pci.attributes.get("device", "")
         if re.fullmatch(r"0x[0-9a-fA-F]{1,4}", text):
             yield int(text, 16)
 
 
-def _compute_capability(reading: _Reading) -> str:
+def _compute_capability(reading: _DevicesRead) -> str:
     capabilities = {number for _, gpu, _ in reading.gpus if gpu is not None and (number := _whole(reading, gpu, "sm")) is not None}
     if len(capabilities) > 1:
         raise reading.wrong(
@@ -317,7 +317,7 @@ def _compute_capability(reading: _Reading) -> str:
     return f"{(number := capabilities.pop()) // 10}.{number % 10}" if capabilities else ""
 
 
-def _gpu_lanes(reading: _Reading) -> Lanes | None:
+def _gpu_lanes(reading: _DevicesRead) -> Lanes | None:
     """Return the most common PCIe link of the GPUs."""
     counted = Counter(lanes for pci, _, _ in reading.gpus if (lanes := _lanes(reading, pci)) is not None)
     return counted.most_common(1)[0][0] if counted else None

@@ -13,11 +13,10 @@ from sim.spec.parallel import MeshOptions, Shard
 from sim.spec.stack.contradictions import Contradiction, refuse
 from sim.spec.stack.exchange import Compression, Exchange, Fusion, Strategy
 from sim.spec.stack.kernels import StackKernels, UpdateWork
-from sim.spec.stack.library import NCCL_ALGORITHMS, OTHER_ALGORITHMS, Library, other_algorithm
+from sim.spec.stack.library import Library
 
 __all__ = [
-    "NCCL_ALGORITHMS", "OTHER_ALGORITHMS", "Compression", "Exchange", "Fusion", "Kernels", "Library", "Stack", "Strategy", "Update",
-    "other_algorithm",
+    "Compression", "Exchange", "Fusion", "Library", "Stack", "StackKernels", "Strategy", "UpdateWork",
 ]  # fmt: skip
 
 

@@ -5,25 +5,10 @@ from typing import Literal, Self
 
 from pydantic import model_validator
 
-from sim.spec import extensions
+from sim.spec.algorithms import other_algorithm
 from sim.spec.fields import Count, Spec
 from sim.spec.hardware import Transport
 from sim.spec.stack.contradictions import Contradiction, refuse
-
-OTHER_ALGORITHMS = ("Hierarchical", "RackHierarchical", "HalvingDoubling")
-"""All-reduce algorithms that NCCL lacks (Horovod's, Gloo's and MPI's); ``nccl_algo`` may name one of them, on its own."""
-
-NCCL_ALGORITHMS = ("ring", "tree", "collnet", "collnetdirect", "collnetchain", "nvls", "nvlstree", "pat")
-"""Names of NCCL's own algorithms, in lower case."""
-
-
-def other_algorithm(text: str | None) -> str | None:
-    """Return the algorithm that *text* names if it is not NCCL's but another library's or user-defined; else None."""
-    name = (text or "").replace("_", "").lower()
-    match = next((algorithm for algorithm in OTHER_ALGORITHMS if algorithm.lower() == name), None)
-    if match is None and text and name not in NCCL_ALGORITHMS and text in extensions.names(extensions.COLLECTIVES):
-        return text
-    return match
 
 
 class Library(Spec):
@@ -37,8 +22,8 @@ class Library(Spec):
     """NCCL version whose rules choose the algorithm and protocol of each message: 2.3 (only rings), 2.4 (trees below a size), 2.10 or
     2.30."""
     nccl_algo: str | None = None
-    """Value of NCCL_ALGO, such as ``Ring`` or ``^Tree``; or Hierarchical, RackHierarchical or HalvingDoubling, which are not NCCL's; or a
-    user-defined all-reduce. None: NCCL chooses."""
+    """Value of NCCL_ALGO, such as ``Ring`` or ``^Tree``; or an all-reduce of another library (``collective --help`` lists them) or
+    of your own. None: NCCL chooses."""
     nccl_proto: str | None = None
     """Value of NCCL_PROTO: ``LL``, ``LL128``, ``Simple``, a list of them, or ``^LL``. None: NCCL chooses."""
     channels: Count | None = None

@@ -9,7 +9,7 @@ from typing import TypeVar
 from sim.spec.whole_file import replacement_file
 from sim.spec.yaml import SpecError
 
-Loaded = TypeVar("Loaded")
+Content = TypeVar("Content")
 
 
 def for_editors(kind: str) -> list[str]:
@@ -21,7 +21,7 @@ def for_editors(kind: str) -> list[str]:
     ]
 
 
-def write_new(output: Path, text: str, load: Callable[[str], Loaded]) -> Loaded:
+def write_new(output: Path, text: str, load: Callable[[str], Content]) -> Content:
     """Write *text* to *output* and return the result of *load* for its path. Raise SpecError, and write nothing, if it does not load."""
     with replacement_file(output) as temporary:
         output.parent.mkdir(parents=True, exist_ok=True)

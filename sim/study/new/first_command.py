@@ -35,7 +35,7 @@ _BLOCKS: Final = "training.activation_checkpointing=blocks"
 
 
 @dataclass(frozen=True)
-class _Change:
+class _SmallerStep:
     """Options that make a step smaller."""
 
     layout: tuple[tuple[str, str, str | int], ...] = ()
@@ -48,7 +48,7 @@ class _Change:
 
 
 _SHARDED: Final = (("--shard", "parallel.shard", "parameters"),)
-_CHANGES: Final = (_Change(), _Change(overrides=(_BLOCKS,)), _Change(_SHARDED), _Change(_SHARDED, (_BLOCKS,)))
+_CHANGES: Final = (_SmallerStep(), _SmallerStep(overrides=(_BLOCKS,)), _SmallerStep(_SHARDED), _SmallerStep(_SHARDED, (_BLOCKS,)))
 
 
 def first_command(path: str, shown: str, global_batch: int | None = None, gpus: int | None = None) -> str:
@@ -59,7 +59,7 @@ def first_command(path: str, shown: str, global_batch: int | None = None, gpus: 
     workload = load_workload(path).spec
     may_grow = workload.training.has_layout or global_batch is not None
     least_nodes = -(-(gpus or 1) // NODE)
-    candidates: list[tuple[_Change, int, int | None]] = [
+    candidates: list[tuple[_SmallerStep, int, int | None]] = [
         (change, nodes, None) for change, nodes in _candidates(workload, may_grow, least_nodes)
     ]
     if gpus and gpus < NODE:
@@ -91,11 +91,11 @@ def _accumulated(workload: Workload, global_batch: int | None, gpus: int, scenar
     return 0 if rest or steps == workload.training.gradient_accumulation_steps else steps
 
 
-def _candidates(workload: Workload, may_grow: bool, least_nodes: int) -> Iterator[tuple[_Change, int]]:
+def _candidates(workload: Workload, may_grow: bool, least_nodes: int) -> Iterator[tuple[_SmallerStep, int]]:
     """Yield changes and numbers of nodes to try, smallest change first: *least_nodes*, and more if the job *may_grow*."""
     parallel = workload.training.parallel
     tensor = [2**power for power in range(1, 4) if 2**power > parallel.tensor]
-    wider = [_Change((("--tp", "parallel.tensor", size), *_SHARDED), (_BLOCKS,)) for size in tensor if may_grow]
+    wider = [_SmallerStep((("--tp", "parallel.tensor", size), *_SHARDED), (_BLOCKS,)) for size in tensor if may_grow]
     least = max(-(-parallel.model_ranks // NODE), least_nodes)
     for doubling in range(_DOUBLINGS if may_grow else 1):
         for change in (*_CHANGES, *wider):

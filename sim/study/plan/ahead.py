@@ -62,13 +62,13 @@ def refiner(local: LocalRefiner, crew: Workers | None) -> Refine:
     return local if crew is None else _Waves(local, crew)
 
 
-_Name = tuple[int, Level]
+_TaskName = tuple[int, Level]
 
 
-class _Item(NamedTuple):
+class _SentTask(NamedTuple):
     """A task as it is sent to another process."""
 
-    name: _Name
+    name: _TaskName
     setting: bytes
     candidate: LayoutCandidate
 
@@ -85,7 +85,7 @@ class _Waves:
 
     def __init__(self, alone: LocalRefiner, crew: Workers) -> None:
         self._alone, self._crew = alone, crew
-        self._results: dict[_Name, RefineResult] = {}
+        self._results: dict[_TaskName, RefineResult] = {}
         self._settings: dict[int, bytes] = {}
         self._local_seconds = 0.0
 
@@ -107,7 +107,7 @@ class _Waves:
         new = [each for each in ahead(TASKS * self._crew.processes) if _name(each) not in self._results and not self._is_kept(each)]
         later = {each.number for each in [each for each in new if each.level == LEAST][SIMULATIONS * self._crew.processes :]}
         wave = {_name(each): each for each in [task, *new] if each is task or each.number not in later}
-        items = [_Item(name, self._packed(each.placed_layout.setting), each.placed_layout.candidate) for name, each in wave.items()]
+        items = [_SentTask(name, self._packed(each.placed_layout.setting), each.placed_layout.candidate) for name, each in wave.items()]
         for name, answer in self._crew.each(partial(_answer, self._alone.objective, self._alone.memory), items):
             if isinstance(answer, _Sent):
                 played = played_of(answer.figures)
@@ -122,11 +122,11 @@ class _Waves:
         return self._settings[id(setting)]
 
 
-def _name(task: RefineTask) -> _Name:
+def _name(task: RefineTask) -> _TaskName:
     return task.number, task.level
 
 
-def _answer(objective: Objective, memory: float | None, item: _Item) -> tuple[_Name, RefineResult | _Sent]:
+def _answer(objective: Objective, memory: float | None, item: _SentTask) -> tuple[_TaskName, RefineResult | _Sent]:
     """Answer *item* in another process: the step of a layout is sent back as its figures, without the event log."""
     placed_layout = PlacedLayout(_setting(item.setting), item.candidate)
     answer = LocalRefiner(objective, memory)(RefineTask(*item.name, placed_layout), lambda most: [])

@@ -140,7 +140,7 @@ class _Views:
         return outcome_of(first[1], step, first[0], self._limits).value
 
 
-_Value = Callable[[LayoutCandidate, float], float]
+_ObjectiveAt = Callable[[LayoutCandidate, float], float]
 """Maps a layout and a value of the knob to the objective (lower is better)."""
 
 
@@ -174,10 +174,10 @@ def _comparable(views: _Views, best: LayoutCandidate, other: LayoutCandidate, va
 def _crossing(views: _Views, best: LayoutCandidate, other: LayoutCandidate, values: Sequence[float]) -> Flip | None:
     """Return between which of *values* *other* overtakes *best*, which leads at the first; None if it also leads at the last."""
 
-    def leads(value_of: _Value, place: int) -> bool:
+    def leads(value_of: _ObjectiveAt, place: int) -> bool:
         return place == 0 or value_of(best, values[place]) <= value_of(other, values[place])
 
-    def last(value_of: _Value, low: int, high: int) -> int:
+    def last(value_of: _ObjectiveAt, low: int, high: int) -> int:
         while high - low > 1:
             middle = (low + high) // 2
             low, high = (middle, high) if leads(value_of, middle) else (low, middle)

@@ -143,13 +143,13 @@ class _Geometry(NamedTuple):
     """Chunks begin inside blocks: the fullest has at least an even share, which is assumed for all."""
 
 
-_Spread = tuple[int, int, tuple[float, float] | None]
+_BlockSpread = tuple[int, int, tuple[float, float] | None]
 """How blocks are spread over stages (`sim.parallel.stages.distribution_of`)."""
 
 
 @lru_cache(maxsize=1024)
 def _geometry(
-    kinds: tuple[UnitKind, ...], pipeline: int, chunks: int, schedule: str, spread_: _Spread, counts: tuple[int, ...]
+    kinds: tuple[UnitKind, ...], pipeline: int, chunks: int, schedule: str, spread_: _BlockSpread, counts: tuple[int, ...]
 ) -> _Geometry:
     parallel = Parallel(pipeline=pipeline, virtual_stages=chunks, schedule=schedule if pipeline > 1 else None, layers_per_stage=counts)
     cut = stages(kinds, parallel, *spread_)
@@ -283,8 +283,8 @@ class _Shapes:
         units = split(setting.workload.model, Parallel())
         self.kinds: tuple[UnitKind, ...] = tuple(unit.kind for unit in units)
         self.structured = setting.hardware.fabric.has_structure
-        self._laid: dict[object, tuple[Workload, Layout, _Rows] | None] = {}
-        self._rows: dict[tuple[object, ...], _Rows] = {}
+        self._laid: dict[object, tuple[Workload, Layout, _BlockSums] | None] = {}
+        self._rows: dict[tuple[object, ...], _BlockSums] = {}
         self._passes: dict[object, PassRows] = {}
         self.refused: SpecError | None = None
         """Why the engine refuses the last share that it refused."""
@@ -330,7 +330,7 @@ class _Shapes:
         cut = self.setting.has_own_cuts(candidate) and (candidate.schedule, candidate.virtual_stages)  # wraps and cuts may cut units
         return (*_unit_fields(candidate), candidate.pipeline, candidate.near, candidate.shard == "parameters", cut)
 
-    def _lay(self, candidate: LayoutCandidate) -> tuple[Workload, Layout, _Rows]:
+    def _lay(self, candidate: LayoutCandidate) -> tuple[Workload, Layout, _BlockSums]:
         if not self.setting.has_own_cuts(candidate):
             candidate = candidate._replace(schedule="1f1b", virtual_stages=1)  # no share of a layer depends on these
         workload = self.setting.workload_in(candidate)
@@ -354,7 +354,7 @@ class _Shapes:
         return [least[unit.content] for unit in units]
 
 
-class _Rows(NamedTuple):
+class _BlockSums(NamedTuple):
     """Contents of the units, summed up to each block, for any stages."""
 
     units: Sequence[Unit]
@@ -363,7 +363,7 @@ class _Rows(NamedTuple):
     shape: ShareShape
 
 
-def _rows_of(layout: Layout, workload: Workload) -> _Rows:
+def _rows_of(layout: Layout, workload: Workload) -> _BlockSums:
     """Return the contents of the units of *layout*."""
     units, numbered = layout.units, {unit.content: (number, unit) for number, unit in enumerate(layout.units)}
     ends = numpy.array([numbers[-1] for numbers in blocks_of(units)])
@@ -375,7 +375,7 @@ def _rows_of(layout: Layout, workload: Workload) -> _Rows:
     rows = [[of_content[unit.content] for unit in units] for of_content in (kept, dense, experts)]
     turned = numpy.zeros(len(units))
     turned[ends] = numpy.array(rows[1])[ends] + numpy.array(rows[2])[ends]
-    return _Rows(units, ends, ShareShape(*_summed([*rows, turned], ends)))
+    return _BlockSums(units, ends, ShareShape(*_summed([*rows, turned], ends)))
 
 
 def _summed(rows: Sequence[Sequence[float] | FloatRow], ends: NDArray[numpy.intp]) -> FloatRow:

@@ -29,7 +29,7 @@ SIMULATIONS: Final = 40
 GAP: Final = 0.03
 """Share of the best layout's step that another may still save when the search ends: estimate (less than the error of predictions)."""
 
-_Point = tuple[str, int | None]
+_MachinePoint = tuple[str, int | None]
 """A machine and its number of nodes; None: the number in its description."""
 
 
@@ -118,7 +118,7 @@ def _planned(
     fixed_fields: Mapping[str, str],
     document_of: Callable[[LayoutAnswer], Mapping[str, Any]],
     power_cap: str | None,
-    points: Sequence[_Point],
+    points: Sequence[_MachinePoint],
     progress: Callable[[int, int], None] | None,
     computing: Computing,
 ) -> list[ComparedMachine]:
@@ -158,7 +158,7 @@ def _row(
     fixed_fields: Mapping[str, str],
     document_of: Callable[[LayoutAnswer], Mapping[str, Any]],
     power_cap: str | None,
-    point: _Point,
+    point: _MachinePoint,
 ) -> ComparedMachine:
     scenario, count = replace(job, hardware=point[0]), point[1]
     limits = Limits(SIMULATIONS, shown=1, gap=GAP, power_cap=power_cap)

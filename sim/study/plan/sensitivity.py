@@ -56,7 +56,7 @@ class ChangeEffect:
         return next((middle for middle in middles if (middle > 1) == up), None)
 
 
-class _Change(NamedTuple):
+class _KnobChange(NamedTuple):
     """A knob, and the factor by which its value is changed."""
 
     name: str
@@ -84,7 +84,7 @@ def sensitivity(
     return turns
 
 
-def _changes(made: LayoutPlan) -> list[_Change]:
+def _changes(made: LayoutPlan) -> list[_KnobChange]:
     scenario = replace(made.question.scenario, global_batch=made.global_batch)
 
     def ways_of(changed: Scenario) -> LayoutsBySetting:
@@ -95,17 +95,17 @@ def _changes(made: LayoutPlan) -> list[_Change]:
 
     changes = []
     if max(setting.nodes for setting, _ in made.layouts) > 1:
-        changes.append(_Change(SLOWER, SHARE, 0.5, Knob(1.0, NIC_STEPS, slower, is_integer=False)))
+        changes.append(_KnobChange(SLOWER, SHARE, 0.5, Knob(1.0, NIC_STEPS, slower, is_integer=False)))
     if (sequence := made.layouts[0][0].workload.model.sequence) is not None:
         knob = Knob(sequence, STEPS, lambda tokens: ways_of(replace(scenario, sequence=int(tokens))))
-        changes.append(_Change(DOUBLED, "tokens", 2.0, knob))
+        changes.append(_KnobChange(DOUBLED, "tokens", 2.0, knob))
     if made.global_batch > 1:
         knob = Knob(made.global_batch, STEPS, lambda samples: ways_of(replace(scenario, global_batch=int(samples))))
-        changes.append(_Change(HALVED, "samples", 0.5, knob))
+        changes.append(_KnobChange(HALVED, "samples", 0.5, knob))
     return changes
 
 
-def _turn(made: LayoutPlan, best: Outcome, change: _Change, crew: Workers | None) -> ChangeEffect:
+def _turn(made: LayoutPlan, best: Outcome, change: _KnobChange, crew: Workers | None) -> ChangeEffect:
     limits, own, value = replace(made.question.limits, shown=1), best.placed_layout.candidate, _changed(change)
 
     def searched(layouts: LayoutsBySetting) -> Outcome | None:
@@ -129,7 +129,7 @@ def _turn(made: LayoutPlan, best: Outcome, change: _Change, crew: Workers | None
     return ChangeEffect(change.name, winner, same, winner if same else searched(filter_layouts(layouts, own)), change.unit, where)
 
 
-def _changed(change: _Change) -> float:
+def _changed(change: _KnobChange) -> float:
     value = change.factor * change.knob.planned_value
     return float(int(value)) if change.knob.is_integer else value
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import product
 from typing import Final, Literal, NamedTuple, get_args
 
 from sim.parallel.own_schedule import own_passes
@@ -220,18 +221,20 @@ def _all_candidates(workload: Workload, options: MeshOptions, nodes: int, gpus_p
             and data > 1
             and _order_matters(nodes, tensor * context % gpus_per_node == 0, space)
         )
-        sharded = list(_sharding(options, data, gpus_per_node, (tensor, context, pipeline, expert)))
+        orders = (False, True) if near_too else (False,)
+        memory = [
+            (shard, reshard, replicate, mode)
+            for shard, reshard, replicate in _sharding(options, data, gpus_per_node, (tensor, context, pipeline, expert))
+            for mode in (modes_of_shards if shard == "parameters" else modes)
+        ]
         for batch in _batches(space.global_batch, data, workload.model.transformer is not None):
             micro_batches = space.global_batch // (data * batch)
-            for schedule, virtual in _schedules(options, pipeline, (blocks, cut), micro_batches, space):
-                for shard, reshard, replicate in sharded:
-                    for mode in modes_of_shards if shard == "parameters" else modes:
-                        for precision in widths:
-                            for near in (False, True) if near_too else (False,):
-                                yield LayoutCandidate(
-                                    nodes, stack, precision, tensor, sequence, context, pipeline, expert, data, replicate, shard,
-                                    reshard, schedule, virtual, batch, micro_batches, mode, near,
-                                )  # fmt: skip
+            schedules = _schedules(options, pipeline, (blocks, cut), micro_batches, space)
+            for (schedule, virtual), (shard, reshard, replicate, mode), precision, near in product(schedules, memory, widths, orders):
+                yield LayoutCandidate(
+                    nodes, stack, precision, tensor, sequence, context, pipeline, expert, data, replicate, shard,
+                    reshard, schedule, virtual, batch, micro_batches, mode, near,
+                )  # fmt: skip
 
 
 def cut_parts(parallel: Parallel) -> int:

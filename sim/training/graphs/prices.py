@@ -16,9 +16,9 @@ from sim.cluster.fabric import UNLIMITED_FABRIC, job_fabric
 from sim.events import Cause
 from sim.parallel.graph import CollectiveOp
 from sim.spec.hardware import Hardware, Node
+from sim.training.collectives.price.collective_plan import CollectivePlan, Tuning, plan_collectives
 from sim.training.collectives.price.links import limited_rate, link_of
 from sim.training.collectives.price.message import OUT, SIMPLE, edge_between, message_price
-from sim.training.collectives.price.plan import CollectivePlan, Tuning, plan_collectives
 from sim.training.collectives.price.traffic import CORE, CORE_LIMIT, FABRIC
 from sim.training.communicator import FluidCost
 from sim.training.job import job_slots

@@ -68,10 +68,10 @@ class PlayedGraphs:
 
 def play_graphs(scene: GraphScene, keep_rates: bool = False) -> PlayedGraphs:
     """Simulate *scene*. *keep_rates* logs the load of links."""
-    return _Simulation(scene, keep_rates).run()
+    return _GraphSimulation(scene, keep_rates).run()
 
 
-class _Operation(Operation):
+class _GraphOperation(Operation):
     """A collective or a message while it runs."""
 
     def __init__(self, env: Clock, meeting: GraphMeeting, price: FluidCost | None) -> None:
@@ -86,7 +86,7 @@ class _Operation(Operation):
         return tuple(rank for rank, _ in self.meeting.members)
 
 
-class _Simulation:
+class _GraphSimulation:
     """The simulation of all ranks."""
 
     def __init__(self, scene: GraphScene, keep_rates: bool) -> None:
@@ -94,11 +94,11 @@ class _Simulation:
         self.env = env = Clock()
         self.log = EventLog(lambda: env.now, keep_rates=keep_rates)
         self.network = Network(env, self.log)
-        self.ranks = [_Rank(self, number) for number in range(len(scene.graphs))]
+        self.ranks = [_GraphRank(self, number) for number in range(len(scene.graphs))]
         self.left = sum(len(graph.nodes) for graph in scene.graphs)
         self.over = env.event()
         self.done: list[CompletedOperation] = []
-        self.operations: dict[NodePlace, tuple[_Operation, int]] = {}
+        self.operations: dict[NodePlace, tuple[_GraphOperation, int]] = {}
         """The operation in which each node takes part, and its index among the members."""
         for meetings in scene.meetings.collectives.values():
             communicator = Communicator(env, self._play)
@@ -113,14 +113,14 @@ class _Simulation:
         self.env.run_to(self.over)
         return PlayedGraphs(self.log, tuple(self.done), tuple(rank.end for rank in self.ranks))
 
-    def _operation(self, meeting: GraphMeeting) -> _Operation:
+    def _operation(self, meeting: GraphMeeting) -> _GraphOperation:
         node, ranks = meeting.node, tuple(rank for rank, _ in meeting.members)
         prices, price = self.scene.prices, None
         if node.nbytes > 0 and node.kind == "send":
             price = prices.message(ranks[0], ranks[1], node.nbytes)
         elif node.nbytes > 0 and len(ranks) > 1:
             price = prices.collective(ranks, node.op, node.nbytes)
-        operation = _Operation(self.env, meeting, price)
+        operation = _GraphOperation(self.env, meeting, price)
         self.operations.update((member, (operation, turn)) for turn, member in enumerate(meeting.members))
         for link in price.load if price else ():
             if link not in self.network.capacity:
@@ -142,12 +142,12 @@ class _Simulation:
                 self.env.process(self._deliver(operation))
         return operation.is_over
 
-    def _deliver(self, message: _Operation) -> SimProcess:
+    def _deliver(self, message: _GraphOperation) -> SimProcess:
         """Play *message*, which does not queue behind others."""
         yield from self._play(message)
         message.end()
 
-    def _play(self, operation: _Operation, _: int = 0) -> SimProcess:
+    def _play(self, operation: _GraphOperation, _: int = 0) -> SimProcess:
         """Play *operation*, whose turn has come, once its members have arrived."""
         if not operation.all_ready.processed:
             yield operation.all_ready
@@ -168,10 +168,10 @@ class _Simulation:
             self.over.succeed()
 
 
-class _Rank:
+class _GraphRank:
     """One rank: the nodes that may begin, and the state of each of its units."""
 
-    def __init__(self, simulation: _Simulation, number: int) -> None:
+    def __init__(self, simulation: _GraphSimulation, number: int) -> None:
         self.simulation = simulation
         self.number = number
         self.graph = simulation.scene.graphs[number]

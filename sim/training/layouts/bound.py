@@ -53,7 +53,7 @@ def least_work(scene: LayoutScene) -> float:
 
 
 @dataclass(eq=False)
-class _Rank:
+class _BoundRank:
     """The ranks of one stage: the times (s) at which their compute (*now*) and their host have finished everything so far."""
 
     now: float = 0.0
@@ -84,7 +84,7 @@ class _Recurrence:
 
     def __init__(self, scene: LayoutScene, before: bool = False) -> None:
         self.scene = scene
-        self.ranks = [_Rank(host=float("-inf") if before else 0.0) for _ in scene.programs]
+        self.ranks = [_BoundRank(host=float("-inf") if before else 0.0) for _ in scene.programs]
         self.arrivals: dict[Tag, list[tuple[float, float]]] = {}
         """For operations across stages: when each stage has arrived, and how much later its slowest rank does."""
         self.shared: dict[Tag, float] = {}
@@ -153,7 +153,7 @@ class _Recurrence:
             place += 1
         rank.place, rank.now = place, now
 
-    def _awaited(self, rank: _Rank, tag: Tag, now: float) -> float | None:
+    def _awaited(self, rank: _BoundRank, tag: Tag, now: float) -> float | None:
         """Return when compute that waits for the operation *tag* from *now* on continues, or None if this is not computed yet.
 
         Also update how far the slowest rank is behind.
@@ -164,7 +164,7 @@ class _Recurrence:
             rank.behind = max(0.0, now + rank.behind - over)
         return None if over is None else max(now, over)
 
-    def _compute(self, rank: _Rank, stage: int, instruction: Instruction, now: float) -> float:
+    def _compute(self, rank: _BoundRank, stage: int, instruction: Instruction, now: float) -> float:
         """Return the end of the work, copy or update *instruction*; the host launches each kernel before it runs."""
         if type(instruction) is Work:
             key = (instruction.part, instruction.first, instruction.last)
@@ -199,7 +199,7 @@ class _Recurrence:
 
     # --- messages between stages ----------------------------------------------------------------------------------
 
-    def _sends(self, rank: _Rank, stage: int, send: Send, now: float) -> None:
+    def _sends(self, rank: _BoundRank, stage: int, send: Send, now: float) -> None:
         self.sent[send.tag] = now
         if not self.meets:
             self.over[send.tag] = now + self._send(stage, send.stage, send.nbytes)
@@ -208,7 +208,7 @@ class _Recurrence:
             if send.holds:
                 rank.hold()
 
-    def _sent(self, rank: _Rank, all_of_it: bool) -> float | None:
+    def _sent(self, rank: _BoundRank, all_of_it: bool) -> float | None:
         """Return when the sends that hold compute (all sends if *all_of_it*) are complete, or None if one has not been requested yet."""
         if all_of_it:
             rank.hold()
@@ -239,7 +239,7 @@ class _Recurrence:
 
     # --- groups ---------------------------------------------------------------------------------------------------
 
-    def _start(self, rank: _Rank, stage: int, start: Start, now: float, program: Sequence[Instruction], place: int) -> None:
+    def _start(self, rank: _BoundRank, stage: int, start: Start, now: float, program: Sequence[Instruction], place: int) -> None:
         shared, spread, prices = start.axis in SHARED, self.scene.noise.mean, self.scene.prices
         late = rank.behind + (spread.all * rank.worked_in_step if start.axis == "everyone" else 0.0)
         if start.prefetch:

@@ -14,9 +14,9 @@ from sim.cluster.gpu import memory_time
 from sim.events import Cause
 from sim.parallel.mesh import GroupAxis
 from sim.parallel.program import Program, Start, Wait
-from sim.training.layouts.kernels import StageKernels
 from sim.training.layouts.meetings import SLOWEST, Meeting, MeetingKey, Meetings
 from sim.training.layouts.prices import SHARED
+from sim.training.layouts.stage_compute import StageKernels
 
 SimProcess = Generator[simpy.Event, object, None]
 

@@ -13,11 +13,12 @@ import simpy
 from sim.cluster.network import Network
 from sim.events import Cause, EventLog
 from sim.parallel.program import Start, Tag
+from sim.spec.identity import IdentityCache
 from sim.training.communicator import Communicator, LimitPiece, Operation, play_on_network
 from sim.training.layouts.group_price import GroupPrice
-from sim.training.layouts.kernels import StageKernels
 from sim.training.layouts.prices import SHARED
 from sim.training.layouts.scene import LayoutScene, describe_tag
+from sim.training.layouts.stage_compute import StageKernels
 
 SimProcess = Generator[simpy.Event, object, None]
 MeetingKey = tuple[object, ...]
@@ -81,7 +82,7 @@ class Meetings:
         self._network = network
         self._log = log
         self._communicators: dict[MeetingKey, Communicator[Meeting]] = {}
-        self._linked: set[int] = set()
+        self._linked = IdentityCache[None]()
         self.played: deque[list[Meeting]] = deque(maxlen=2)
         """Operations of the last two steps that all stages have ended; a step may begin before the previous one ends everywhere."""
         self._of_step: dict[int, list[MeetingKey]] = defaultdict(list)
@@ -146,9 +147,9 @@ class Meetings:
 
     def link(self, price: GroupPrice) -> None:
         """Add the links that *price* loads to the network, if missing."""
-        if id(price) in self._linked:
-            return
-        self._linked.add(id(price))  # prices live as long as the scene
+        self._linked.get_or_make(price, self._add_links)
+
+    def _add_links(self, price: GroupPrice) -> None:
         for name in price.load:
             if name not in self._network.capacity:
                 self._network.add_link(name, self.scene.prices.capacity[name])

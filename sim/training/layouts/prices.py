@@ -19,18 +19,18 @@ from sim.cluster.build import Slot
 from sim.cluster.fabric import UNLIMITED_FABRIC, NodeStreams, job_fabric, uplinks
 from sim.cluster.shared_gpu import traffic_of
 from sim.events import Cause
-from sim.parallel.mesh import GroupAxis, Mesh
+from sim.parallel.mesh import GroupAxis, Mesh, Place
 from sim.parallel.program import Op
 from sim.spec.hardware import Hardware, Transport
 from sim.training.collectives.play.gloo import plan_gloo
+from sim.training.collectives.price.collective_plan import CollectivePlan, Tuning, plan_collectives
 from sim.training.collectives.price.links import limited_rate, link_of
 from sim.training.collectives.price.message import OUT
-from sim.training.collectives.price.plan import CollectivePlan, Tuning, plan_collectives
 from sim.training.collectives.price.traffic import CORE, CORE_LIMIT, FABRIC, Cost
 from sim.training.collectives.price.unequal import one_receives_most
 from sim.training.collectives.routes.channels import NETWORK
 from sim.training.layouts.group_price import GroupPrice, LinkShare, Outline
-from sim.training.layouts.sends import Place, Sends
+from sim.training.layouts.sends import Sends
 from sim.training.layouts.switches import CORE_LINK, Switches, SwitchStream
 
 SHARED: Final = ("everyone", "ends")

@@ -1,7 +1,7 @@
 """How does one step of a layout proceed in time? Simulates each stage's program: compute, communicators, messages between stages.
 
 The ranks of one stage are equal and simulated once (for other cases, see `unfolded`). A rank has a compute stream that runs its program, a
-host that launches ahead of it (`kernels`), groups with operations that NCCL's communicators play in order (`groups`, `meetings`), and
+host that launches ahead of it (`stage_compute`), groups with operations that NCCL's communicators play in order (`groups`, `meetings`), and
 messages to other stages (`messages`). Steps repeat, so the last of a few represents all, unless each step is drawn.
 """
 
@@ -22,11 +22,11 @@ from sim.parallel.mesh import Mesh
 from sim.parallel.program import Copy, Free, Load, Receive, Send, Start, Update, Wait, Work
 from sim.training.layouts.account import Account
 from sim.training.layouts.groups import Groups
-from sim.training.layouts.kernels import StageKernels
 from sim.training.layouts.loader import RankLoader
 from sim.training.layouts.meetings import Meetings
 from sim.training.layouts.messages import Messages
 from sim.training.layouts.scene import LayoutScene, PlayedLayout, PlayedOperation, StageStep, describe_tag
+from sim.training.layouts.stage_compute import StageKernels
 from sim.training.rank import Play, Rank
 
 SimProcess = Generator[simpy.Event, object, None]

@@ -10,18 +10,17 @@ from typing import Final, NamedTuple
 from sim.cluster.build import Slot
 from sim.cluster.fabric import NodeStreams
 from sim.events import Cause
+from sim.parallel.mesh import Place
 from sim.spec.hardware import Fabric, Transport
 from sim.training.collectives.nccl.constants import P2P_CHANNELS
 from sim.training.collectives.play.gloo import NIC_LINKS
+from sim.training.collectives.price.collective_plan import CORES, CORES_COPY
 from sim.training.collectives.price.message import SIMPLE, edge_between, message_price
-from sim.training.collectives.price.plan import CORES, CORES_COPY
 from sim.training.collectives.price.traffic import FABRIC, Edge
 from sim.training.layouts.group_price import GroupPrice, LinkShare, Outline
 
 _BLOCKS: Final = P2P_CHANNELS
 """Thread blocks of one message between two stages."""
-Place = tuple[int, int]
-"""The number of a node, and a GPU on it."""
 
 
 class Sends(NamedTuple):

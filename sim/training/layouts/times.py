@@ -1,7 +1,7 @@
 """How long does a unit of the model take on one rank? GPU time, launches, and the exposed messages inside it.
 
 Tensor-, context- and expert-parallel messages occur inside a unit. Compute waits for the part that the stack does not overlap. This exposed
-part loads the links it crosses, so it and the traffic of other groups slow each other (`kernels`). Limit: the overlapped part does not.
+part loads the links it crosses, so it and other traffic slow each other (`stage_compute`). Limit: the overlapped part does not.
 """
 
 from __future__ import annotations

@@ -18,13 +18,13 @@ from sim.training.collectives.price.traffic import CORE, FABRIC
 from sim.training.layouts.account import Account
 from sim.training.layouts.group_price import GroupPrice, LinkShare
 from sim.training.layouts.groups import Groups
-from sim.training.layouts.kernels import StageKernels
 from sim.training.layouts.meetings import Meeting, MeetingKey
 from sim.training.layouts.messages import Messages
 from sim.training.layouts.prices import SHARED, LayoutPrices
 from sim.training.layouts.rank_classes import RankClasses, RankGroup, operations, rank_classes, sends
 from sim.training.layouts.run import Simulation, Stage
 from sim.training.layouts.scene import LayoutScene, PlayedLayout, StageStep
+from sim.training.layouts.stage_compute import StageKernels
 from sim.training.layouts.times import UnitTimes
 
 

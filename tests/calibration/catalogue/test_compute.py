@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from calibration.catalogue.catalogue_factors import FITTED_FOLDERS
-from calibration.catalogue.compute import LeftOutPrediction, fit, leave_out, predict, predict_from_older, predict_from_one_point, score
+from calibration.catalogue.compute import fit
 from calibration.catalogue.compute_model import (
     FIRST_KERNELS,
     FIRST_STACKS,
@@ -27,6 +27,7 @@ from calibration.catalogue.compute_model import (
     step_time_and_slopes,
 )
 from sim.spec.catalogue import all_files
+from tests.calibration.catalogue.predicting import LeftOutPrediction, leave_out, predict, predict_from_older, predict_from_one_point, score
 
 IMAGES, REST = "fp32 convolution", "tensor cores and BERT"
 

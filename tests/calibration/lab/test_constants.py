@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from calibration.lab.constants import socket_constants
 from calibration.lab.plan import WORKLOADS, read_plan
 from calibration.lab.records import raw_file, read_lines
 from calibration.lab.score import COMMITTED_ROWS, PLAN
 from sim.spec.library import load
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
+from tests.calibration.lab.socket_constants import socket_constants
 
 
 def line(role: str, hosts: int, cpu: float, **keys: Any) -> dict[str, Any]:

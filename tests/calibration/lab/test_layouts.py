@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from calibration.cli import main
-from calibration.lab.layout_score import STACK, layout_rows, measured_lines, operation_cost, score_layouts, sent_bytes
+from calibration.lab.layout_score import STACK, layout_rows, measured_lines, score_layouts, sent_bytes, simulate_point
 from calibration.lab.plan import WORKLOADS, LabPlan, PointBlock, plan_points
+from calibration.lab.records import RecordLine
 from calibration.measure.division import Division
 from calibration.questions import workload_named
 from sim.spec.yaml import SpecError
@@ -33,6 +34,22 @@ def test_chunks_whose_idle_time_was_not_told_apart_are_refused(tmp_path: Path) -
     (tmp_path / "own.jsonl").write_text("\n".join(json.dumps(line) for line in lines), encoding="utf-8")
     with pytest.raises(SpecError, match="2 virtual stages cannot be scored; write virtual_stages: 1"):
         score_layouts(tmp_path / "own.jsonl")
+
+
+def operation_cost() -> float:
+    """Seconds that an operation over Gloo costs beyond its bytes, from the one point of role network.
+
+    The step time is linear in this cost, because each operation is waited for.
+    """
+    (line,) = [line for line in measured_lines() if line["role"] == "network"]
+    (alone,) = [other for other in measured_lines() if other["role"] == "compute" and _split(other) == _split(line)]
+    at = {launch: simulate_point(line, alone, (f"training.stack.gloo_transport.launch={launch} ms",)).step_time for launch in (0, 1)}
+    return float((line["step_time_s"] - at[0]) / (at[1] - at[0]) * 1e-3)
+
+
+def _split(line: RecordLine) -> tuple[object, ...]:
+    point = line["point"]
+    return point["model"], point["batch"], point["hosts"], point["layout"]
 
 
 def test_the_stack_holds_the_constant_of_the_calibrating_point() -> None:

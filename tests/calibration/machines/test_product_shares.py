@@ -15,7 +15,7 @@ from calibration.machines.machine_yaml import device_block, gpu_named_by_driver
 from calibration.machines.product_shares import product_shares
 from calibration.measure.machine_record import MachineRecord, ProbeRecord, write_record
 from calibration.measure.probes.products import GEMM, LINEAR_LAYERS
-from sim.cluster.kernels import product_time
+from sim.cluster.kernels import ProductShape, product_time
 from sim.spec.hardware import Gpu
 from sim.spec.library import load
 from tests.calibration.fake_cuda import FakeCuda, install
@@ -37,7 +37,7 @@ def h100() -> Gpu:
 @cache
 def seconds(shape: tuple[int, ...], share: float) -> float:
     gpu = with_kernels(h100(), {"product_share": {"bf16": share}})
-    return product_time(gpu, "bf16", *shape, burst=True) + gpu.kernel_time
+    return product_time(gpu, "bf16", ProductShape(*shape), burst=True) + gpu.kernel_time
 
 
 def record(times: dict[tuple[int, ...], float]) -> MachineRecord:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from calibration.machines import fit_run
-from calibration.machines.predicted_layouts import predicted_layout
+from calibration.machines.predicted_steps import predicted_layout
 from calibration.machines.step_comparison import compare, comparison_table
 from calibration.measure import ddp_steps, layout_steps
 from calibration.measure.division import Division
@@ -19,7 +19,7 @@ from calibration.measure.machine_record import AnswerRow, MachineRecord, ProbeRe
 from calibration.measure.probes.layouts import LAYOUTS, divisions
 from calibration.measure.probes.probe import Bench
 from calibration.measure.profiling import MeasuringPlan, ProfileProgress, measure
-from calibration.measure.team import SpawnedTeam, Task
+from calibration.measure.team import SpawnedTeam, TeamTask
 from tests.calibration.fake_cuda import FakeCuda, install
 from tests.calibration.machine_records import CPU, cpu_record
 
@@ -39,7 +39,7 @@ class Here:
     def __init__(self, ranks: int) -> None:
         self.ranks = ranks
 
-    def ask(self, task: Task, *arguments: Any) -> list[Any]:
+    def ask(self, task: TeamTask, *arguments: Any) -> list[Any]:
         return [task(SimpleNamespace(rank=rank), *arguments) for rank in range(self.ranks)]
 
     def used(self) -> float:

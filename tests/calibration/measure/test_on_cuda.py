@@ -69,14 +69,14 @@ def test_layers_are_timed_by_events_that_nobody_waits_for(monkeypatch: Patch) ->
     """Every layer of a network takes 1 ms forward and backward on a device that lags behind its host; the whole pass is their sum."""
     cuda = install(monkeypatch, FakeCuda(launch=1e-6))
     model = deep(blocks=2).train()
-    real = training._Watch.end
+    real = training._LayerWatch.end
 
     def slow(watch: Any, name: str, way: str) -> None:
         if way != "whole":
             cuda.kernel(1e-3)
         real(watch, name, way)
 
-    monkeypatch.setattr(training._Watch, "end", slow)
+    monkeypatch.setattr(training._LayerWatch, "end", slow)
     inputs = torch.randn(2, 3, 32, 32)
     row = training.layer_times(model, lambda: ((inputs,), {}), lambda output: output.sum(), "cuda")
     layers = {layer["layer"]: layer for layer in row["layers"]}

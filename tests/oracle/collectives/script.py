@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from sim.spec.yaml import SpecError
-from sim.training.collectives.play.script import WRITERS, Script, numbered_edge, straight_script
+from sim.training.collectives.play.transfer import WRITERS, Script, numbered_edge, straight_script
 from sim.training.collectives.price.layout import JobLayout
 from sim.training.collectives.price.own import Transfer
 from sim.training.collectives.price.point_to_point import partners_at_once

@@ -6,8 +6,8 @@ import re
 
 import pytest
 
+from sim.causes import COLOURS
 from sim.report.page.colours import DARK, DARK_CAUSES, DARK_USES, LIGHT, USES, fill, luminance, style_tokens
-from sim.report.style import COLOURS
 
 
 def contrast(one: str, other: str) -> float:

@@ -15,7 +15,7 @@ from sim.parallel.graph import Graph, GraphNode, match_messages
 from sim.spec.foreign.chakra_wire import TraceNode
 from sim.spec.hardware import Hardware
 from sim.study.graph import GraphRun, run_graphs
-from sim.training.collectives.price.plan import DEFAULT
+from sim.training.collectives.price.collective_plan import DEFAULT
 from sim.training.graphs.prices import GraphPrices
 from sim.training.graphs.run import GraphScene, play_graphs, seconds_of
 from tests.harness import carried, machine

@@ -28,7 +28,7 @@ _PXB, _PHB = PATH_CLASSES.index("PXB"), PATH_CLASSES.index("PHB")
 _ROUNDING = 1e-3 * GB  # search.cc: the remaining bandwidth of a link is rounded to MB/s
 
 
-class _Load(NamedTuple):
+class _HopLoad(NamedTuple):
     """How often one channel crosses each link: on hops inside the node, and on hops from or to the network."""
 
     inside: dict[str, float]
@@ -139,7 +139,7 @@ def _socket_link(graph: NodeGraph, constants: TunerConstants) -> float:
     return min(cpu.socket_link.nccl_bandwidth, limit)
 
 
-def _load(graph: NodeGraph, channel: Channel) -> _Load:
+def _load(graph: NodeGraph, channel: Channel) -> _HopLoad:
     inside: dict[str, float] = defaultdict(float)
     outside: dict[str, float] = defaultdict(float)
     for hop in channel.hops:
@@ -148,7 +148,7 @@ def _load(graph: NodeGraph, channel: Channel) -> _Load:
             counts[link] += _weight(graph, hop, link)
         if hop.src == NETWORK and capability(graph) < nccl.READ_BACK_BELOW:
             counts[f"{hop.dst}>{graph.parents[hop.dst]}"] += nccl.READ_BACK
-    return _Load(inside, outside)
+    return _HopLoad(inside, outside)
 
 
 def _weight(graph: NodeGraph, hop: Hop, link: str) -> float:
@@ -162,7 +162,7 @@ def _weight(graph: NodeGraph, hop: Hop, link: str) -> float:
 # --- the search ------------------------------------------------------------------------------------------------------
 
 
-def _ring(loads: Sequence[_Load], rates: Mapping[str, float], enough: float, speeds: Sequence[float], most: int) -> ChannelPattern:
+def _ring(loads: Sequence[_HopLoad], rates: Mapping[str, float], enough: float, speeds: Sequence[float], most: int) -> ChannelPattern:
     """Return the rings with the highest total rate; *enough* is the maximum rate of a GPU, *most* the maximum number of channels."""
     best = ChannelPattern(0, 0.0, 0.0)
     for speed in speeds:
@@ -174,7 +174,7 @@ def _ring(loads: Sequence[_Load], rates: Mapping[str, float], enough: float, spe
     return best if best.channels else ChannelPattern(1, nccl.SIMPLE_ORDER * GB, nccl.SIMPLE_ORDER * GB)
 
 
-def _count_fitting(loads: Sequence[_Load], rates: Mapping[str, float], speed: float, most: int) -> int:
+def _count_fitting(loads: Sequence[_HopLoad], rates: Mapping[str, float], speed: float, most: int) -> int:
     """Return how many channels fit at *speed*, placed round-robin."""
     free, count = dict(rates), 0
     while True:
@@ -186,7 +186,7 @@ def _count_fitting(loads: Sequence[_Load], rates: Mapping[str, float], speed: fl
             return count
 
 
-def _subtract(loads: Sequence[_Load], free: dict[str, float], intra: float, inter: float) -> bool:
+def _subtract(loads: Sequence[_HopLoad], free: dict[str, float], intra: float, inter: float) -> bool:
     """Subtract the total of *loads* from the *free* rates of links and return True, or return False if it does not fit."""
     needed: dict[str, float] = defaultdict(float)
     for load in loads:
@@ -226,7 +226,7 @@ def _higher_speeds(speeds: Sequence[float], start: float, most: float) -> Iterat
             return
 
 
-def _tree(ring: ChannelPattern, loads: Sequence[_Load], rates: Mapping[str, float], speeds: Sequence[float]) -> ChannelPattern:
+def _tree(ring: ChannelPattern, loads: Sequence[_HopLoad], rates: Mapping[str, float], speeds: Sequence[float]) -> ChannelPattern:
     """Return the trees of several nodes: the same number as in *ring*, and up to twice as fast inside the node.
 
     The reason is that two nodes send in both directions at once.
@@ -249,7 +249,7 @@ def _nvls(graph: NodeGraph, rings: Channels, rates: Mapping[str, float], speeds:
         return None
     entries = {channel.gpus[0]: _load(graph, channel).outside for channel in rings.channels}
     heads = entries if rings.nodes > 1 else {gpu: {} for gpu in gpus}
-    loads = [_Load(_pulls(gpus, head), outside) for head, outside in islice(heads.items(), nccl.NVLS_MOST_HEADS)]
+    loads = [_HopLoad(_pulls(gpus, head), outside) for head, outside in islice(heads.items(), nccl.NVLS_MOST_HEADS)]
     intra = next((speed for speed in speeds if _subtract(loads, dict(rates), speed, speed)), None)
     if intra is None:
         return None

@@ -16,7 +16,7 @@ from functools import lru_cache
 from typing import NamedTuple, get_args
 
 from sim.spec import extensions
-from sim.spec.stack import OTHER_ALGORITHMS
+from sim.spec.algorithms import OTHER_ALGORITHMS
 from sim.spec.yaml import SpecError
 from sim.training.collectives.nccl import constants as nccl
 from sim.training.collectives.nccl import threshold

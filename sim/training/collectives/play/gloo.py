@@ -23,9 +23,18 @@ from sim.cluster.network import Network
 from sim.events import Cause, EventLog
 from sim.spec.hardware import Fabric, Transport
 from sim.training.collectives.play.phase import PhaseExecutor, SimProcess
+from sim.training.collectives.price.collective_plan import (
+    CORES_COPY,
+    AlgorithmChoice,
+    CollectivePlan,
+    Live,
+    Op,
+    Tuning,
+    live_load,
+    live_name,
+)
 from sim.training.collectives.price.gloo_ring import cut_segments, gather_time, pass_time
 from sim.training.collectives.price.layout import JobLayout
-from sim.training.collectives.price.plan import CORES_COPY, AlgorithmChoice, CollectivePlan, Live, Op, Tuning, live_load, live_name
 from sim.training.collectives.price.traffic import CORE, CORE_LIMIT, CORES, FABRIC, Cost, LinkLoad, SlotPart
 from sim.training.collectives.routes.channels import ring_channels
 

@@ -18,7 +18,7 @@ from sim.cluster.network import Network
 from sim.events import Cause, EventLog
 from sim.parallel.program import Message, Op
 from sim.spec import memo
-from sim.training.collectives.price.plan import CollectivePlan, Cost, Live, live_load
+from sim.training.collectives.price.collective_plan import CollectivePlan, Cost, Live, live_load
 
 SimProcess = Generator[simpy.Event, object, None]
 

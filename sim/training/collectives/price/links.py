@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from sim.cluster.build import Slot
 from sim.events import Cause
-from sim.training.collectives.price.plan import CORES_COPY
+from sim.training.collectives.price.collective_plan import CORES_COPY
 from sim.training.collectives.price.traffic import CORES, TIER
 
 LimitCause = tuple[Cause, str]

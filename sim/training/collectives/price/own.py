@@ -74,10 +74,10 @@ class OwnSteps(NamedTuple):
 
 def own_steps(name: str, ranks: int, per_node: int) -> OwnSteps:
     """Return the verified steps of the all-reduce *name*. Raise SpecError if they are not a correct all-reduce."""
-    return _verified_steps(_IdentityKey(name), name, ranks, per_node)
+    return _verified_steps(_ObjectKey(name), name, ranks, per_node)
 
 
-class _IdentityKey:
+class _ObjectKey:
     """A user's object as a cache key, compared by identity, whether or not the object is hashable."""
 
     def __init__(self, name: str) -> None:
@@ -87,11 +87,11 @@ class _IdentityKey:
         return id(self.algorithm)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _IdentityKey) and other.algorithm is self.algorithm
+        return isinstance(other, _ObjectKey) and other.algorithm is self.algorithm
 
 
 @lru_cache(maxsize=32)
-def _verified_steps(key: _IdentityKey, name: str, ranks: int, per_node: int) -> OwnSteps:
+def _verified_steps(key: _ObjectKey, name: str, ranks: int, per_node: int) -> OwnSteps:
     def build_steps() -> OwnSteps:
         chunks, steps = key.algorithm.all_reduce(ranks, per_node)
         return OwnSteps(chunks, tuple(tuple(OwnSend(src, dst, tuple(of), bool(adds)) for src, dst, of, adds in step) for step in steps))
@@ -164,7 +164,7 @@ def transfers(steps: OwnSteps, nbytes: float) -> list[Transfer]:
 # --- cost ------------------------------------------------------------------------------------------------------------
 
 
-class _Step(NamedTuple):
+class _EqualSteps(NamedTuple):
     """Equal steps, with sends of the same size between the same ranks: their edges, their traffic, and their number."""
 
     edges: tuple[Edge, ...]
@@ -178,7 +178,7 @@ class _Step(NamedTuple):
 
 def price_own(layout: JobLayout, algorithm: str, protocol: str, nbytes: float) -> Priced:
     """Return the price of the user's all-reduce *algorithm*: its sequential steps as one fluid."""
-    steps = _steps(layout, algorithm, _IdentityKey(algorithm))
+    steps = _steps(layout, algorithm, _ObjectKey(algorithm))
     time, volume, weighed = 0.0, 0.0, list[tuple[float, EdgePace]]()
     for step in steps:
         size = step.share * nbytes
@@ -194,7 +194,7 @@ def price_own(layout: JobLayout, algorithm: str, protocol: str, nbytes: float) -
 
 
 @lru_cache(maxsize=64)
-def _steps(layout: JobLayout, name: str, algorithm: _IdentityKey) -> tuple[_Step, ...]:
+def _steps(layout: JobLayout, name: str, algorithm: _ObjectKey) -> tuple[_EqualSteps, ...]:
     counts = sorted({len(part.gpus) for part in layout.parts})
     if len(counts) > 1:
         raise SpecError(f"{name} needs the same number of ranks on every node, not {' and '.join(map(str, counts))}; use Ring or Tree")
@@ -203,7 +203,7 @@ def _steps(layout: JobLayout, name: str, algorithm: _IdentityKey) -> tuple[_Step
     return tuple(_step(layout, sorted(pairs), share, times) for (pairs, share), times in repeats.items())
 
 
-def _step(layout: JobLayout, pairs: Sequence[tuple[int, int]], share: float, times: int) -> _Step:
+def _step(layout: JobLayout, pairs: Sequence[tuple[int, int]], share: float, times: int) -> _EqualSteps:
     local, nodes = layout.most_local, layout.every_node
     across = [(src, dst) for src, dst in pairs if src // local != dst // local]
     inside: list[Edge] = []
@@ -223,7 +223,7 @@ def _step(layout: JobLayout, pairs: Sequence[tuple[int, int]], share: float, tim
         span for span in (EdgeSpan(inside, 1.0, 1, INSIDE), EdgeSpan(outside, 1.0, 1, _pattern(across, local, layout.nodes))) if span.edges
     ]
     traffic = traffic_of(layout, spans, float(len(across)))
-    return _Step((*inside, *outside), traffic, tuple(spans), float(len(across)), share, times)
+    return _EqualSteps((*inside, *outside), traffic, tuple(spans), float(len(across)), share, times)
 
 
 def _busier_direction(sends: Sequence[tuple[int, int]], node: int, local: int) -> int:

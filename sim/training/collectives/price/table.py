@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from sim.events import Cause
 from sim.spec.hardware import Hardware
-from sim.training.collectives.price.plan import DEFAULT, CollectivePlan, Op, Tuning
+from sim.training.collectives.price.collective_plan import DEFAULT, CollectivePlan, Op, Tuning
 from sim.training.collectives.price.unequal import of_matrix
 
 

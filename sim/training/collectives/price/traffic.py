@@ -18,6 +18,7 @@ from sim.cluster.build import Slot
 from sim.cluster.fabric import ALL, UNLIMITED_FABRIC, JobFabric, NodeStreams, Pattern
 from sim.events import Cause
 from sim.spec.hardware import Fabric
+from sim.spec.identity import IdentityCache
 from sim.training.collectives.nccl.protocols import WIRE_BYTES, hop_latency, kind_of, wire_bytes
 from sim.training.collectives.price.uncontended import Lane, is_reached, lane, staged_bandwidth
 from sim.training.collectives.routes.channels import NETWORK, Channels, Hop
@@ -160,7 +161,7 @@ class Traffic:
     outward: tuple[Outward, ...] = ()
     """The streams that leave one node of each part."""
     job_fabric: JobFabric = UNLIMITED_FABRIC
-    _kinds: dict[int, tuple[Sequence[Edge], list[_Kind], list[int]]] = field(default_factory=dict, repr=False)
+    _kinds: IdentityCache[tuple[list[_Kind], list[int]]] = field(default_factory=IdentityCache, repr=False)
 
     @cached_property
     def crossings(self) -> Mapping[str, Mapping[str, float]]:
@@ -172,7 +173,7 @@ class Traffic:
         return counts
 
     @cached_property
-    def _loads(self) -> _Loads:
+    def _loads(self) -> _StreamLoads:
         return _loads_of(self.streams)
 
     def load(self, chunk: float, protocol: str) -> LinkLoad:
@@ -211,9 +212,7 @@ class Traffic:
 
     def edge_rates(self, edges: Sequence[Edge], chunk: float, protocol: str, count: float = 1.0) -> EdgeRates:
         """Return the pace of each of *edges*, as in `pace`. Groups of equal edges are cached for calls with other sizes."""
-        if id(edges) not in self._kinds:
-            self._kinds[id(edges)] = (edges, *self._grouped(edges))
-        _, kinds, of_edge = self._kinds[id(edges)]
+        kinds, of_edge = self._kinds.get_or_make(edges, self._grouped)
         reached, part_of = _ReachCache(chunk), min(1.0, count)
         paces = [self._kind_pace(kind, reached, protocol, part_of) for kind in kinds]
         return EdgeRates(tuple(paces[number].rate for number in of_edge), min(paces))
@@ -319,7 +318,7 @@ def _sent(out: Outward, chunk: float, protocol: str) -> NodeStreams:
     return NodeStreams(out.pattern, nic_of(out.hop), out.arrival_nic, on_nic, out.streams * WIRE_BYTES[protocol])
 
 
-class _Loads(NamedTuple):
+class _StreamLoads(NamedTuple):
     """The loads of streams on resources: *kinds* of streams with equal weight, and the *terms* to add up, in the order of the streams.
 
     A term (resource, kind, weighs, factor) is *factor* times the bytes of one stream of this kind per payload byte. These are the bytes
@@ -340,7 +339,7 @@ class _Loads(NamedTuple):
         return load
 
 
-def _loads_of(streams: Iterable[tuple[SlotPart, Hop, float]]) -> _Loads:
+def _loads_of(streams: Iterable[tuple[SlotPart, Hop, float]]) -> _StreamLoads:
     """Return the loads of *streams* of one node on its resources; a transport with cores loads them, too."""
     kinds: dict[Hashable, int] = {}
     hops: list[tuple[Hop, float]] = []
@@ -356,7 +355,7 @@ def _loads_of(streams: Iterable[tuple[SlotPart, Hop, float]]) -> _Loads:
             terms += [((name, wire), kind, True, max(0.0, links[wire].capacity / alone - 1.0)) for wire in hop.wires]
         if hop.transport.cpu_time_per_byte:
             terms.append(((name, CORES), -1, False, count * hop.transport.cpu_time_per_byte))
-    return _Loads(hops, terms)
+    return _StreamLoads(hops, terms)
 
 
 def latency_of(edges: Sequence[Edge]) -> tuple[Cause, str]:

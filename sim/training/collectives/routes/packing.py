@@ -18,7 +18,7 @@ STEP_BUDGET = 50_000
 """Maximum steps of one search; NCCL gives up after a similar number (search.cc)."""
 
 
-class _Budget:
+class _StepBudget:
     """A budget of steps: each call of ``spent`` uses one step and returns whether none was left."""
 
     def __init__(self, steps: int = STEP_BUDGET) -> None:
@@ -40,7 +40,7 @@ def _pack_cycles(slots: tuple[tuple[tuple[int, int], int], ...]) -> tuple[tuple[
     vertices = sorted({vertex for pair, _ in slots for vertex in pair})
     if len(vertices) < 2:
         return ()
-    cycles = [path for path in _paths(vertices[0], vertices, free, _Budget()) if free[path[-1], path[0]]]
+    cycles = [path for path in _paths(vertices[0], vertices, free, _StepBudget()) if free[path[-1], path[0]]]
     bound = min(_degrees(vertices, free))
     return _Packing(cycles, free, vertices, bound).best
 
@@ -54,7 +54,7 @@ class _Packing:
         self._free = free
         self._vertices = vertices
         self._bound = bound
-        self._budget = _Budget()
+        self._budget = _StepBudget()
         self._extend(0, [])
 
     def _extend(self, first: int, chosen: list[tuple[int, ...]]) -> None:
@@ -82,11 +82,11 @@ def pack_paths(slots: Slots, vertices: Sequence[int], ends: Sequence[Callable[[i
     Each of *ends* is a predicate of a path's first and last vertex. No directed pair is used more often than its *slots* allow.
     """
     free = Counter(dict(slots))
-    return _pack_paths(free, tuple(vertices), list(ends), _Budget())
+    return _pack_paths(free, tuple(vertices), list(ends), _StepBudget())
 
 
 def _pack_paths(
-    free: Counter[tuple[int, int]], vertices: tuple[int, ...], ends: Sequence[Callable[[int, int], bool]], budget: _Budget
+    free: Counter[tuple[int, int]], vertices: tuple[int, ...], ends: Sequence[Callable[[int, int], bool]], budget: _StepBudget
 ) -> tuple[tuple[int, ...], ...] | None:
     if not ends:
         return ()
@@ -100,7 +100,7 @@ def _pack_paths(
     return None
 
 
-def _paths(start: int, vertices: Sequence[int], free: Mapping[tuple[int, int], int], budget: _Budget) -> Iterator[tuple[int, ...]]:
+def _paths(start: int, vertices: Sequence[int], free: Mapping[tuple[int, int], int], budget: _StepBudget) -> Iterator[tuple[int, ...]]:
     """Yield the paths from *start* through all *vertices* over pairs with free slots, in lexicographic order."""
     stack: list[tuple[int, ...]] = [(start,)]
     while stack:

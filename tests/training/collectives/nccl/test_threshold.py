@@ -11,7 +11,7 @@ from sim.study.collective import collective_table
 from sim.training.collectives.nccl.cost import ChannelPattern, TunerMachine
 from sim.training.collectives.nccl.threshold import by_threshold, tree_threshold
 from sim.training.collectives.nccl.tuner import choose
-from sim.training.collectives.price.plan import Tuning
+from sim.training.collectives.price.collective_plan import Tuning
 
 PCIE = TunerMachine(16, 4, ChannelPattern(2, 3e9, 3e9), ChannelPattern(2, 3e9, 3e9), 70, "pcie", "intel")
 

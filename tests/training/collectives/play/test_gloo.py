@@ -12,8 +12,8 @@ from sim.cluster.build import place, slots
 from sim.events import Cause
 from sim.spec.hardware import Transport
 from sim.training.collectives.play.gloo import plan_gloo
+from sim.training.collectives.price.collective_plan import CORES_COPY
 from sim.training.collectives.price.gloo_ring import cut_segments
-from sim.training.collectives.price.plan import CORES_COPY
 from sim.training.job import job_slots
 from tests.harness import cluster, layer, machine, run, toy_node, toy_workload, volume
 

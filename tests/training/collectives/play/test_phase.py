@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from sim.cluster.build import Placement, place, slots
 from sim.events import Cause
-from sim.training.collectives.price.plan import plan_collectives
+from sim.training.collectives.price.collective_plan import plan_collectives
 from sim.training.job import EXECUTORS, job_slots
 from tests.harness import Rig, all_reduce_alone, carried, cluster, loads, machine, toy_node
 from tests.oracle.collectives.single_ring import all_reduce_time

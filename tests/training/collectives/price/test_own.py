@@ -15,8 +15,8 @@ from sim.report.collective_error import collective_error, unmeasured
 from sim.spec import extensions
 from sim.spec.yaml import SpecError
 from sim.study.collective import collective_table
+from sim.training.collectives.price.collective_plan import Tuning
 from sim.training.collectives.price.own import OwnSend, OwnSteps, transfers, verified_steps
-from sim.training.collectives.price.plan import Tuning
 from sim.training.job import EXECUTORS
 from stallsim.protocols import CollectiveAlgorithm
 from tests.examples import examples

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sim.study.collective import collective_table
 from sim.training.collectives.nccl.constants import VERSIONS
-from sim.training.collectives.price.plan import OPS, Tuning
+from sim.training.collectives.price.collective_plan import OPS, Tuning
 from sim.training.collectives.price.point_to_point import SENDS
 
 

@@ -9,13 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.cluster.build import place, slots, with_nodes
+from sim.spec.algorithms import NCCL_ALGORITHMS, OTHER_ALGORITHMS
 from sim.spec.library import load_hardware
 from sim.spec.yaml import SpecError
 from sim.study.collective import collective_table
 from sim.training.collectives.nccl.protocols import WIRE_BYTES, latency_share
-from sim.training.collectives.price.plan import OPS, Tuning, plan_collectives
+from sim.training.collectives.price.collective_plan import OPS, Tuning, plan_collectives
+from sim.training.collectives.price.pricing import PRICES, nvls_channels, nvls_piece, nvls_shards, piece_of, tree_piece
 from sim.training.collectives.price.pricing import cost as cost_on
-from sim.training.collectives.price.pricing import nvls_channels, nvls_piece, nvls_shards, piece_of, tree_piece
 from sim.training.job import EXECUTORS, job_slots
 from tests.harness import Rig, cluster, loads, machine, toy_node
 from tests.oracle.collectives.all_to_all import all_to_all_time
@@ -35,6 +36,10 @@ def cost(toys, nbytes, algorithm, protocol="Simple", op="all_reduce"):
     """What *op* costs by a given algorithm, whether NCCL would choose it or not."""
     rig = Rig(toys, fold=True)
     return rig.plan.cost_of(nbytes, algorithm, protocol, 1, op)
+
+
+def test_every_algorithm_that_may_be_named_has_a_price():
+    assert {name.lower() for name in (*NCCL_ALGORITHMS, *OTHER_ALGORITHMS)} <= {name.lower() for name in PRICES}
 
 
 def test_thread_blocks_of_rings_and_exchanges():

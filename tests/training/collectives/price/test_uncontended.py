@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sim.cluster.build import Slot
 from sim.cluster.topology import node_graph
 from sim.spec.hardware import Transport
-from sim.training.collectives.price.plan import Tuning, plan_collectives
+from sim.training.collectives.price.collective_plan import Tuning, plan_collectives
 from sim.training.collectives.price.table import time_in_loop
 from sim.training.collectives.routes.channels import ring_channels
 from tests.cluster import machines

@@ -12,7 +12,7 @@ from sim.cluster.build import place, slots, with_nodes
 from sim.cluster.fabric import job_fabric
 from sim.spec.hardware import Hardware
 from sim.spec.library import load_hardware
-from sim.training.collectives.price.plan import CollectivePlan, plan_collectives
+from sim.training.collectives.price.collective_plan import CollectivePlan, plan_collectives
 from sim.training.collectives.price.unequal import of_matrix, one_receives_most
 from sim.training.job import job_slots
 from tests.harness import machine

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from sim.cluster.build import place, slots, with_nodes
 from sim.spec.library import load_hardware
-from sim.training.collectives.price.plan import OPS, CollectivePlan, Op, Tuning, plan_collectives
+from sim.training.collectives.price.collective_plan import OPS, CollectivePlan, Op, Tuning, plan_collectives
 from sim.training.job import job_slots
 from tests.examples import examples
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sim.parallel.program import Op
-from sim.report.kernels import collective_kernel, element, nccl_kernel, operation_of
+from sim.report.nccl_kernels import collective_kernel, element, nccl_kernel, operation_of
 from sim.report.trace.excerpt import excerpt
 from sim.report.trace.run_trace import trace_document
 from sim.spec.library import load_workload

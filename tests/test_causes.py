@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from sim.causes import COLOURS, MEANINGS
 from sim.events import LAYOUT_STALLS
-from sim.report.style import COLOURS, MEANINGS
 
 
 def test_every_cause_has_a_colour_of_its_own_and_words() -> None:

@@ -39,7 +39,7 @@ class DrawingPlan:
     """Lower end of the row of devices."""
 
 
-def plan(graph: NodeGraph) -> DrawingPlan:
+def drawing_plan(graph: NodeGraph) -> DrawingPlan:
     """Return the position of each device of *graph*."""
     below: dict[str, list[str]] = {}
     for device, holder in graph.parents.items():

@@ -17,6 +17,7 @@ from sim.cluster.live_gpu import LiveGpu
 from sim.cluster.network import Network
 from sim.events import Cause
 from sim.parallel.program import Copy, PassPart, Program, Start, Work, works_before_use
+from sim.spec.identity import IdentityCache
 from sim.training.layouts.account import Account
 from sim.training.layouts.group_price import GroupPrice
 from sim.training.layouts.noise import StageSpread
@@ -42,7 +43,7 @@ class StageKernels:
         self.gpu_name = f"{scene.node.gpu.name} compute"
         self.times = scene.times[number]
         self.optimizer = scene.updates[number]
-        self._loads: dict[int, Mapping[str, float]] = {}
+        self._loads = IdentityCache[Mapping[str, float]]()
         self.host = 0.0
         """Time (s) at which the host has launched all work so far."""
         self.floor = 0.0
@@ -137,19 +138,18 @@ class StageKernels:
     def _wait_for_messages(self, messages: ExposedWait) -> SimProcess:
         """Wait for *messages* inside a unit, which other traffic may slow."""
         start = self.env.now
-        yield self.network.start(messages.axis, messages.volume, self._load(messages), cap=messages.volume / messages.seconds).done
+        load = self._loads.get_or_make(messages, self._load)
+        yield self.network.start(messages.axis, messages.volume, load, cap=messages.volume / messages.seconds).done
         self.account.add_wait(messages.cause, f"{_PARTIAL[messages.axis]}: {messages.limit}", start, self.env.now)
         self.account.add_exposed(messages.axis, self.env.now - start)
 
     def _load(self, messages: ExposedWait) -> Mapping[str, float]:
         """Return the load of *messages* on each link per unit of their volume, and add missing links to the network."""
-        if id(messages) not in self._loads:  # times live as long as the scene
-            load = self.scene.prices.live_loads(self.number, messages.load)
-            for link in load:
-                if link not in self.network.capacity:
-                    self.network.add_link(link, self.scene.prices.capacity[link])
-            self._loads[id(messages)] = {link: amount / messages.volume for link, amount in load.items() if amount}
-        return self._loads[id(messages)]
+        load = self.scene.prices.live_loads(self.number, messages.load)
+        for link in load:
+            if link not in self.network.capacity:
+                self.network.add_link(link, self.scene.prices.capacity[link])
+        return {link: amount / messages.volume for link, amount in load.items() if amount}
 
     def update(self) -> SimProcess:
         """Run the optimizer. Unless all stages meet in an operation, wait for the slowest stage first."""

@@ -2,8 +2,8 @@
 
 *payload*: the share of the line that a plain socket reached with both directions in use, as in a ring. *latency*: its round trip, because a
 notice goes one way and the data that it releases the other. *cpu_time_per_byte*: processor time of a rank beyond its compute, over the
-bytes that it sent and received, including DDP's copies between gradients and buckets. They are also in the laboratory's stack file, and a
-test compares the two.
+bytes that it sent and received, including DDP's copies between gradients and buckets. They are also in the laboratory's stack file,
+with which `test_constants` compares them.
 """
 
 from __future__ import annotations

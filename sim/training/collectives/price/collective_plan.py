@@ -18,8 +18,8 @@ from sim.cluster.build import Slot
 from sim.cluster.fabric import UNLIMITED_FABRIC, JobFabric
 from sim.events import Cause
 from sim.parallel.program import Op
+from sim.spec.algorithms import other_algorithm
 from sim.spec.hardware import Fabric
-from sim.spec.stack import other_algorithm
 from sim.spec.yaml import SpecError
 from sim.training.collectives.nccl.constants import NCCL_2_30, constants_of
 from sim.training.collectives.nccl.cost import TunerMachine

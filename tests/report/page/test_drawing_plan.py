@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import combinations
 
 from sim.cluster.topology import node_graph
-from sim.report.page.plan import plan
+from sim.report.page.drawing_plan import drawing_plan
 from sim.spec.library import catalogue, load_hardware
 from tests.for_each import for_each
 
@@ -16,7 +16,7 @@ MACHINES = sorted(catalogue("hardware"))
 def test_devices_stand_apart_below_their_holders(name: str) -> None:
     for group in load_hardware(name).spec.groups:
         graph = node_graph(group.node)
-        laid = plan(graph)
+        laid = drawing_plan(graph)
         assert set(laid.boxes) == set(graph.parents) | {f"socket{index}" for index in range(len(group.node.topology.sockets))}
         for device, holder in graph.parents.items():
             mine, above = laid.boxes[device], laid.boxes[holder]

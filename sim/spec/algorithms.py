@@ -1,0 +1,27 @@
+"""Which algorithm does a name mean? NCCL's own, those of other libraries, and user-defined ones."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sim.spec import extensions
+
+NCCL_ALGORITHMS: Final = ("ring", "tree", "collnet", "collnetdirect", "collnetchain", "nvls", "nvlstree", "pat")
+"""Names of NCCL's own algorithms, in lower case."""
+
+OTHER_ALGORITHMS: Final = ("Hierarchical", "RackHierarchical", "HalvingDoubling")
+"""All-reduce algorithms that NCCL lacks (Horovod's, Gloo's and MPI's); ``nccl_algo`` may name one of them, on its own."""
+
+
+def other_algorithm(text: str | None) -> str | None:
+    """Return the algorithm that *text* names if it is not NCCL's but another library's or user-defined; else None."""
+    name = (text or "").replace("_", "").lower()
+    match = next((algorithm for algorithm in OTHER_ALGORITHMS if algorithm.lower() == name), None)
+    if match is None and text and name not in NCCL_ALGORITHMS and text in extensions.names(extensions.COLLECTIVES):
+        return text
+    return match
+
+
+def not_nccls() -> frozenset[str]:
+    """Return the names of the algorithms that are not NCCL's: those of other libraries and user-defined ones."""
+    return frozenset((*OTHER_ALGORITHMS, *extensions.names(extensions.COLLECTIVES)))
