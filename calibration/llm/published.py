@@ -244,6 +244,9 @@ def _group(runs: Sequence[tuple[float, Case]]) -> dict[str, Any]:
         "low": round(math.exp(quantile(errors, 0.025)), 3),
         "high": round(math.exp(quantile(errors, 0.975)), 3),
         "most_gpus": max(case.gpus for _, case in runs),
+        "most_sequence": max(case.seq for _, case in runs),
+        "most_context": max(case.context for _, case in runs),
+        "least_network": min((case.nic for _, case in runs if case.node_span > 1), default=None),
         "sources": sorted({case.row.source.split("/")[-1] for _, case in runs}),
     }
 

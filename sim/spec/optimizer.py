@@ -74,7 +74,8 @@ _RULES: Final[Mapping[str, _UpdateRule]] = {
     "adam": _UpdateRule(7.0, 22.0, 9.0, 2),
     "lamb": _UpdateRule(10.0, 28.0, 14.0, 2, 3.0),
     "adam8bit": _UpdateRule(4.0, 4.0, 1.0, 2),  # weight and gradient in full, two states of a quarter in each direction, in one kernel
-    "adafactor": _UpdateRule(6.0, 14.0, 14.0, 0),  # estimate (transformers/optimization.py: square, two means, outer product, scale, clip)
+    # estimate (transformers/optimization.py: square, two means, outer product, scale, clip; the update is written and read again)
+    "adafactor": _UpdateRule(6.0, 14.0, 14.0, 0, 3.0),
     "muon": _UpdateRule(8.0, 12.0, 34.0, 1),  # estimate (momentum 4, Newton-Schulz 5 x 5 kernels, update 5)
 }
 _ADAFACTOR_EDGE: Final = 4096

@@ -5,8 +5,11 @@ from __future__ import annotations
 import pytest
 
 from sim.analysis.memory import gpu_memory
+from sim.cluster.gpu import memory_time
 from sim.spec.library import load_hardware, load_workload
 from sim.spec.optimizer import Optimizer
+from sim.spec.parallel import MeshOptions
+from sim.training.layouts.times import optimizer_time
 from sim.training.muon import matrices, muon_work
 from sim.training.step_plan import optimizer_work
 
@@ -50,3 +53,13 @@ def test_muon_multiplies_matrices() -> None:
     assert muon_work(muon, GPU, 0.5).time == pytest.approx(work.time / 2)
     assert muon_work(adam, GPU).time == 0
     assert optimizer_work(muon, GPU).time > work.time
+
+
+def test_adafactor_moves_more_than_sgd_in_layouts_too() -> None:
+    """Its update is written, then read again with the weight once its norm is known: three more passes of 32 bits."""
+
+    def seconds(name: str) -> float:
+        workload = load_workload("llama-3.2-1b", [f"training.optimizer.name={name}"]).spec
+        return optimizer_time(workload, GPU, MeshOptions(framework="fsdp2", source={"*": "a test"}), 1e9, 100)[0]
+
+    assert seconds("adafactor") - seconds("sgd") == pytest.approx(memory_time(3 * 4e9, GPU), rel=0.02)

@@ -209,6 +209,8 @@ def _assumptions(run: LayoutRun) -> list[str]:
         )
     if run.mesh.parallel.expert > 1 and run.mesh.parallel.expert_imbalance == 1.0:
         sentences.append("tokens are spread evenly over experts (--set training.parallel.expert_imbalance=1.2)")
+    if training.optimizer.name == "muon" and run.mesh.group_size("shard") > 1 and run.mesh.parallel.shard != "none":
+        sentences.append("Muon's gather of sharded matrices between ranks is not simulated")
     if (share := dropped_share(run.mesh.parallel)) > 0:
         sentences.append(f"experts drop {100 * share:.3g}% of the tokens that are routed to them (capacity_factor)")
     return sentences

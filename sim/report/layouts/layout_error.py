@@ -2,14 +2,14 @@
 
 ``make validated`` writes ``hardware/validated_llm.json`` from the measured runs that come with `calibration`; their steps are simulated
 from the descriptions alone. The errors are those of the nearest group: the same kind of layout, family of model and GPU; else layout and
-GPU; else the layout; else all. A run extrapolates if its GPU was not measured, if it has more GPUs than the measured runs, or if
-`unmeasured` names a reason. Then `WIDER` widens the errors.
+GPU; else the layout; else all. A run extrapolates if its GPU was not measured, if it is beyond the measured runs (`_beyond`), or if
+`unmeasured` names a reason. Then `WIDER` widens the errors. Those of a GPU that was not measured are at least those of each measured GPU.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from sim.report.validated import validated_groups
@@ -46,8 +46,24 @@ def expected_layout_error(run: LayoutRun) -> dict[str, Any] | None:
     """Return the expected error (fractions) of *run*, and its basis; None if nothing was validated."""
     parallel, gpu = run.workload.training.parallel, run.node.gpu.name
     kind = kind_of(parallel.tensor, parallel.context, parallel.pipeline, parallel.expert)
-    error = _error(kind, run.workload.model.transformer, gpu, run.gpus, unmeasured(run))
+    error = _error(kind, run.workload.model.transformer, gpu, unmeasured(run), lambda measured: _beyond(run, measured))
     return None if error is None else error | {"not_validated": not_validated(run)}
+
+
+def _beyond(run: LayoutRun, measured: Mapping[str, Any]) -> list[str]:
+    """Return in what *run* exceeds the *measured* runs: GPUs, tokens of a sequence, context ranks; or how much slower its network is."""
+    parallel, nic = run.workload.training.parallel, run.node.nic
+    sizes = (
+        (run.gpus, measured["most_gpus"], "{:,} GPUs"),
+        (run.workload.sequence or 0, measured["most_sequence"], "sequences of {:,} tokens"),
+        (parallel.context, measured["most_context"], "{:,} context ranks"),
+    )
+    beyond = [f"{words.format(size)}, measured up to {most:,}" for size, most, words in sizes if size > most]
+    rate, least = nic.count * nic.bandwidth / min(run.gpus, run.node.gpu_count), measured["least_network"]
+    if run.nodes > 1 and (least is None or rate < least):
+        from_rate = f"measured from {8e-9 * least:.3g} Gbps" if least else "measured inside one node only"
+        beyond.append(f"a network of {8e-9 * rate:.3g} Gbps per GPU, {from_rate}")
+    return beyond
 
 
 def unmeasured(run: LayoutRun) -> list[str]:
@@ -58,33 +74,47 @@ def unmeasured(run: LayoutRun) -> list[str]:
 
 def decoder_error(transformer: Transformer, gpu: str) -> dict[str, Any] | None:
     """Return the error of data-parallel runs of decoders like *transformer* on any number of *gpu*."""
-    return _error("data", transformer, gpu, 0, [])
+    return _error("data", transformer, gpu, [], lambda measured: [])
 
 
-def _error(kind: str, transformer: Transformer | None, gpu: str, gpus: int, unmeasured_features: list[str]) -> dict[str, Any] | None:
-    names = group_names(kind, family_of(transformer), gpu)
+def _error(
+    kind: str,
+    transformer: Transformer | None,
+    gpu: str,
+    unmeasured_features: list[str],
+    beyond_of: Callable[[Mapping[str, Any]], list[str]],
+) -> dict[str, Any] | None:
+    family = family_of(transformer)
+    names = group_names(kind, family, gpu)
     validated = validated_groups(SUMMARY)
     name = next((name for name in names if name in validated), None)
     if name is None:
         return None
     errors = validated[name]
-    beyond = [*unmeasured_features, *([f"{gpus:,} GPUs, measured up to {errors['most_gpus']:,}"] if gpus > errors["most_gpus"] else [])]
+    beyond = [*unmeasured_features, *beyond_of(errors)]
+    measured = []
     if name in names[2:]:
-        beyond.append(f"no measured {kind} layout on {gpu}")
-    return _answer(name, errors, beyond, similar=not unmeasured_features)
+        beyond.append(f"no or too few measured {kind} layouts on {gpu}")
+        measured = [group for known, group in validated.items() if known.startswith(f"{kind}, {family}, ")]
+    return _answer(name, errors, beyond, measured, similar=not unmeasured_features)
 
 
-def _answer(name: str, errors: Mapping[str, Any], beyond: list[str], similar: bool) -> dict[str, Any]:
+def _answer(name: str, errors: Mapping[str, Any], beyond: list[str], others: Sequence[Mapping[str, Any]], similar: bool) -> dict[str, Any]:
+    """Return the errors of the group *name* in words and figures; each figure is at least as wide as those of *others*."""
     wider = WIDER if beyond else 1.0
+    ends = _widened(errors["low"], errors["high"], wider)
     runs = f"{errors['points']:,} {'similar ' if similar else ''}measured training runs"
     rests = f"{runs} ({name}: {', '.join(errors['sources'])}), predicted from descriptions alone"
     reach = f"extrapolated: {'; '.join(beyond)}" if beyond else "interpolated: within the sizes measured"
     return {
-        "median": round(wider * errors["median"], 4),
-        "p90": round(wider * errors["p90"], 4),
+        "median": round(max([wider * errors["median"], *(one["median"] for one in others)]), 4),
+        "p90": round(max([wider * errors["p90"], *(one["p90"] for one in others)]), 4),
         "basis": f"{rests}; {reach}",
         "extrapolates": bool(beyond),
-        "measured_over_predicted_95": _widened(errors["low"], errors["high"], wider),
+        "measured_over_predicted_95": {
+            "low": min([ends["low"], *(one["low"] for one in others)]),
+            "high": max([ends["high"], *(one["high"] for one in others)]),
+        },
     }
 
 

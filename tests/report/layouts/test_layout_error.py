@@ -11,18 +11,31 @@ from sim.report.layouts import layout_error
 from sim.report.layouts.layout_error import WIDER, expected_layout_error, kind_of
 from sim.spec.parallel import Parallel
 
-GROUP = {"points": 10, "median": 0.1, "p90": 0.2, "low": 0.8, "high": 1.3, "most_gpus": 64, "sources": ["a"]}
+GROUP = {
+    "points": 10, "median": 0.1, "p90": 0.2, "low": 0.8, "high": 1.3, "sources": ["a"],
+    "most_gpus": 64, "most_sequence": 8192, "most_context": 2, "least_network": 50e9,
+}  # fmt: skip
 KINDS = ("data", "tensor", "pipeline", "expert")
 
 
-def run(gpu: str, gpus: int, decoder: bool = True, framework: str = "megatron", overlap: float = 0.0, **parallel: Any) -> Any:
+def run(
+    gpu: str,
+    gpus: int,
+    decoder: bool = True,
+    framework: str = "megatron",
+    overlap: float = 0.0,
+    sequence: int = 8192,
+    network: float = 50e9,
+    **parallel: Any,
+) -> Any:
     training = SimpleNamespace(parallel=Parallel(**parallel))
     transformer = SimpleNamespace(experts=0, gated=True) if decoder else None
-    workload = SimpleNamespace(training=training, model=SimpleNamespace(transformer=transformer))
+    workload = SimpleNamespace(training=training, model=SimpleNamespace(transformer=transformer), sequence=sequence)
     layout = SimpleNamespace(
         schedule=training.parallel.schedule or "1f1b", options=SimpleNamespace(framework=framework, tensor_overlap=overlap), own_passes=None
     )
-    return SimpleNamespace(layout=layout, workload=workload, node=SimpleNamespace(gpu=SimpleNamespace(name=gpu)), gpus=gpus)
+    node = SimpleNamespace(gpu=SimpleNamespace(name=gpu), gpu_count=8, nic=SimpleNamespace(count=8, bandwidth=network))
+    return SimpleNamespace(layout=layout, workload=workload, node=node, gpus=gpus, nodes=-(-gpus // 8))
 
 
 def test_the_nearest_group_answers_and_others_widen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -34,7 +47,11 @@ def test_the_nearest_group_answers_and_others_widen(monkeypatch: pytest.MonkeyPa
     assert far is not None and far["extrapolates"] and far["median"] == pytest.approx(WIDER * 0.1)
     assert far["measured_over_predicted_95"]["high"] == pytest.approx(1.3**WIDER, abs=1e-4)
     other = expected_layout_error(run("Y", 8, tensor=2))
-    assert other is not None and other["median"] == pytest.approx(WIDER * 0.3) and "no measured tensor layout on Y" in other["basis"]
+    assert (
+        other is not None
+        and other["median"] == pytest.approx(WIDER * 0.3)
+        and "no or too few measured tensor layouts on Y" in other["basis"]
+    )
     groups["tensor, X"] = {
         **GROUP,
         "low": 0.98,
@@ -46,6 +63,37 @@ def test_the_nearest_group_answers_and_others_widen(monkeypatch: pytest.MonkeyPa
     assert ends == pytest.approx({"low": 0.98 * (0.98 / 2.0) ** (0.5 * (WIDER - 1)), "high": 2.0**WIDER}, abs=1e-3)
     monkeypatch.setattr(layout_error, "validated_groups", lambda _: {})
     assert expected_layout_error(run("X", 8, tensor=2)) is None
+
+
+BEYOND: dict[str, dict[str, Any]] = {
+    "128 GPUs, measured up to 64": {"gpus": 128},
+    "sequences of 131,072 tokens, measured up to 8,192": {"sequence": 131_072},
+    "8 context ranks, measured up to 2": {"context": 8},
+    "a network of 10 Gbps per GPU, measured from 400 Gbps": {"gpus": 16, "network": 1.25e9},
+}
+
+
+@pytest.mark.parametrize("text", BEYOND)
+def test_runs_beyond_the_measured_ones_extrapolate(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layout_error, "validated_groups", lambda _: {"tensor, X": GROUP})
+    inside, beyond = (expected_layout_error(run("X", **{"gpus": 8, "tensor": 2, **more})) for more in ({}, BEYOND[text]))
+    assert inside is not None and "interpolated" in inside["basis"] and not inside["extrapolates"]
+    assert beyond is not None and beyond["basis"].endswith(f"extrapolated: {text}")
+
+
+def test_a_slow_network_does_not_matter_inside_a_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layout_error, "validated_groups", lambda _: {"tensor, X": {**GROUP, "least_network": None}})
+    inside, between = (expected_layout_error(run("X", gpus, tensor=2, network=1e9)) for gpus in (8, 16))
+    assert inside is not None and not inside["extrapolates"]
+    assert between is not None and "a network of 8 Gbps per GPU, measured inside one node only" in between["basis"]
+
+
+def test_a_gpu_that_was_not_measured_is_no_more_accurate_than_one_that_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    worst = {**GROUP, "median": 0.4, "p90": 0.9, "low": 0.3, "high": 4.0}
+    monkeypatch.setattr(layout_error, "validated_groups", lambda _: {"tensor": GROUP, "tensor, gated, X": worst})
+    other = expected_layout_error(run("Y", 8, tensor=2))
+    assert other is not None and (other["median"], other["p90"]) == (0.4, 0.9)
+    assert other["measured_over_predicted_95"] == {"low": 0.3, "high": 4.0}
 
 
 UNLIKE: dict[str, dict[str, Any]] = {
