@@ -210,6 +210,42 @@ def test_a_job_that_may_die_says_which_share_does_and_when() -> None:
     assert "none of 60 simulated runs runs out of spares" in goodput_text(safe) and goodput_document(weeks())["died"] is None
 
 
+def test_runs_that_die_count_as_zero_from_then_on() -> None:
+    """Oracle: the work of all over the time of all; more spares, which let more runs live, never lower it on the same faults."""
+    shares = []
+    for spares in (0, 1, 2, 4, 8):
+        outcome = weeks(repairs=False, spares=spares, rate="0.0015 /d", trials=400)
+        document = goodput_document(outcome)
+        assert document["effective_share"] == pytest.approx(outcome.courses.work.mean() / (20 * DAY))
+        assert document["interval95"]["effective_share"][0] < 0.9 or not document["died"]["share"]
+        shares.append(document["effective_share"])
+    assert shares == sorted(shares) and shares[0] < shares[-1]
+    job = {"days": None, "epochs": 300.0, "repairs": False, "rate": "0.0015 /d", "trials": 400}
+    whole = [goodput_document(weeks(**job, spares=spares)) for spares in (1, 8)]
+    assert whole[0]["died"]["share"] > 0.02 and whole[0]["effective_share"] < whole[1]["effective_share"]
+
+
+def test_a_run_that_never_ends_leaves_the_others_their_figures() -> None:
+    """One fleet in many fails faster than it saves: a share of runs is named and counts as zero, and half of them are refused."""
+    outcome = weeks(days=None, epochs=3.0, trials=100)
+    run = replace(outcome.run, rate=(outcome.run.rate[0], outcome.run.rate[1], 1.0))
+    mixed = replace(outcome, run=run, courses=draw(run, 100))
+    document = goodput_document(mixed)
+    json.dumps(document, allow_nan=False)
+    endless = np.isinf(mixed.courses.elapsed)
+    assert 0.0 < document["endless_share"] == endless.mean() < 0.5
+    ended = mixed.courses.only(~endless)
+    assert document["effective_share"] == pytest.approx((1 - endless.mean()) * ended.work.sum() / ended.elapsed.sum())
+    assert document["days"] == pytest.approx(ended.elapsed.mean() / DAY) and document["interval95"]["effective_share"][0] == 0.0
+    assert f"{100 * endless.mean():.3g}% of 100 simulated runs never end" in goodput_text(document)
+
+
+def test_half_of_the_runs_without_an_end_are_refused() -> None:
+    """96 faults a day of 16 nodes, whose repair takes days: the job never has all of its nodes."""
+    with pytest.raises(SpecError, match=r"% of 20 simulated runs never end: .* write more --spares"):
+        weeks(days=None, epochs=300.0, rate="6 /d", spares=1, trials=20)
+
+
 def test_what_sums_leave_over_is_no_lost_time() -> None:
     """A part that never happens is zero, not the rounding of the sums that it is the rest of."""
     for seed in range(6):
