@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from calibration.blind.power import score_steps
-from calibration.energy import ScoredFigure, energy_document, energy_text, scaled_tdp
+from calibration.energy import BERT, ScoredFigure, energy_document, energy_text, limited_runs, products_draw, scaled_tdp
 from calibration.longrun import longrun_document, longrun_text, rates_of_others
+from sim.analysis.energy import gpu_power, power_model
 from sim.study.weeks import reliability_of
 
 DAY = 86400.0
@@ -57,8 +58,18 @@ def test_energy() -> None:
     assert nodes["within_15_percent"] == 1.0
     assert nodes["median_error"] < nodes["median_error_of_tdp"]
     assert nodes["p90_error"] < nodes["p90_error_of_scaled_tdp"]
-    assert document["summary"]["slow_down_under_limits"]["median_error"] < 0.05
+    limits = document["summary"]["slow_down_under_limits"]
+    assert limits["median_error"] < 0.05 and limits["within_15_percent"] > 0.85
+    assert document["summary"]["gpu_power_w"]["within_15_percent"] >= 0.85  # 34 of 40
     assert "TDP alone" in energy_text(document)
+
+
+@pytest.mark.parametrize("gpu", ["P100", "V100"])
+def test_draws_of_products_are_those_of_bert(gpu: str) -> None:
+    """Oracle: the mean power of BERT's rows, which are not scored, and the ratio of an H200's draws."""
+    draw = gpu_power(next(run.part for run in limited_runs([BERT]) if run.gpu == gpu), power_model())
+    assert draw.products == pytest.approx(products_draw(gpu), abs=0.001) and draw.memory is not None
+    assert draw.memory == pytest.approx(products_draw(gpu) * 0.770 / 0.962, abs=0.001)
 
 
 def test_tdp_times_a_constant_knows_the_other_rows_alone() -> None:
