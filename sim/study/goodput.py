@@ -119,12 +119,15 @@ class Goodput:
 
 def simulate_weeks(
     steps: Steps, weeks: Weeks, changes: bool = True, progress: Callable[[int, int], None] = lambda done, of: None,
-    slowed: Slowed = lambda store: 0.0,
+    slowed: Slowed = lambda store: 0.0, reliability: Reliability | None = None,
 ) -> Goodput:  # fmt: skip
-    """Simulate *weeks* of *steps*; *changes* also simulates other set-ups; *slowed* returns the seconds that writing costs steps."""
+    """Simulate *weeks* of *steps*; *changes* also simulates other set-ups; *slowed* returns the seconds that writing costs steps.
+
+    *reliability* replaces the data of the level of *weeks*.
+    """
     limit = limit_steps(steps, weeks.power_cap) if weeks.power_cap is not None else None
     steps = limit.steps if limit else steps
-    reliability = reliability_of(weeks.level)
+    reliability = reliability or reliability_of(weeks.level)
     store = store_of(weeks.store)
     parts = _parts(steps)
     _require_fit(parts, steps.node, store, weeks)

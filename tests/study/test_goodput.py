@@ -435,8 +435,11 @@ def test_intervals_of_other_rates_reach_the_draws() -> None:
     assert level.planned.interval == pytest.approx((0.000185 / DAY, 0.000425 / DAY)) and level.new_fleet.interval == (0.03, 0.10)
     run = simulate_weeks(job, Weeks(days=54.0, trials=2, rate="0.003 /d", new_fleet=True, spares=40), changes=False).run
     assert run.spreads["planned"] == pytest.approx((0.185 / 0.28, 0.425 / 0.28))
-    assert run.spreads["cause silent"] == pytest.approx((0.0012 / 0.006, 0.0157 / 0.006))
-    assert run.spreads["cause gpu"] == pytest.approx((0.422 / 0.48, 0.542 / 0.48))
+    assert run.spreads["cause silent"] == pytest.approx((0.0016 / 0.006, 0.0219 / 0.006))
+    assert run.spreads["cause gpu"] == pytest.approx((0.132 / 0.48, 1 / 0.48))
+    apart = [math.log(one / other) for one, other in ((61.0, 100 * 104 / 199), (34.1, 100 * 48 / 199), (4.9, 100 * 47 / 199))]
+    spread = math.sqrt(sum(each**2 for each in apart) / len(apart) / 2)  # of two draws, whose difference has twice the variance
+    assert run.spreads["cause network"] == pytest.approx((math.exp(-1.96 * spread), math.exp(1.96 * spread)), rel=0.01)
     assert set(run.spreads) == {*OTHERS, *(f"cause {cause.name}" for cause in level.causes)}
     before = {"share": 0.0, "interruptions": 0.0, "stops": 0.0}
     run = replace(run, planned=(0.4 / DAY, 0.0))  # a few more, so that counts show their spread
