@@ -217,7 +217,7 @@ def test_runs_that_die_count_as_zero_from_then_on() -> None:
         outcome = weeks(repairs=False, spares=spares, rate="0.0015 /d", trials=400)
         document = goodput_document(outcome)
         assert document["effective_share"] == pytest.approx(outcome.courses.work.mean() / (20 * DAY))
-        assert document["interval95"]["effective_share"][0] < 0.9 or not document["died"]["share"]
+        assert document["interval95"]["effective_share"][0] < 0.9 or document["died"]["share"] < 0.025
         shares.append(document["effective_share"])
     assert shares == sorted(shares) and shares[0] < shares[-1]
     job = {"days": None, "epochs": 300.0, "repairs": False, "rate": "0.0015 /d", "trials": 400}
