@@ -89,16 +89,11 @@ def goodput_document(answer: Goodput) -> dict[str, Any]:
     """
     drawn, steps = answer.courses, answer.steps
     courses = drawn.only(drawn.finished)
-    shares = _shares_of_all(answer)
-    figures = _figures(answer, courses) | shares
+    figures = _figures(answer, courses) | _shares_of_all(answer)
     means = {name: None if values is None else float(values.mean()) for name, values in figures.items()}
+    means |= _mean_shares(answer)
     elapsed, work = float(courses.elapsed.mean()), float(courses.work.mean())
     lost = {name: _without_rounding(float(courses.lost[name].mean()), elapsed) for name in LOST_CATEGORIES}
-    share, productive = (float(shares[name].mean()) for name in ("effective_share", "ettr"))
-    if math.isfinite(answer.run.work):  # courses differ in length; in a given time, the mean of shares is that of all time
-        counted = float(drawn.finished.mean())
-        share, productive = counted * work / elapsed, counted * (work + lost["degraded"]) / elapsed
-    means |= {"effective_share": share, "ettr": productive, "goodput": productive}
     joules = None if means["energy_kwh"] is None else means["energy_kwh"] * KWH
     limit = None if answer.limit is None else power_cap_figures(answer.limit)
     scheduled = max(1 - lost["spare_wait"] / elapsed, 1e-9)
@@ -115,7 +110,7 @@ def goodput_document(answer: Goodput) -> dict[str, Any]:
         **means,
         "energy_per_sample_j": _per_item(joules, means["samples"]),
         "energy_per_token_j": _per_item(joules, means["tokens"]),
-        "goodput_parts": {"scheduling": scheduled, "runtime": productive / scheduled},
+        "goodput_parts": {"scheduling": scheduled, "runtime": (means["goodput"] or 0.0) / scheduled},
         "elapsed_s": elapsed,
         "work_s": work,
         "lost_s": lost,
@@ -172,6 +167,18 @@ def _shares_of_all(answer: Goodput) -> dict[str, NDArray[np.float64]]:
     times = np.where(courses.finished, courses.elapsed, answer.run.horizon)  # no end: a share of zero
     productive = (courses.work + courses.lost["degraded"]) / times
     return {"effective_share": courses.work / times, "ettr": productive, "goodput": productive}
+
+
+def _mean_shares(answer: Goodput) -> dict[str, float]:
+    """Return the shares of all courses together. In a given time, these are means; otherwise, ratios of totals of those that finish.
+
+    The latter are multiplied by the part of the courses that finish.
+    """
+    if not math.isfinite(answer.run.work):
+        return {name: float(values.mean()) for name, values in _shares_of_all(answer).items()}
+    finished, courses = float(answer.courses.finished.mean()), answer.courses.only(answer.courses.finished)
+    useful, productive = (finished * work.sum() / courses.elapsed.sum() for work in (courses.work, courses.work + courses.lost["degraded"]))
+    return {"effective_share": float(useful), "ettr": float(productive), "goodput": float(productive)}
 
 
 def _figures(answer: Goodput, courses: Courses) -> dict[str, NDArray[np.float64] | None]:
