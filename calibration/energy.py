@@ -2,8 +2,8 @@
 
 In a run on one node, GPUs compute all the time. In a run on several nodes, the busy share follows from the logged run times: (time on one
 node / nodes) / time on all nodes. For the rest, GPUs wait in communication. The draw of H100 and H200 by kernel mix was fitted to an H200's
-steps; an H100's steps are predicted. No constant of `hardware/parts/power` comes from the other scored rows: V100, P100 and RTX 6000 take
-their full draw from BERT's rows, which are not scored.
+steps; an H100's steps are predicted. Single GPUs draw what the simulated mix of their network's kernels draws. V100 and P100 take their
+draw from BERT's rows (`products_draw`), which are not scored; an RTX 6000 draws what an H200 does, so its BERT rows are scored.
 """
 
 from __future__ import annotations
@@ -15,14 +15,23 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from calibration.longrun import read_rows
-from sim.analysis.energy import node_power, power_model
+from sim.analysis.energy import computing_power, gpu_power, node_power, power_model
+from sim.spec.energy import KernelMix
 from sim.spec.fields import curve_value
 from sim.spec.hardware import Gpu
-from sim.spec.library import load_hardware, load_part
+from sim.spec.library import load_hardware, load_part, load_workload
+from sim.training.layer_times import mix_of
 
 MACHINES = {"H100-SXM5-80GB": "hgx-h100", "B200-SXM-180GB": "hgx-b200"}
 SCORED_NETWORKS = ("resnet50", "deepspeech2")
 """Zeus networks that keep the GPU busy all the time; in the others, the loader or the host is the bottleneck."""
+BERT = "bert_base_uncased"
+"""The network whose power sets the draws of P100 and V100; it also keeps the GPU busy."""
+_WORKLOADS = {
+    ("resnet50", "imagenet"): "resnet50", ("deepspeech2", "librispeech"): "deepspeech2",
+    (BERT, "squad"): "bert-base-seq384", (BERT, "sentiment140"): "bert-base-seq128",
+}  # fmt: skip
+"""Our workload of a network and data set. Zeus's clips and sentences have other lengths than some of ours, and their lengths vary."""
 
 
 class ScoredFigure(NamedTuple):
@@ -56,42 +65,98 @@ def score_nodes() -> list[ScoredFigure]:
     return scored
 
 
-def score_limits() -> tuple[list[ScoredFigure], list[ScoredFigure]]:
-    """Return the power (W) of single GPUs at their highest power limit, and the slowdown at each lower limit that binds."""
-    model = power_model()
-    rows = [row for row in read_rows("power_limits") if row["network"] in SCORED_NETWORKS]
-    runs: dict[tuple[str, str, str], dict[float, tuple[float, float]]] = {}
-    for row in rows:
-        key = (row["gpu"], row["network"], row["batch_size"])
-        runs.setdefault(key, {})[float(row["power_limit_w"])] = (float(row["time_per_epoch_s"]), float(row["gpu_w"]))
-    powers, slower = [], []
-    for (gpu, network, batch), by_limit in runs.items():
-        top = max(by_limit)
-        time, draw = by_limit[top]
-        name = f"{network}, batch {batch}, {gpu}"
-        powers.append(ScoredFigure(name, draw, _full_load_share(gpu) * top, top))
-        slower += [
-            ScoredFigure(f"{name}, {limit:g} W", by_limit[limit][0] / time, 1 / curve_value(model.cap, min(1.0, limit / draw)))
-            for limit in sorted(by_limit)
-            if limit < min(draw, top)
-        ]
-    return powers, slower
+class LimitedRun(NamedTuple):
+    """Runs of one network at one batch on one GPU, under several power limits: seconds of an epoch and W by limit (W)."""
+
+    gpu: str
+    network: str
+    dataset: str
+    batch: int
+    by_limit: dict[float, tuple[float, float]]
+
+    @property
+    def name(self) -> str:
+        """Return what ran where."""
+        return f"{self.network}, batch {self.batch}, {self.gpu}"
+
+    @property
+    def part(self) -> Gpu:
+        """Return the GPU of the catalogue."""
+        return load_part(Gpu, _PARTS[self.gpu], "hardware/parts/gpus")
+
+    @property
+    def mix(self) -> KernelMix:
+        """Return the simulated mix of kernels, in 32 bits."""
+        sets = [f"training.batch={self.batch}", "training.precision=fp32"]
+        mix = mix_of(load_workload(_WORKLOADS[self.network, self.dataset], sets).spec, self.part)
+        assert mix is not None  # the workloads have layer tables
+        return mix
+
+    @property
+    def draw(self) -> float:
+        """Return the measured power (W) at the highest limit."""
+        return self.by_limit[max(self.by_limit)][1]
 
 
 _PARTS = {"V100": "v100-pcie-16gb", "P100": "p100-pcie-16gb", "RTX6000": "quadrortx6000"}
 
 
-def _full_load_share(gpu: str) -> float:
-    model, part = power_model(), load_part(Gpu, _PARTS[gpu], "hardware/parts/gpus")
-    named = next((block for block in model.gpus if part.name in block.gpus), model.gpus[-1])
-    return named.compute
+def limited_runs(networks: Sequence[str]) -> list[LimitedRun]:
+    """Return the recorded runs of *networks*."""
+    runs: dict[tuple[str, str, str, str], LimitedRun] = {}
+    for row in read_rows("power_limits"):
+        if row["network"] in networks:
+            key = (row["gpu"], row["network"], row["dataset"], row["batch_size"])
+            run = runs.setdefault(key, LimitedRun(*key[:3], int(key[3]), {}))
+            run.by_limit[float(row["power_limit_w"])] = (float(row["time_per_epoch_s"]), float(row["gpu_w"]))
+    return list(runs.values())
+
+
+def products_draw(gpu: str) -> float:
+    """Return the draw of products (over TDP) at which BERT's runs on *gpu* draw in the mean what was measured.
+
+    Kernels bound by memory draw as much less as on an H200, and starting kernels what an idle GPU draws.
+    """
+    model = power_model()
+    hopper = gpu_power(load_part(Gpu, "h200-sxm-141gb", "hardware/parts/gpus"), model)
+    assert hopper.products is not None and hopper.memory is not None
+    runs = [run for run in limited_runs([BERT]) if run.gpu == gpu]
+    measured = statistics.mean(run.draw / max(run.by_limit) for run in runs)
+    in_products = statistics.mean(run.mix.products + hopper.memory / hopper.products * run.mix.memory for run in runs)
+    starts = statistics.mean(1 - run.mix.products - run.mix.memory for run in runs)
+    return (measured - starts * gpu_power(runs[0].part, model).idle) / in_products
+
+
+def score_power(runs: Sequence[LimitedRun]) -> list[ScoredFigure]:
+    """Return the power (W) of single GPUs at their highest power limit in *runs*."""
+    return [ScoredFigure(run.name, run.draw, computing_power(run.part, power_model(), run.mix), max(run.by_limit)) for run in runs]
+
+
+def score_limits(runs: Sequence[LimitedRun]) -> list[ScoredFigure]:
+    """Return the slowdown of *runs* at each limit that binds: one below the measured or the predicted power without a limit."""
+    model, scored = power_model(), []
+    for run in runs:
+        top = max(run.by_limit)
+        predicted = min(top, computing_power(run.part, model, run.mix))
+        scored += [
+            ScoredFigure(
+                f"{run.name}, {limit:g} W",
+                run.by_limit[limit][0] / run.by_limit[top][0],
+                1 / curve_value(model.cap, min(1.0, limit / predicted)),
+            )
+            for limit in sorted(run.by_limit)
+            if limit < top and limit < max(run.draw, predicted)
+        ]
+    return scored
 
 
 def energy_document(steps: Sequence[ScoredFigure] = ()) -> dict[str, Any]:
     """Return all scores as one document, including those of single training *steps*."""
-    nodes, (powers, slower) = score_nodes(), score_limits()
+    runs = limited_runs(SCORED_NETWORKS)
+    nodes, powers, slower = score_nodes(), score_power(runs), score_limits(runs)
     groups: dict[str, list[ScoredFigure]] = {"node_power_w": nodes, "gpu_power_w": powers, "slow_down_under_limits": slower}
     parts = {f"gpu_power_w, {network}": [row for row in powers if row.name.startswith(network)] for network in SCORED_NETWORKS}
+    parts["gpu_power_w, bert on RTX 6000"] = score_power([run for run in limited_runs([BERT]) if run.gpu == "RTX6000"])
     mixed: dict[str, list[ScoredFigure]] = {"gpu_power_by_mix_w": list(steps)} if steps else {}
     return {
         "schema": 1,

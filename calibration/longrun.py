@@ -1,9 +1,10 @@
 """How well does `sim goodput` predict published long runs? Interruption counts, causes, effective shares, and faults of single nodes.
 
-A fleet's count is predicted from the other fleets of the pool (`failures.csv`). The rate is log-normal around the geometric mean of their
-rates, with their spread. Added to it are repeated faults, early failures if the fleet is new, and planned stops if the row counts all
-restarts. Effective shares are predicted twice: at the row's own rate, so that only stages, checkpoints and spares are predicted, and at
-the rates of the other fleets. Node faults are scored out of sample: fitted to one half of the nodes, scored on the other.
+Counts and shares are those of the program itself (`simulate_weeks`, `long_run`, `draw`): means as it prints them, with its intervals. A
+fleet is predicted from the other fleets of the pool (`failures.csv`): the rate of failures is log-normal around the geometric mean of their
+rates, with their spread, and planned stops are those of the other job. Effective shares are predicted twice: at the row's own rate, so that
+only stages, checkpoints and spares are predicted, and at the rates of the other fleets. Node faults are scored out of sample: fitted to one
+half of the nodes, scored on the other.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from __future__ import annotations
 import csv
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,19 +22,24 @@ from numpy.typing import NDArray
 
 from calibration import RECORDS
 from sim.analysis.course import draw
-from sim.analysis.long_run import DrawnCause, LongRun, Saving
-from sim.analysis.renewal import Uniform, best_interval
+from sim.analysis.long_run import Courses, Saving, cause_key, other_rates
+from sim.report.goodput import goodput_document
+from sim.report.layouts.layout import layout_document
+from sim.report.limited import steps_to_limit
 from sim.spec.library import load_part
 from sim.spec.reliability import Reliability
-from sim.study.weeks import SPARES, restart_time
+from sim.study.goodput import simulate_weeks
+from sim.study.layout import layout_answer
+from sim.study.saving import slowdown_by_store
+from sim.study.scenario import Scenario
+from sim.study.weeks import Slowed, Steps, Weeks, long_run
 
 FOLDER = RECORDS / "longrun"
 DAY = 86400.0
 TRIALS = 20_000
 COURSES = 400
-_SPREAD_OF_SHARES = 0.55
-"""Standard deviation between fleets of the logarithm of a cause's share: StepFun (calibration/records/longrun/causes.csv: 52, 24, 24% GPU,
-network, host) compared with a cluster of H200 GPUs with 61, 34, 5% in paper notes of grade S."""
+FLEETS = 4000
+"""Drawn fleets for each count."""
 
 
 class ScoredCount(NamedTuple):
@@ -40,11 +47,14 @@ class ScoredCount(NamedTuple):
 
     fleet: str
     kind: str
+    nodes: int
     days: float
     observed: float
     predicted: float
     low: float
     high: float
+    median: float
+    """Median of the drawn fleets; *predicted* is their mean, which is above it."""
 
     @property
     def inside(self) -> bool:
@@ -98,54 +108,53 @@ def rates_of_others(fleet: str) -> list[float]:
     return [float(row["events"]) / float(row["nodes"]) / float(row["days"]) / DAY for row in rows]
 
 
-def draw_rates(rates: Sequence[float], size: int, random: np.random.Generator) -> NDArray[np.float64]:
-    """Draw *size* rates of fleets like those with *rates*: log-normal, including the uncertainty of the mean."""
+def held_out(fleet: str, level: str = "middle") -> Reliability:
+    """Return the reliability data of *level* with the failure rate and planned stops of all fleets except *fleet*."""
+    data, rates = reliability_level(level), rates_of_others(fleet)
     logs = np.log(rates)
-    spread = float(np.std(logs, ddof=1)) * math.sqrt(1 + 1 / len(rates))
-    return np.asarray(np.exp(np.mean(logs) + spread * random.standard_normal(size)))
+    factor = math.exp(1.96 * float(np.std(logs, ddof=1)) * math.sqrt(1 + 1 / len(rates)))
+    middle = math.exp(float(np.mean(logs)))
+    rate = data.rate.model_copy(update={"low": middle / factor, "value": middle, "high": middle * factor})
+    others = [stops for name, stops in _PLANNED.items() if name != fleet]
+    often = math.exp(float(np.mean(np.log(others)))) / DAY
+    planned = data.planned.model_copy(update={"rate": often, "interval": (often / _PLANNED_FACTOR, often * _PLANNED_FACTOR)})
+    return data.model_copy(update={"rate": rate, "planned": planned})
 
 
-def draw_counts(row: Mapping[str, str], random: np.random.Generator) -> NDArray[np.float64]:
-    """Draw counts of a fleet that is like the others and has the nodes and days of *row*."""
-    data, nodes, days = reliability_level(), float(row["nodes"]), float(row["days"])
-    rate = draw_rates(rates_of_others(row["fleet"]), TRIALS, random)
-    if math.isfinite(data.spread_of_nodes):
-        rate = rate * random.gamma(data.spread_of_nodes * nodes, 1 / (data.spread_of_nodes * nodes), TRIALS)
-    share = data.repeats.share
-    mean = rate * nodes * days * DAY * (1 - share)
-    if row["kind"] == "hardware":
-        mean = mean * sum(cause.share for cause in data.causes if cause.name in ("gpu", "network", "host"))
-    if row["new_fleet"] == "1":
-        early = np.exp(np.log(math.sqrt(0.03 * 0.10)) + math.log(math.sqrt(0.10 / 0.03)) / 1.96 * random.standard_normal(TRIALS))
-        mean = mean + early * data.gpus_per_node * nodes * -math.expm1(-days * DAY / data.new_fleet.within) * (1 - share)
-    first = random.poisson(mean)
-    counts = first + random.negative_binomial(np.maximum(first, 1), 1 - share) * (first > 0)
+_PLANNED = {"llama3": 47 / 54 / 2048, "byterobust": 20 / 90 / 1200}
+"""Planned stops per node and day: arXiv 2407.21783 sec 3.3.4 and arXiv 2509.16293v4 Table 4."""
+_PLANNED_FACTOR = math.exp(1.96 * abs(math.log(_PLANNED["llama3"] / _PLANNED["byterobust"])) / math.sqrt(2))
+"""Ends of an interval of 95% of fleets over its middle: the standard deviation of two fleets' logarithms."""
+
+
+@cache
+def _drawn(fleet: str, nodes: int, days: float, new_fleet: bool, seed: int) -> Courses:
+    """Draw fleets that are like the others and have *nodes* nodes and *days* days, as a job on all nodes."""
+    steps = row_steps(read_rows("goodput")[0])[0]._replace(nodes=nodes, gpus=nodes * reliability_level().gpus_per_node)
+    run = long_run(steps, Weeks(days=days, new_fleet=new_fleet), held_out(fleet))
+    return draw(replace(run, saving=Saving(DAY, 0.0, 0.0, 0.0)), FLEETS, seed)  # counts do not depend on checkpoints
+
+
+def draw_counts(row: Mapping[str, str], seed: int = 0) -> NDArray[np.float64]:
+    """Draw counts of fleets like the others with the nodes and days of *row*."""
+    courses = _drawn(row["fleet"], int(row["nodes"]), float(row["days"]), row["new_fleet"] == "1", seed)
     if row["kind"] == "all":
-        planned = np.exp(np.log(_planned_rate_of_others(row["fleet"])) + random.standard_normal(TRIALS) * _PLANNED_SPREAD)
-        counts = counts + random.poisson(planned * days)
-    return np.asarray(counts, dtype=float)
-
-
-_PLANNED = {"llama3": 47 / 54, "byterobust": 20 / 90}
-"""Planned stops of a job per day: arXiv 2407.21783 sec 3.3.4 and arXiv 2509.16293v4 Table 4."""
-_PLANNED_SPREAD = abs(math.log(_PLANNED["llama3"] / _PLANNED["byterobust"])) / math.sqrt(2)
-
-
-def _planned_rate_of_others(fleet: str) -> float:
-    """Return the geometric mean of the planned stops per day of all fleets except *fleet*."""
-    rates = [rate for name, rate in _PLANNED.items() if name != fleet]
-    return math.exp(sum(map(math.log, rates)) / len(rates))
+        return courses.interruptions + courses.stops
+    if row["kind"] == "hardware":
+        share = sum(cause.share for cause in reliability_level().causes if cause.name in ("gpu", "network", "host"))
+        return np.random.default_rng(seed).binomial(courses.interruptions.astype(int), share).astype(float)
+    return courses.interruptions
 
 
 def score_counts(seed: int = 0) -> list[ScoredCount]:
     """Return every recorded count with its prediction from other fleets."""
     scored = []
-    for number, row in enumerate(read_rows("failures")):
-        counts = draw_counts(row, np.random.default_rng([seed, number]))
-        low, middle, high = np.quantile(counts, [0.025, 0.5, 0.975])
-        scored.append(
-            ScoredCount(row["fleet"], row["kind"], float(row["days"]), float(row["events"]), float(middle), float(low), float(high))
-        )
+    fleets = list(dict.fromkeys(row["fleet"] for row in read_rows("failures")))
+    for row in read_rows("failures"):
+        counts = draw_counts(row, len(fleets) * seed + fleets.index(row["fleet"]))
+        low, middle, high = (float(value) for value in np.quantile(counts, [0.025, 0.5, 0.975]))
+        figures = float(row["days"]), float(row["events"]), float(counts.mean())
+        scored.append(ScoredCount(row["fleet"], row["kind"], int(row["nodes"]), *figures, low, high, middle))
     return scored
 
 
@@ -153,71 +162,122 @@ def score_causes(fleet: str = "llama3", seed: int = 0) -> list[ScoredShare]:
     """Return the shares of causes of *fleet*, predicted by those of the middle level, which come from other fleets."""
     rows = [row for row in read_rows("causes") if row["fleet"] == fleet]
     total = sum(float(row["count"]) for row in rows)
-    data, random = reliability_level(), np.random.default_rng(seed)
-    shares = np.array([cause.share for cause in data.causes])
-    drawn = shares * np.exp(_SPREAD_OF_SHARES * random.standard_normal((TRIALS, shares.size)))
+    data = reliability_level()
+    run = long_run(row_steps(read_rows("goodput")[0])[0], Weeks(days=1.0), data)
+    factors = other_rates(run, TRIALS, np.random.SeedSequence(seed))
+    drawn = np.stack([cause.share * factors[cause_key(cause.name)] for cause in data.causes], axis=1)
     drawn /= drawn.sum(axis=1, keepdims=True)
-    counts = random.multinomial(int(total), drawn) / total
+    counts = np.random.default_rng(seed).multinomial(int(total), drawn) / total
     scored = []
     for row in rows:
         place = [cause.name for cause in data.causes].index(row["cause"])
         low, high = np.quantile(counts[:, place], [0.025, 0.975])
-        scored.append(ScoredShare(f"{fleet}: {row['cause']}", float(row["count"]) / total, float(shares[place]), float(low), float(high)))
+        mean = float(counts[:, place].mean())
+        scored.append(ScoredShare(f"{fleet}: {row['cause']}", float(row["count"]) / total, mean, float(low), float(high)))
     return scored
 
 
 # --- effective shares ---------------------------------------------------------------------------------------------------
 
 
-def run_of(row: Mapping[str, str]) -> LongRun:
-    """Return the long run that *row* describes, at its own failure rate; values that are not published come from its level."""
-    data, gpus, seconds = reliability_level(row["level"]), int(row["gpus"]), float(row["days"]) * DAY
-    nodes, rate = gpus // data.gpus_per_node, float(row["events"]) / seconds
-    blocking, persist, load = (float(row[name]) for name in ("blocking_s", "persist_s", "load_s"))
-    interval = float(row["interval_s"]) if row["interval_s"] else best_interval(1 / rate, blocking, persist)
-    causes = [
-        DrawnCause(cause.name, cause.share, Uniform(*cause.detection), Uniform(*cause.localisation), cause.replaces, cause.silent_for)
-        for cause in data.causes
-    ]
-    spares = int(row["spares"] or math.ceil(SPARES * nodes))
-    return LongRun(
-        nodes, spares, Saving(interval, blocking, max(persist, blocking), load), causes, (rate, rate, rate),
-        [(step.share, step.time) for step in data.repair], Uniform(*data.spare), restart_time(data.requeue, gpus),
-        restart_time(data.in_place, gpus), Uniform(*data.communicators), horizon=seconds, shape=data.spread_of_nodes,
-        repeats=(data.repeats.share, data.repeats.after), slow=(data.slow.rate * nodes, data.slow.factor, data.slow.duration),
+@cache
+def _simulated(hardware: str, workload: str, settings: str, nodes: int, batch: str, stack: str) -> tuple[Steps, Slowed]:
+    sets = tuple(f"training.parallel.{one}" for one in settings.split())
+    scenario = Scenario(
+        hardware, workload, (*sets, "training.activation_checkpointing=blocks"), nodes=nodes, global_batch=int(batch) if batch else None,
+        stack=stack or None,
+    )  # fmt: skip
+    laid_out = layout_answer(scenario)
+    run = laid_out.run
+    return steps_to_limit(layout_document(laid_out), run.hardware, run.workload, None), slowdown_by_store(run)
+
+
+def row_steps(row: Mapping[str, str]) -> tuple[Steps, Slowed]:
+    """Return the simulated steps of the run in *row* of ``goodput.csv``, and what writing checkpoints costs them."""
+    nodes = int(row["gpus"]) // reliability_level().gpus_per_node
+    return _simulated(row["hardware"], row["workload"], row["settings"], nodes, row["global_batch"], row["stack"])
+
+
+def weeks_of(row: Mapping[str, str], rate: bool = True) -> Weeks:
+    """Return the weeks of *row*, at its own *rate* of failures or at that of its level."""
+    nodes, days = int(row["gpus"]) // reliability_level().gpus_per_node, float(row["days"])
+    return Weeks(
+        days=days, rate=f"{float(row['events']) / days / nodes!r} /d" if rate else None, mode=row["mode"], store=row["store"],
+        interval=row["interval"], spares=int(row["spares"]) if row["spares"] else None, trials=COURSES,
     )  # fmt: skip
 
 
-def run_at_other_rates(row: Mapping[str, str], seed: int = 0) -> LongRun:
-    """Return the long run of *row* with the stages of the middle level, at the failure rates of the pool's other fleets.
+def goodput_of_row(row: Mapping[str, str], weeks: Weeks, data: Reliability, seed: int = 0) -> dict[str, Any]:
+    """Return what `goodput` says of *weeks* of the run of *row* with the failures of *data*.
 
-    A new fleet also has early failures.
+    Checkpoints are simulated, unless the row has their times.
     """
-    run, data = run_of({**row, "level": "middle"}), reliability_level()
-    rates = draw_rates(rates_of_others(row["fleet"]), TRIALS, np.random.default_rng(seed)) * run.nodes
-    low, middle, high = (float(rate) for rate in np.quantile(rates, [0.025, 0.5, 0.975]))
-    new = any(other["new_fleet"] == "1" for other in read_rows("failures") if other["fleet"] == row["fleet"])
-    early = data.new_fleet.share * data.gpus_per_node * run.nodes if new else 0.0
-    saving = run.saving
-    if not row["interval_s"]:
-        saving = replace(saving, interval=best_interval(1 / middle, saving.blocking, saving.persist))
-    return replace(run, rate=(low, middle, high), saving=saving, new_fleet=(early, data.new_fleet.within))
+    steps, slowed = row_steps(row)
+    answer = simulate_weeks(steps, replace(weeks, seed=seed), changes=False, slowed=slowed, reliability=data)
+    if row["blocking_s"]:
+        saving = Saving(_MINUTE, float(row["blocking_s"]), float(row["persist_s"]), float(row["load_s"]))
+        run = replace(answer.run, saving=saving)
+        answer = replace(answer, run=run, courses=draw(run, COURSES, seed))
+    return goodput_document(answer)
 
 
-def score_shares_of_others(seed: int = 0) -> list[ScoredShare]:
-    """Return the recorded effective shares, predicted by medians of drawn ones at the failure rates of the other fleets."""
-    return [_score_share(row, run_at_other_rates(row, seed), np.median, seed) for row in read_rows("goodput")]
+_MINUTE = 60.0
+"""Work between the checkpoints of a job that saves each step, and whose saves take up to 51 s to be complete."""
+
+
+def own_level(row: Mapping[str, str]) -> Reliability:
+    """Return the reliability data of the level of *row*, without what its own fleet contributes to it (the cause *unseen*).
+
+    BLOOM's hangs set the detection of hangs at the high level; left out, collective timeouts end them, after 10 to 30 min.
+    """
+    data = reliability_level(row["level"])
+    causes = [cause.model_copy(update={"detection": _TIMEOUTS}) if cause.name == row["unseen"] else cause for cause in data.causes]
+    return data.model_copy(update={"causes": tuple(causes)})
+
+
+_TIMEOUTS = (600.0, 1800.0)
+"""Timeouts of collectives (s): 10 min with NCCL, 30 min with other back ends (pytorch/pytorch @38ad7b35)."""
 
 
 def score_shares(seed: int = 0) -> list[ScoredShare]:
-    """Return the recorded effective shares, predicted by means of drawn ones at each row's own failure rate."""
-    return [_score_share(row, run_of(row), np.mean, seed) for row in read_rows("goodput")]
+    """Return the recorded effective shares, predicted at each row's own failure rate."""
+    return [_score_share(row, goodput_of_row(row, weeks_of(row), own_level(row), seed)) for row in read_rows("goodput")]
 
 
-def _score_share(row: Mapping[str, str], run: LongRun, middle: Callable[[NDArray[np.float64]], Any], seed: int) -> ScoredShare:
-    drawn = draw(run, COURSES, seed).share
-    low, high = np.quantile(drawn, [0.025, 0.975])
-    return ScoredShare(row["fleet"], float(row["share"]), float(middle(drawn)), float(low), float(high), row["bound"] == "1")
+def score_shares_of_others(seed: int = 0) -> list[ScoredShare]:
+    """Return the recorded effective shares, predicted with the stages of the middle level at the failure rates of the other fleets.
+
+    A new fleet also has early failures.
+    """
+    new = {row["fleet"] for row in read_rows("failures") if row["new_fleet"] == "1"}
+    return [
+        _score_share(
+            row, goodput_of_row(row, replace(weeks_of(row, rate=False), new_fleet=row["fleet"] in new), held_out(row["fleet"]), seed)
+        )
+        for row in read_rows("goodput")
+    ]
+
+
+def _score_share(row: Mapping[str, str], document: Mapping[str, Any]) -> ScoredShare:
+    low, high = document["interval95"]["effective_share"]
+    return ScoredShare(row["fleet"], float(row["share"]), document["effective_share"], low, high, row["bound"] == "1")
+
+
+_OTHERWISE: Sequence[tuple[str, str, Mapping[str, str]]] = (
+    ("llama3", "replicas are not sharded, and each reads its own checkpoint", {"settings": "tensor=8 pipeline=16 micro_batches=16"}),
+    ("byterobust", "level high, whose detection and localization are not ByteRobust's", {"level": "high"}),
+    ("opt", "4 spare nodes, as at first", {"spares": "4"}),
+    ("opt", "18 spare nodes, as in between", {"spares": "18"}),
+    ("bloom", "hangs last as long as BLOOM's own", {"unseen": ""}),
+)
+"""Rows with one input changed: fleet, what is different, and the changed columns."""
+
+
+def vary_shares(seed: int = 0) -> list[tuple[str, str, float]]:
+    """Return the effective share at a row's own rate with one input changed, which is not scored: fleet, change, share."""
+    rows = {row["fleet"]: row for row in reversed(read_rows("goodput"))}
+    varied = [(fleet, what, {**rows[fleet], **changed}) for fleet, what, changed in _OTHERWISE]
+    return [(fleet, what, goodput_of_row(row, weeks_of(row), own_level(row), seed)["effective_share"]) for fleet, what, row in varied]
 
 
 # --- faults of single nodes ----------------------------------------------------------------------------------------------
@@ -283,17 +343,26 @@ def longrun_document(seed: int = 0) -> dict[str, Any]:
     """Return all scores as one document."""
     counts, causes, shares, nodes = score_counts(seed), score_causes(seed=seed), score_shares(seed), score_nodes()
     others = score_shares_of_others(seed)
-    judged = [*(one.inside for one in counts), *(one.inside for one in causes), *(one.inside for one in others if not one.bound)]
+    groups: dict[str, list[bool]] = {
+        "counts": [one.inside for one in counts],
+        "causes": [one.inside for one in causes],
+        "effective_shares": [one.inside for one in others if not one.bound],
+    }
+    judged = [inside for group in groups.values() for inside in group]
+    fleets = {one.fleet: all(other.inside for other in counts if other.fleet == one.fleet) for one in counts}
     measured = [one for one in shares if not one.bound]
     return {
         "schema": 1,
         "counts": [{**one._asdict(), "inside": one.inside, "error": one.predicted / one.observed - 1} for one in counts],
         "causes": [{**one._asdict(), "inside": one.inside} for one in causes],
         "effective_shares": [{**one._asdict(), "inside": one.inside, "error": one.predicted - one.observed} for one in shares],
+        "effective_shares_varied": [{"name": name, "what": what, "predicted": share} for name, what, share in vary_shares(seed)],
         "effective_shares_of_others": [{**one._asdict(), "inside": one.inside, "error": one.predicted - one.observed} for one in others],
         "nodes": [one._asdict() for one in nodes],
         "inside_95": sum(judged) / len(judged),
-        "median_width": float(np.median([one.high / max(one.low, 1e-9) for one in counts])),
+        "inside_of": {name: [sum(group), len(group)] for name, group in groups.items()},
+        "fleets_inside_of": [sum(fleets.values()), len(fleets)],
+        "median_width": float(np.median([one.high / max(one.low, 1.0) for one in counts])),
         "shares_within_3_points": sum(abs(one.predicted - one.observed) <= 0.03 for one in measured) / len(measured),
         "bounds_kept": all(one.inside for one in shares if one.bound),
     }
@@ -301,38 +370,51 @@ def longrun_document(seed: int = 0) -> dict[str, Any]:
 
 def longrun_text(document: Mapping[str, Any]) -> str:
     """Return *document* as Markdown tables."""
-    lines = ["| fleet | counted | days | observed | predicted | error | 95% between | inside |", "|---|---|--:|--:|--:|--:|---|---|"]
+    lines = ["| fleet | counted | nodes | days | observed | predicted | error | 95% between | inside |"]
+    lines.append("|---|---|--:|--:|--:|--:|--:|---|---|")
     lines += [
-        f"| {row['fleet']} | {row['kind']} | {row['days']:g} | {row['observed']:.0f} | {row['predicted']:.0f} | "
-        f"{100 * row['error']:+.0f}% | {row['low']:.0f} to {row['high']:.0f} | {'yes' if row['inside'] else 'no'} |"
+        f"| {row['fleet']} | {row['kind']} | {row['nodes']:,} | {row['days']:g} | {row['observed']:.0f} | {row['predicted']:.0f} | "
+        f"{100 * row['error']:+.0f}% | {row['low']:.0f} to {row['high']:.0f} | {_yes(row['inside'])} |"
         for row in document["counts"]
     ]
     lines += ["", "| share of causes | observed | predicted | 95% between | inside |", "|---|--:|--:|---|---|"]
     lines += [
         f"| {row['name']} | {100 * row['observed']:.1f}% | {100 * row['predicted']:.1f}% | "
-        f"{100 * row['low']:.1f} to {100 * row['high']:.1f}% | {'yes' if row['inside'] else 'no'} |"
+        f"{100 * row['low']:.1f} to {100 * row['high']:.1f}% | {_yes(row['inside'])} |"
         for row in document["causes"]
     ]
     lines += ["", "| effective share, own rate | published | predicted | points |", "|---|--:|--:|--:|"]
     lines += [
         f"| {row['name']} | {'> ' * row['bound']}{100 * row['observed']:.1f}% | {100 * row['predicted']:.1f}% | "
-        f"{'bound ' + ('kept' if row['inside'] else 'broken') if row['bound'] else format(100 * row['error'], '+.1f')} |"
+        f"{_kept(row) if row['bound'] else format(100 * row['error'], '+.1f')} |"
         for row in document["effective_shares"]
     ]
+    lines += ["", "| with one input changed (not scored) | | predicted |", "|---|---|--:|"]
+    lines += [f"| {row['name']} | {row['what']} | {100 * row['predicted']:.1f}% |" for row in document["effective_shares_varied"]]
     lines += ["", "| effective share, rates of other fleets | published | predicted | 95% between | inside |", "|---|--:|--:|---|---|"]
     lines += [
         f"| {row['name']} | {'> ' * row['bound']}{100 * row['observed']:.1f}% | {100 * row['predicted']:.1f}% | "
-        f"{100 * row['low']:.1f} to {100 * row['high']:.1f}% | "
-        f"{'bound ' + ('kept' if row['inside'] else 'broken') if row['bound'] else 'yes' if row['inside'] else 'no'} |"
+        f"{100 * row['low']:.1f} to {100 * row['high']:.1f}% | {_kept(row) if row['bound'] else _yes(row['inside'])} |"
         for row in document["effective_shares_of_others"]
     ]
     lines += ["", "| held-out log-likelihood | rows | ours | plain model |", "|---|--:|--:|--:|"]
     for row in document["nodes"]:
         lines.append(f"| {row['what']} | {row['rows']} | {row['ours']:.0f} | {row['plain']:.0f} ({row['model']}) |")
+    inside = ", ".join(f"{ours} of {all_rows} {name.replace('_', ' ')}" for name, (ours, all_rows) in document["inside_of"].items())
+    fleets, of_fleets = document["fleets_inside_of"]
     lines += [
         "",
-        f"Inside the 95% interval: {100 * document['inside_95']:.0f}% of counts and shares; in the median, the upper end of the interval "
-        f"of a count is {document['median_width']:.1f} times its lower end. Effective shares within 3 points: "
+        f"Inside the 95% interval: {100 * document['inside_95']:.0f}% ({inside}). The counts overlap: they are of {of_fleets} fleets, "
+        f"of which {fleets} have all their counts inside. In the median, the upper end of the interval of a count is "
+        f"{document['median_width']:.1f} times its lower end. Effective shares within 3 points: "
         f"{100 * document['shares_within_3_points']:.0f}% of those that are not bounds.",
     ]
     return "\n".join(lines)
+
+
+def _yes(inside: bool) -> str:
+    return "yes" if inside else "no"
+
+
+def _kept(row: Mapping[str, Any]) -> str:
+    return f"bound {'kept' if row['inside'] else 'broken'}"

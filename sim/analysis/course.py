@@ -38,10 +38,12 @@ FRUITLESS, MOST = 1000, 100_000
 """A job with a fixed amount of work counts as endless after `FRUITLESS` interruptions without a checkpoint, or `MOST` interruptions."""
 
 
-def draw(run: LongRun, trials: int, seed: int = 0, progress: Callable[[float], None] = lambda share: None) -> Courses:
+def draw(
+    run: LongRun, trials: int, seed: int = 0, progress: Callable[[float], None] = lambda share: None, all_or_none: bool = False
+) -> Courses:
     """Simulate *trials* courses of *run*; *progress* is called now and then with the finished share of all courses.
 
-    If one never ends, all that are drawn together take infinitely long.
+    A course that never ends takes infinitely long; with *all_or_none*, so do all that are drawn together with it.
 
     Raise ValueError for a job without an amount of work or a time limit, or if checkpoints would overlap.
     """
@@ -65,7 +67,8 @@ def draw(run: LongRun, trials: int, seed: int = 0, progress: Callable[[float], N
     parts = np.array_split(order, math.ceil(trials / BATCH_SIZE))
     drawn = [
         _Fleet(run, rates[part], {name: each[part] for name, each in others.items()}, own).drawn(
-            lambda share, done=done: progress((done + share) / len(parts))  # type: ignore[misc]
+            lambda share, done=done: progress((done + share) / len(parts)),  # type: ignore[misc]
+            all_or_none,
         )
         for done, (part, own) in enumerate(zip(parts, of_courses.spawn(len(parts)), strict=True))
     ]
@@ -128,10 +131,10 @@ class _Fleet:
 
     # --- from fault to fault -----------------------------------------------------------------------------------------
 
-    def drawn(self, progress: Callable[[float], None]) -> Courses:
-        """Simulate all courses until they end, or one never does, and return them.
+    def drawn(self, progress: Callable[[float], None], all_or_none: bool) -> Courses:
+        """Simulate all courses until they end, or prove endless, and return them.
 
-        *progress* is called now and then with the finished share.
+        *progress* is called now and then with the finished share; *all_or_none*: whether all are endless if one is.
         """
         active = np.arange(self.trials)
         self._begin()
@@ -152,10 +155,12 @@ class _Fleet:
             back = self._change_members(active, kind, idle, going)
             quiet = self._continue(active, kind, at, going, back)
             self._strike(active, kind, at, going & ~quiet)
-            if self._is_endless(active):
+            endless = ~ended & self._is_endless(active)
+            self.elapsed[active[endless]] = math.inf
+            if all_or_none and endless.any():
                 self.elapsed[:] = math.inf
                 break
-            active = active[~ended & ~np.isfinite(self.died[active])]
+            active = active[~ended & ~endless & ~np.isfinite(self.died[active])]
         return Courses(
             self.elapsed, self.work, self.interruptions, self.stops, self.replaced, self.lost, self.died, self.crew.node_seconds,
             self.crew.rented_nodes, tuple(self.events),
@@ -166,11 +171,11 @@ class _Fleet:
         shares = self.elapsed[active] / self.run.horizon, np.maximum(self.work[active], 0.0) / self.run.work
         return float(np.minimum(np.maximum(*shares), 1.0).mean())
 
-    def _is_endless(self, a: NDArray[np.intp]) -> bool:
-        """Return whether one of the courses *a* counts as endless, so that the job has no mean time."""
+    def _is_endless(self, a: NDArray[np.intp]) -> NDArray[np.bool_]:
+        """Return which of the courses *a* count as endless."""
         if self.run.horizon < math.inf:
-            return False
-        return bool(((self.fruitless[a] > FRUITLESS) | (self.interruptions[a] > MOST)).any())
+            return np.zeros(a.size, dtype=np.bool_)
+        return np.asarray((self.fruitless[a] > FRUITLESS) | (self.interruptions[a] > MOST))
 
     def _begin(self) -> None:
         """Start the job: processes, communicators and compilation, without a checkpoint to load."""

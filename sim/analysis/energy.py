@@ -6,7 +6,7 @@ its host and, in a job of several nodes, its NICs and switch ports. The energy o
 the energy of the site times the grid's mean intensity over a year. A power cap slows only compute, according to a measured curve over the
 ratio of the cap to the uncapped draw; waits for input get as much shorter, others stay the same.
 
-Limits: a mean over the step, no peaks; kernels of all sizes draw the same power; unmeasured GPUs draw the same power whatever bounds
+Limits: a mean over the step, no peaks; kernels of all sizes draw the same power; GPUs without draws by kernel have one whatever bounds
 their kernels; storage and cooling are included in host power and PUE.
 """
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -151,6 +152,16 @@ class Courses:
     def share(self) -> Array:
         """Return the effective share (kept work over elapsed time) of each course."""
         return self.work / np.maximum(self.elapsed, 1e-9)
+
+    @property
+    def finished(self) -> NDArray[np.bool_]:
+        """Return which courses reach the end of the job: they neither die nor take infinitely long."""
+        return np.isfinite(self.elapsed) & ~np.isfinite(self.death_times)
+
+    def only(self, which: NDArray[np.bool_]) -> Courses:
+        """Return the courses in *which*."""
+        arrays: dict[str, Any] = {name: value[which] for name, value in vars(self).items() if isinstance(value, np.ndarray)}
+        return replace(self, **arrays, lost={name: seconds[which] for name, seconds in self.lost.items()})
 
 
 def cause_key(name: str) -> str:

@@ -65,7 +65,8 @@ class WholeJob(NamedTuple):
     revocations: float = 0.0
     """Mean additional time on spot machines: repeated work and waiting for replacements."""
     failures: float = 0.0
-    """Mean additional time due to failures, if they are requested: the start, repeated work, recovery, revocations."""
+    """Mean additional time due to failures, if they are requested: repeated work, recovery, revocations, planned stops, slow nodes, and
+    compiling at the start."""
 
     @property
     def total(self) -> float:

@@ -5,8 +5,11 @@ memory, while training waits. From there it writes the part to the shared store,
 write blocks training (synchronous) or shares each NIC with the traffic of training (asynchronous). Copies to the memory of peers cross
 the NICs of both nodes: each node sends its parts to a second node, and stores the parts of a third.
 
-Limits: serialization on the CPU takes no time; every node reads all it needs from the store, whatever others have read; a store does not
-burst above its sustained bandwidth; the network between nodes and store is never the bottleneck.
+Either every node reads all it needs from the store, or all nodes together read each part once and forward it to those that need it
+(ByteCheckpoint, arXiv 2407.20143: no redundant loading; Megatron Core: ``--ckpt-fully-parallel-load``).
+
+Limits: serialization on the CPU takes no time; a store does not burst above its sustained bandwidth; the network between nodes and store
+is never the bottleneck.
 """
 
 from __future__ import annotations
@@ -47,11 +50,17 @@ class CheckpointTimes(NamedTuple):
 
 
 class NodeReads(NamedTuple):
-    """What a node reads before its GPUs resume: *nbytes*, in equal pieces by *readers* GPUs; each GPU ends up with *bytes_per_gpu*."""
+    """What a node needs before its GPUs resume: *nbytes*, in equal pieces by *readers* GPUs; each GPU ends up with *bytes_per_gpu*."""
 
     nbytes: float
     readers: int
     bytes_per_gpu: float
+    shared_bytes: float | None = None
+    """Bytes of all nodes, each part once, if the nodes read them together and forward them; None: each node reads all it needs."""
+
+    def from_store(self, nodes: int) -> float:
+        """Return the bytes that one of *nodes* nodes reads from a store."""
+        return self.nbytes if self.shared_bytes is None else min(self.nbytes, self.shared_bytes / nodes)
 
 
 class CheckpointParts(NamedTuple):
@@ -97,13 +106,15 @@ def checkpoint_times(node: Node, parts: CheckpointParts, store: Store | None) ->
     written, share = _transfer_time(node, out, parts.nbytes, caps, _shared_resource(node, parts, store, parts.writing_nodes), parts.traffic)
     reads = parts.reads
     read = {f"gpu{gpu}": (*_links_in(node, gpu, store), _STORE if store else _DISK) for gpu in range(reads.readers)}
-    arrived = _transfer_time(node, read, reads.nbytes / reads.readers, caps, _shared_resource(node, parts, store, float(parts.nodes)))[0]
+    nbytes = reads.from_store(parts.nodes) if store else reads.nbytes
+    arrived = _transfer_time(node, read, nbytes / reads.readers, caps, _shared_resource(node, parts, store, float(parts.nodes)))[0]
     back = {f"gpu{gpu}": node_graph(node).host_to_device(gpu).links for gpu in range(parts.gpus)}
     copied_back = _transfer_time(node, back, reads.bytes_per_gpu, {})[0]
     start = store.start if store else 0.0
     to_peer = _peers(node, parts, parts.per_node, parts.nbytes, parts.traffic)
-    from_peer = _peers(node, parts, reads.readers, reads.nbytes / reads.readers) + copied_back
-    return CheckpointTimes(copied, start + written, start + arrived + copied_back, copied_back, share, to_peer, from_peer)
+    forwarded = _peers(node, parts, reads.readers, reads.nbytes / reads.readers)
+    arrived += forwarded if nbytes < reads.nbytes else 0.0
+    return CheckpointTimes(copied, start + written, start + arrived + copied_back, copied_back, share, to_peer, forwarded + copied_back)
 
 
 def _peers(node: Node, parts: CheckpointParts, pieces: int, nbytes: float, traffic: float = 0.0) -> float:

@@ -213,15 +213,19 @@ def layer_time(layer: Layer, gpu: Gpu, precision: Precision, stack: Stack, batch
 
 
 def kernel_mix(layers: Iterable[Layer], gpu: Gpu, precision: Precision, stack: Stack, batch: int) -> KernelMix | None:
-    """Return the shares of time that products and memory bound in one forward and backward pass of *layers*; None if it takes no time."""
+    """Return the shares of time that products and memory bound in one forward and backward pass of *layers*; None if it takes no time.
+
+    Recurrent kernels count as bound by memory: a time step waits for the one before, so their units are idle most of the time.
+    """
     products = memory = starts = 0.0
     for layer in layers:
         for backward in (False, True):
             work = layer_work(layer, gpu, precision, stack, batch, backward)
             factor = 1.0 if work.from_shape else _stack_factor(layer, stack, work.peak)
             multiplied, moved = max(work.products * factor, work.least_products), memory_time(work.moved_bytes, gpu)
-            products += multiplied if multiplied >= moved else 0.0
-            memory += memory_time(work.converted_bytes, gpu) + (moved if moved > multiplied else 0.0)
+            bound = multiplied >= moved and layer.op != "rnn"
+            products += multiplied if bound else 0.0
+            memory += memory_time(work.converted_bytes, gpu) + (0.0 if bound else max(moved, multiplied))
             starts += work.kernels * gpu.kernel_time
     total = products + memory + starts
     return KernelMix(products / total, memory / total) if total > 0 else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 
 from sim import __version__
 from sim.analysis.energy import KWH
-from sim.analysis.long_run import LOST_CATEGORIES
+from sim.analysis.long_run import LOST_CATEGORIES, Courses
 from sim.analysis.whole_job import JobPlan
 from sim.report.columns import Title, align
 from sim.report.energy import power_cap_figures, power_cap_text
@@ -83,16 +84,16 @@ def _differences(plan: JobPlan) -> list[str]:
 def goodput_document(answer: Goodput) -> dict[str, Any]:
     """Return the JSON document of *answer*: means over the drawn courses that finish, and intervals of single courses.
 
-    Shares and the energy per sample are ratios of totals over these courses, such as all work kept over all time elapsed.
+    Shares and the energy per sample are ratios of totals over these courses, such as all work kept over all time elapsed. Shares count
+    the other courses as zero from their death on, or throughout if they never end.
     """
-    courses, steps = answer.courses, answer.steps
-    ended = ~np.isfinite(courses.death_times)
-    figures = {name: None if values is None else values[ended] for name, values in _figures(answer).items()}
+    drawn, steps = answer.courses, answer.steps
+    courses = drawn.only(drawn.finished)
+    figures = _figures(answer, courses) | _shares_of_all(answer)
     means = {name: None if values is None else float(values.mean()) for name, values in figures.items()}
-    elapsed, work = float(courses.elapsed[ended].mean()), float(courses.work[ended].mean())
-    lost = {name: _without_rounding(float(courses.lost[name][ended].mean()), elapsed) for name in LOST_CATEGORIES}
-    productive = (work + lost["degraded"]) / elapsed
-    means |= {"effective_share": work / elapsed, "ettr": productive, "goodput": productive}
+    means |= _mean_shares(answer)
+    elapsed, work = float(courses.elapsed.mean()), float(courses.work.mean())
+    lost = {name: _without_rounding(float(courses.lost[name].mean()), elapsed) for name in LOST_CATEGORIES}
     joules = None if means["energy_kwh"] is None else means["energy_kwh"] * KWH
     limit = None if answer.limit is None else power_cap_figures(answer.limit)
     scheduled = max(1 - lost["spare_wait"] / elapsed, 1e-9)
@@ -109,7 +110,7 @@ def goodput_document(answer: Goodput) -> dict[str, Any]:
         **means,
         "energy_per_sample_j": _per_item(joules, means["samples"]),
         "energy_per_token_j": _per_item(joules, means["tokens"]),
-        "goodput_parts": {"scheduling": scheduled, "runtime": productive / scheduled},
+        "goodput_parts": {"scheduling": scheduled, "runtime": (means["goodput"] or 0.0) / scheduled},
         "elapsed_s": elapsed,
         "work_s": work,
         "lost_s": lost,
@@ -118,8 +119,9 @@ def goodput_document(answer: Goodput) -> dict[str, Any]:
             for name, ends in _INTERVALS.items()
         },
         "median": {key: None if values is None else float(np.median(values)) for key, values in figures.items()},
-        "trials": courses.elapsed.size,
+        "trials": drawn.elapsed.size,
         "died": _died(answer),
+        "endless_share": float(np.isinf(drawn.elapsed).mean()),
         "closed_form": {"effective_share": answer.expected, "meta_ettr": answer.meta},
         "checkpoint": _checkpoint(answer),
         "reliability": _reliability(answer),
@@ -159,18 +161,33 @@ def _died(answer: Goodput) -> dict[str, Any] | None:
     return {"share": days.size / died.size, "median_days": float(np.median(days)) if days.size else None, **spread}
 
 
-def _figures(answer: Goodput) -> dict[str, NDArray[np.float64] | None]:
-    """Return the figures of every course."""
-    courses, steps = answer.courses, answer.steps
-    elapsed = courses.elapsed
-    productive = (courses.work + courses.lost["degraded"]) / elapsed
-    joules = _energy(answer, elapsed)
+def _shares_of_all(answer: Goodput) -> dict[str, NDArray[np.float64]]:
+    """Return the shares of every course, also of those that die or never end: no time counts as useful from then on."""
+    courses = answer.courses
+    times = np.where(courses.finished, courses.elapsed, answer.run.horizon)  # no end: a share of zero
+    productive = (courses.work + courses.lost["degraded"]) / times
+    return {"effective_share": courses.work / times, "ettr": productive, "goodput": productive}
+
+
+def _mean_shares(answer: Goodput) -> dict[str, float]:
+    """Return the shares of all courses together. In a given time, these are means; otherwise, ratios of totals of those that finish.
+
+    The latter are multiplied by the part of the courses that finish.
+    """
+    if not math.isfinite(answer.run.work):
+        return {name: float(values.mean()) for name, values in _shares_of_all(answer).items()}
+    finished, courses = float(answer.courses.finished.mean()), answer.courses.only(answer.courses.finished)
+    useful, productive = (finished * work.sum() / courses.elapsed.sum() for work in (courses.work, courses.work + courses.lost["degraded"]))
+    return {"effective_share": float(useful), "ettr": float(productive), "goodput": float(productive)}
+
+
+def _figures(answer: Goodput, courses: Courses) -> dict[str, NDArray[np.float64] | None]:
+    """Return the figures of each of the *courses*, which all finish."""
+    steps, elapsed = answer.steps, courses.elapsed
+    joules = _energy(answer, courses)
     rented = courses.node_seconds + answer.run.spares * elapsed
     return {
         "days": elapsed / DAY,
-        "effective_share": courses.work / elapsed,
-        "ettr": productive,
-        "goodput": productive,
         "interruptions": courses.interruptions,
         "planned_stops": courses.stops,
         "replaced_nodes": courses.replaced_nodes,
@@ -193,9 +210,9 @@ def _trained_on(own_steps: NDArray[np.float64], steps: Steps) -> dict[str, NDArr
     return {"samples": np.interp(own_steps, parts, samples), "tokens": np.interp(own_steps, parts, tokens)}
 
 
-def _energy(answer: Goodput, elapsed: NDArray[np.float64]) -> NDArray[np.float64] | None:
-    """Return the joules of the site: nodes draw power by what the job does, spares are always idle."""
-    courses, power = answer.courses, answer.power
+def _energy(answer: Goodput, courses: Courses) -> NDArray[np.float64] | None:
+    """Return the joules of the site in each of *courses*: nodes draw power by what the job does, spares are always idle."""
+    elapsed, power = courses.elapsed, answer.power
     working, waiting, idle = power["working"], power["waiting"], power["idle"]
     if working is None or waiting is None or idle is None:
         return None
@@ -295,8 +312,13 @@ def goodput_text(document: Mapping[str, Any]) -> str:
 
 
 def died_text(document: Mapping[str, Any]) -> str:
-    """Return a sentence on the share of courses that die because spares run out, and when; empty if none can die."""
+    """Return a sentence on the share of courses that die because spares run out, and when, or that never end; empty if none can."""
     died, trials = document["died"], document["trials"]
+    if document["endless_share"]:
+        return (
+            f"{100 * document['endless_share']:.3g}% of {trials:,} simulated runs never end, because they are interrupted before they save "
+            "work, or wait for spares. The shares count them as zero; the other figures are for the others."
+        )
     if died is None:
         return ""
     if not died["share"]:
@@ -304,7 +326,8 @@ def died_text(document: Mapping[str, Any]) -> str:
     low, high = died["interval95"]
     return (
         f"{100 * died['share']:.3g}% of {trials:,} simulated runs run out of spares and die, half of them within "
-        f"{died['median_days']:.3g} d (95% between {low:.3g} and {high:.3g} d); the figures here are for the others."
+        f"{died['median_days']:.3g} d (95% between {low:.3g} and {high:.3g} d). The shares count them as zero, with --days from then on; "
+        "the other figures are for the others."
     )
 
 

@@ -12,7 +12,10 @@ from sim.spec.fields import CarbonIntensity, Curve, Factor, Power, Source, Spec
 
 
 class KernelMix(NamedTuple):
-    """Fractions of the kernel time that are bound by products and by memory; in the rest of it, kernels are starting."""
+    """Fractions of the kernel time that are bound by products and by memory; in the rest of it, kernels are starting.
+
+    Recurrent kernels count as bound by memory: their arithmetic units wait for the time step before.
+    """
 
     products: float
     memory: float

@@ -146,9 +146,9 @@ class Planned(RateOfFleets):
     """Planned stops of the job, before which all work is saved. Training continues after *duration* and a restart."""
 
     rate: FailureRate
-    """Rate of stops per job, whatever its size."""
+    """Rate of stops per node of the job."""
     duration: Duration
-    """Duration of one stop, before the restart."""
+    """Duration of one stop, before the restart in place."""
     source: Source
 
 

@@ -119,12 +119,15 @@ class Goodput:
 
 def simulate_weeks(
     steps: Steps, weeks: Weeks, changes: bool = True, progress: Callable[[int, int], None] = lambda done, of: None,
-    slowed: Slowed = lambda store: 0.0,
+    slowed: Slowed = lambda store: 0.0, reliability: Reliability | None = None,
 ) -> Goodput:  # fmt: skip
-    """Simulate *weeks* of *steps*; *changes* also simulates other set-ups; *slowed* returns the seconds that writing costs steps."""
+    """Simulate *weeks* of *steps*; *changes* also simulates other set-ups; *slowed* returns the seconds that writing costs steps.
+
+    *reliability* replaces the data of the level of *weeks*.
+    """
     limit = limit_steps(steps, weeks.power_cap) if weeks.power_cap is not None else None
     steps = limit.steps if limit else steps
-    reliability = reliability_of(weeks.level)
+    reliability = reliability or reliability_of(weeks.level)
     store = store_of(weeks.store)
     parts = _parts(steps)
     _require_fit(parts, steps.node, store, weeks)
@@ -138,8 +141,7 @@ def simulate_weeks(
     run = replace(run, saving=saving if store else replace(saving, on_nodes=parts.writing_nodes / steps.nodes))
     _require_finite(run, weeks)
     courses = draw(run, weeks.trials, weeks.seed, lambda share: progress(int(_COURSES * share), _COURSES + _CHANGES))
-    if not np.isfinite(courses.elapsed).all():
-        raise SpecError(_endless(run, weeks))
+    _require_ends(run, weeks, courses)
     _require_spares(run, courses)
     return Goodput(
         steps, weeks, reliability, run, times, slower, parts.total, parts.writers, courses, intervals, closed_form(run),
@@ -290,6 +292,13 @@ def _require_finite(run: LongRun, weeks: Weeks) -> None:
         )
 
 
+def _require_ends(run: LongRun, weeks: Weeks, courses: Courses) -> None:
+    """Raise SpecError if half or more of the *courses* of *run* never end."""
+    endless = float(np.isinf(courses.elapsed).mean())
+    if endless >= 0.5:
+        raise SpecError(_endless(run, weeks, endless))
+
+
 def _require_spares(run: LongRun, courses: Courses) -> None:
     """Raise SpecError, with the time when the job dies, if half or more of the *courses* of *run* run out of spares."""
     died = courses.death_times[np.isfinite(courses.death_times)]
@@ -302,19 +311,23 @@ def _require_spares(run: LongRun, courses: Courses) -> None:
     )
 
 
-def _endless(run: LongRun, weeks: Weeks) -> str:
-    """Return why *run* never ends, and what would help."""
+def _endless(run: LongRun, weeks: Weeks, drawn_share: float | None = None) -> str:
+    """Return why *run*, or this share of its drawn courses, never ends, and what would help."""
     advice = [
+        *(["more --spares"] if drawn_share is not None and run.spares and run.repairs else []),
         *(["a shorter --checkpoint-interval"] if weeks.interval != "auto" else []),
         *(["fewer --nodes"] if run.nodes > 1 else []),
         *(["a longer --mean-lifetime"] if weeks.mean_lifetime is not None else []),
         *([] if weeks.in_place else ["--in-place"]),
         *(["a lower --failure-rate"] if weeks.mean_lifetime is None else []),
     ]
-    return (
-        f"the job never ends: it is interrupted every {show(1 / run.rate[1], 'time', 2)} on average, before it saves much work; write "
-        f"{any_of(advice)}"
-    )
+    often = f"every {show(1 / run.rate[1], 'time', 2)} on average"
+    if drawn_share is not None:
+        return (
+            f"{100 * drawn_share:.3g}% of {weeks.trials:,} simulated runs never end: they are interrupted more often than {often}, before "
+            f"they save much work; write {any_of(advice)}"
+        )
+    return f"the job never ends: it is interrupted {often}, before it saves much work; write {any_of(advice)}"
 
 
 # --- the closed form, and the effect of changes ------------------------------------------------------------------------

@@ -270,7 +270,7 @@ def _candidates(
 def _with_failures(candidate: Candidate, plan: JobPlan, machine: Hardware, workload: Workload, rate: float) -> Candidate:
     """Return *candidate* with failures, by the effective share in the drawn weeks of its market; their spares are paid for as well.
 
-    Start and checkpoints are those of the weeks.
+    Checkpoints are those of the weeks; what they lose otherwise, except for the start, counts as failures.
     """
     weeks = candidate.document["weeks"][candidate.market]
     share, failing = weeks["effective_share"], candidate
@@ -280,7 +280,8 @@ def _with_failures(candidate: Candidate, plan: JobPlan, machine: Hardware, workl
     work = failing.job.total - failing.job.start_up - failing.job.checkpoints
     duration = work / share if plan.time is None else plan.time
     saves = work * weeks["lost_s"]["checkpoint"] / weeks["work_s"]
-    job = failing.job._replace(start_up=0.0, checkpoints=saves, failures=duration - work - saves)
+    start_up = min(failing.job.start_up, duration - work - saves)
+    job = failing.job._replace(start_up=start_up, checkpoints=saves, failures=duration - work - saves - start_up)
     paid = (candidate.nodes + weeks["spares"]) / candidate.nodes
     interval = weeks["checkpoint"]["interval_s"]["used"] if candidate.market == "spot" else None
     return replace(failing, job=job, cost=rate * paid * duration, interval=interval)
@@ -346,7 +347,8 @@ def _failure_notes(best: Candidate | None, with_failures: bool) -> list[str]:
     rented = f"a failed machine is replaced within {show(START_UP, 'time')}, so no spare is paid for (--spares)"
     spares = rented if weeks["rents_another"] else f"the cost includes {pluralized(weeks['spares'], 'spare node')} (--spares)"
     of = f"failures: mean of {weeks['trials']:,} simulated runs at failure rate '{weeks['reliability']['level']}', as in `goodput`"
-    drawn = f"{of}; {kept}, with {weeks['interruptions']:.2g} interruptions"
+    counted = f"{weeks['interruptions']:.2g} interruptions and {weeks['planned_stops']:.2g} planned stops"
+    drawn = f"{of}; {kept}, with {counted}; compiling at the start and slow nodes count too"
     return [f"{drawn}; {spares}"]
 
 

@@ -95,9 +95,9 @@ def long_run(job: SpotJob, interval: float) -> LongRun:
 def draw_courses(job: SpotJob, interval: float, trials: int, seed: int = 0) -> list[DrawnCourse]:
     """Return *trials* courses of *job* with a checkpoint every *interval* samples (infinite: only the result is saved).
 
-    The lifetimes of a trial depend only on *seed*, so all intervals see the same ones. For a job that never ends, all figures are infinite.
+    The lifetimes of a trial depend only on *seed*, so all intervals see the same ones. If one never ends, all figures are infinite.
     """
-    drawn = draw(long_run(job, interval), trials, seed)
+    drawn = draw(long_run(job, interval), trials, seed, all_or_none=True)
     rented = len(job.speeds) * (job.start_up - job.unpaid) + drawn.rented_nodes * max(0.0, job.replacement - job.unpaid)
     ends = np.isfinite(drawn.elapsed)
     times = job.start_up + np.where(ends, drawn.elapsed, 0.0)

@@ -321,7 +321,7 @@ def long_run(steps: Steps, weeks: Weeks, reliability: Reliability) -> LongRun:
         ),
         (early, reliability.new_fleet.within),
         (slow.rate * nodes * size, slow.factor, slow.duration),
-        (planned.rate, planned.duration),
+        (planned.rate * nodes * size, planned.duration),
         tuple(speed for speed in _speeds(steps)[-2::-1] if speed > 0)[:MOST_MISSING] if weeks.elastic else (),
         weeks.repairs,
         failure_law(weeks.law),

@@ -287,8 +287,13 @@ def test_a_job_that_loses_all_between_checkpoints_never_ends() -> None:
     run = replace(PLAIN, rate=(1.0, 1.0, 1.0), horizon=math.inf, work=DAY)
     assert np.isinf(draw(run, 3).elapsed).all()
     assert np.isfinite(draw(replace(run, rate=(0.0, 0.0, 0.0)), 3).elapsed).all()
-    mixed = draw(replace(run, rate=(1e-6, 1e-4, 1.0)), 200)  # drawing stops at the first course that never ends
-    assert np.isinf(mixed.elapsed).all() and mixed.interruptions.min() < mixed.interruptions.max() == FRUITLESS + 1
+    some = replace(run, rate=(1e-6, 1e-4, 1.0))
+    mixed = draw(some, 100)
+    endless = np.isinf(mixed.elapsed)
+    assert 0 < endless.mean() < 0.5 and mixed.interruptions[endless].min() > FRUITLESS
+    assert mixed.work[~endless] == pytest.approx(DAY) and (mixed.share[endless] == 0.0).all()
+    stopped = draw(some, 100, all_or_none=True)  # stops at the first course that never ends
+    assert np.isinf(stopped.elapsed).all() and stopped.interruptions.min() < stopped.interruptions.max() == FRUITLESS + 1
 
 
 def test_without_repairs_a_job_dies_with_its_last_spare() -> None:

@@ -66,6 +66,17 @@ def test_a_node_reads_what_its_gpus_need_and_its_disk_takes_what_they_write(node
     assert shared.from_peer_time - shared.copy_back_time == pytest.approx(slowest)
 
 
+def test_parts_that_are_read_once_cross_the_network(node: Node) -> None:
+    """Oracle: 64 nodes read 128 GB together, and each receives its 24 GB over NICs that are as fast as a load from a peer."""
+    shared = store(bandwidth="100 GB/s")
+    reads = NodeReads(24 * GB, 8, 5 * GB, 128 * GB), NodeReads(24 * GB, 8, 5 * GB)
+    once, each = (checkpoint_times(node, CheckpointParts(1 * GB, 128, 64, 8, 0.0, 8, needed), shared) for needed in reads)
+    assert once.load_time == pytest.approx(128 * GB / 100e9 + once.from_peer_time)
+    assert once.load_time < 0.2 * each.load_time and once.write_time == each.write_time
+    alone = CheckpointParts(1 * GB, 8, 1, 8, own_reads=NodeReads(8 * GB, 8, 1 * GB, 8 * GB))
+    assert checkpoint_times(node, alone, store()) == checkpoint_times(node, CheckpointParts(1 * GB, 8, 1, 8), store())
+
+
 def test_training_keeps_its_part_of_the_network(node: Node) -> None:
     """A writer and the traffic of training share a port half and half where both want all of it."""
     port = node_graph(node).links["nic0>net"].capacity

@@ -20,6 +20,9 @@ class StackKernels(Spec):
     capture: Span = (11.0, 58.0)
     """Time to capture CUDA graphs at each start of a job with ``cuda_graphs``: 58 s for Llama 3 8B on 8 H100
     (NVIDIA-NeMo/Megatron-Bridge #682), 11 s for smaller graphs (pytorch/torchtitan #3145)."""
+    loads_once: bool = False
+    """Whether a job that restarts reads each part of a checkpoint from the store once for all replicas, and its nodes forward it to each
+    other (Megatron Core's ``--ckpt-fully-parallel-load``, off by default); false: each node reads everything that its GPUs need."""
     kernels_per_operator: Factor = 1.0
     """Factor on the layer table's number of kernels, both those the host launches and those the GPU starts."""
     compute_factor: Factor = 1.0
