@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import date
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -28,7 +28,12 @@ def prices(
     today: Annotated[str | None, typer.Option(metavar="YYYY-MM-DD", help="day for which ages are computed; today by default")] = None,
     refresh: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", exists=True, file_okay=False, help="show what a local checkout of SkyPilot's catalog would change"),
+        typer.Option(
+            metavar="DIR",
+            exists=True,
+            file_okay=False,
+            help="show what price lists on disk would change: SkyPilot's catalog, Karpenter providers",
+        ),
     ] = None,
     date: Annotated[str | None, typer.Option(metavar="YYYY-MM-DD", help="with --refresh: write the changes, dated this day")] = None,
     as_json: JsonOption = False,
@@ -76,38 +81,39 @@ def _refresh(folder: Path, day: str | None, as_json: bool) -> None:
     from sim.spec.days import is_future
     from sim.spec.price_refresh import HOUR, price_changes, rewrite
 
-    def shown(price: float | None) -> str:
+    def per_hour(price: float | None) -> float | None:
+        return None if price is None else price * HOUR
+
+    def shown(price: Any) -> str:
         return "-" if price is None else f"{price:.6g}"
 
     if day:
         _day("--date", day)
         if is_future(day):
             raise SpecError(f"--date {day}: is in the future; write the day of the checkout")
-    changed = price_changes(folder)
-    texts = [(change.path, rewrite(change, day)) for change in changed] if day else []
+    changed = price_changes(folder, day or "")
+    texts = [(change.path, rewrite(change)) for change in changed] if day else []
     for path, text in texts:
         path.write_text(text, encoding="utf-8")
-    old = [tuple(None if price is None else price * HOUR for price in (change.old.on_demand, change.old.spot)) for change in changed]
     rows = [
         {
             "name": change.name,
-            "on_demand_usd_per_h": change.on_demand,
-            "spot_usd_per_h": change.spot,
-            "old_on_demand_usd_per_h": before[0],
-            "old_spot_usd_per_h": before[1],
+            "on_demand_usd_per_h": per_hour(change.new.on_demand),
+            "spot_usd_per_h": per_hour(change.new.spot),
+            "old_on_demand_usd_per_h": per_hour(change.old.on_demand),
+            "old_spot_usd_per_h": per_hour(change.old.spot),
             "old_date": change.old.date,
         }
-        for change, before in zip(changed, old, strict=True)
+        for change in changed
     ]
     if as_json:
         print_json({"changes": rows})
         return
-    for change, before in zip(changed, old, strict=True):
-        new = change.on_demand, change.spot
-        pairs = zip(("on demand", "spot"), before, new, strict=True)
-        text = "   ".join(f"{market} {shown(was)} -> {shown(now)}" for market, was, now in pairs)
-        typer.echo(f"{change.name:36} {text} USD/h (was of {change.old.date})")
+    for row in rows:
+        markets = ("on demand", "on_demand_usd_per_h"), ("spot", "spot_usd_per_h")
+        text = "   ".join(f"{market} {shown(row[f'old_{key}'])} -> {shown(row[key])}" for market, key in markets)
+        typer.echo(f"{row['name']:36} {text} USD/h (was of {row['old_date'] or 'no date'})")
     messages(
-        f"{len(changed)} machines differ"
-        + (f"; wrote {len(texts)} files" if day else "; --date YYYY-MM-DD writes them as prices of that day")
+        f"{pluralized(len(changed), 'machine')} {'differs' if len(changed) == 1 else 'differ'}"
+        + (f"; wrote {pluralized(len(texts), 'file')}" if day else "; --date YYYY-MM-DD writes them as prices of that day")
     )

@@ -217,12 +217,13 @@ def csv_rows(lines: Sequence[tuple[int, str]], file: str) -> Iterator[CsvRow]:
             yield lines[read][0], [cell.strip() for cell in cells]
             read = reader.line_num
     except csv.Error as error:
-        raise SpecError(f"{file}:{lines[min(read, len(lines) - 1)][0]}: is not CSV: {error}") from None
+        reason = f"a cell has more than {csv.field_size_limit():,} characters" if "field limit" in str(error) else error
+        raise SpecError(f"{file}:{lines[min(read, len(lines) - 1)][0]}: is not CSV: {reason}") from None
 
 
-def csv_lines(path: Path) -> list[tuple[int, str]]:
-    """Return the numbered lines of *path* that are neither blank nor comments (``#``)."""
-    lines = decode(read_bytes(path), str(path), "save the table as CSV in UTF-8").splitlines()
+def csv_lines(path: Path, most: int = MAX_BYTES) -> list[tuple[int, str]]:
+    """Return the numbered lines of *path* that are neither blank nor comments (``#``). Raise SpecError if it has over *most* bytes."""
+    lines = decode(read_bytes(path, most), str(path), "save the table as CSV in UTF-8").splitlines()
     return [(number, line) for number, line in enumerate(lines, 1) if line.strip() and not line.startswith("#")]
 
 

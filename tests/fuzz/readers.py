@@ -23,6 +23,7 @@ from sim.documents import document
 from sim.extract.archive import check_archive
 from sim.report.difference import difference, difference_text, read_document
 from sim.report.page.difference import difference_page
+from sim.spec import price_files
 from sim.spec.foreign.topo_import import read_topology
 from sim.spec.library import load_hardware, load_model_alone, load_workload
 from sim.study.journal import Journal
@@ -65,6 +66,9 @@ def readers() -> Mapping[str, Reader]:
         "configuration": Reader("config.json", json.dumps(_CONFIGURATION).encode(), _made),
         "batch script": Reader("job.sbatch", _SCRIPT.encode(), _made),
         "table of runs": Reader("my-runs.csv", _RUNS.encode(), read_table),
+        "prices": Reader("vms.csv", _PRICES.encode(), price_files.skypilot_offers),
+        "generated prices": Reader("zz_generated.pricing_aws.go", _GENERATED.encode(), price_files.generated_offers),
+        "regional prices": Reader("initial-prices.json", json.dumps(_REGIONAL).encode(), price_files.regional_offers),
         "archive": Reader("net.pt2", _archive(), check_archive),
     }
 
@@ -80,6 +84,20 @@ _RUNS = """machine,model,nodes,tp,zero_stage,strategy,seq_len,batch_size_per_gpu
 p3.8xlarge,resnet18,1,1,0,ddp,,32,100
 hgx-h100,llama-3.2-1b,2,8,3,fsdp,4096,1,400
 """
+
+
+_PRICES = """InstanceType,AcceleratorName,AcceleratorCount,vCPUs,MemoryGiB,GpuInfo,Price,SpotPrice,Region,AvailabilityZone
+p5.48xlarge,H100,8.0,192,2048,"{'Gpus': [{'Name': 'H100', 'Count': 8.0}]}",55.04,20.67,us-east-1,us-east-1a
+"""
+_GENERATED = """package pricing
+// generated at 2026-07-20T13:23:24Z for us-east-1
+var InitialOnDemandPricesAWS = map[string]map[ec2types.InstanceType]float64{
+\t"us-east-1": {
+\t\t"p5.48xlarge": 55.040000, "p5.4xlarge": 6.880000,
+\t},
+}
+"""
+_REGIONAL = {"prices": {"us-central1": {"on_demand": {"a3-highgpu-8g": 88.49}, "spot": {"a3-highgpu-8g": 50.6}}}}
 
 
 def _head(path: Path, lines: int) -> bytes:

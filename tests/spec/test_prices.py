@@ -65,16 +65,119 @@ def test_a_checkout_changes_what_it_says_of_the_region_and_no_more(tmp_path):
         "us-central1-a,a4-highgpu-8g,,,224,0,0,us-central1\nus-central1-a,,B200,8,,95,40,us-central1\n",
         azure=",Standard_ND96isr_H200_v5,H200,8,96,85.5,85.5,eastus2\n",
     )
-    prices = {change.name: (change.on_demand, change.spot) for change in price_refresh.price_changes(folder)}
-    assert prices == {
+    assert changes(folder) == {
         "p5.48xlarge": (60, 23),  # the middle of the zones with a machine to spare
         "a3-megagpu-8g": (100, 40), "a4-highgpu-8g": (95, 40), "nd96isr_h200_v5": (85.5, None),
     }  # fmt: skip
 
 
+AWS = """package pricing
+
+// generated at 2026-08-15T13:23:24Z for us-east-1
+var InitialOnDemandPricesAWS = map[string]map[ec2types.InstanceType]float64{
+\t// us-east-1
+\t"us-east-1": {
+\t\t// p5 family
+\t\t"p5.48xlarge": 60.000000, "p5.4xlarge": 6.880000,
+\t},
+\t"us-gov-west-1": {
+\t\t"p5.48xlarge": 99.000000,
+\t},
+}
+"""
+AZURE = """package pricing
+// generated at 2023-12-18T14:34:50Z
+var initialOnDemandPrices = map[string]map[string]float64{}
+func init() {
+\t// eastus
+\tinitialOnDemandPrices["eastus"] = map[string]float64{
+\t\t"Standard_ND96isr_H100_v5": 90.000000,
+\t}
+}
+"""
+GCP = {
+    "prices": {"us-central1": {"on_demand": {"a3-highgpu-8g": 80.5}, "spot": {"a3-highgpu-8g": 40.25}}, "europe-north1": {"on_demand": {}}}
+}
+
+
+def changes(folder: Path) -> dict[str, tuple[float | None, float | None]]:
+    """Return the new prices of the machines that *folder* changes, USD per hour, rounded."""
+    found = price_refresh.price_changes(folder)
+    return {
+        change.name: tuple(None if price is None else round(price * 3600, 6) for price in (change.new.on_demand, change.new.spot))
+        for change in found
+    }  # type: ignore[return-value]
+
+
+def test_lists_of_karpenter_come_before_skypilot_s_unless_they_are_older_than_the_price(tmp_path: Path) -> None:
+    """Oracle: by hand. AWS on demand from the newer list and spot from SkyPilot; the list for Azure is of 2023; GCP has both."""
+    provider = tmp_path / "karpenter-provider-aws" / "pkg/providers/pricing"
+    provider.mkdir(parents=True)
+    (provider / "zz_generated.pricing_aws.go").write_text(AWS)
+    (tmp_path / "zz_generated.pricing.go").write_text(AZURE)
+    (tmp_path / "initial-prices.json").write_text(json.dumps(GCP))
+    checkout(tmp_path, aws="us-east-1a,p5.48xlarge,H100,8,192,58,22,us-east-1\n", azure=",Standard_ND96isr_H100_v5,H100,8,96,95,,eastus\n")
+    found = {change.name: change for change in price_refresh.price_changes(tmp_path, "2026-09-01")}
+    assert changes(tmp_path) == {"p5.48xlarge": (60, 22), "a3-highgpu-8g": (80.5, 40.25)}
+    aws, gcp = found["p5.48xlarge"].new, found["a3-highgpu-8g"].new
+    assert (aws.date, aws.spot_date, gcp.date, gcp.day_of_spot) == ("2026-08-15", "2026-09-01", "2026-09-01", "2026-09-01")
+    assert aws.source == {
+        "*": "aws/karpenter-provider-aws, generated 2026-08-15", "spot": "skypilot-org/skypilot-catalog, a checkout of 2026-09-01",
+    }  # fmt: skip
+    assert gcp.source == "cloudpilot-ai/karpenter-provider-gcp, a checkout of 2026-09-01"
+    written = price_refresh.rewrite(found["p5.48xlarge"])
+    machine = tmp_path / "written.yaml"
+    machine.write_text(written)
+    reread = load_hardware(str(machine)).spec.groups[0].price
+    assert reread is not None and reread.on_demand == pytest.approx(aws.on_demand) and reread.source == aws.source
+    assert (reread.date, reread.day_of_spot) == ("2026-08-15", "2026-09-01")
+
+
+def test_what_no_list_has_keeps_its_price_and_day(tmp_path: Path) -> None:
+    (tmp_path / "zz_generated.pricing_aws.go").write_text(AWS.replace("p5.4xlarge", "p3.8xlarge").replace("6.88", "13.0"))
+    old = load_hardware("p3.8xlarge").spec.groups[0].price
+    new = next(change.new for change in price_refresh.price_changes(tmp_path) if change.name == "p3.8xlarge")
+    assert old is not None and isinstance(old.source, dict) and isinstance(new.source, dict)
+    assert new.on_demand == pytest.approx(13 / 3600) and (new.spot, new.spot_date) == (old.spot, old.spot_date)
+    assert new.source["spot"] == old.source["spot"]
+
+
+BAD = {
+    "a text in another encoding": ("vms.csv", HEADER.encode() + b"a,p5.48xlarge,H100,8,192,60,22,\xff\n", "is not UTF-8 text"),
+    "a long cell": ("vms.csv", f'{HEADER}"{"a" * 200_000}"\n'.encode(), "a cell has more than 131,072 characters"),
+    **{
+        f"a price of {text}": (
+            "vms.csv",
+            f"{HEADER}a,p5.48xlarge,H100,8,192,{text},,us-east-1\n".encode(),
+            f"'{text}' is not a price of 0 or",
+        )
+        for text in ("-5", "nan", "inf", "1e400", "0x10")
+    },
+    "a Go file without prices": ("zz_generated.pricing_aws.go", b"package pricing\n", "holds no prices by region"),
+    "a Go price below 0": (
+        "zz_generated.pricing_aws.go",
+        AWS.replace("60.0", "-60.0").encode(),
+        ":8: p5.48xlarge: '-60.000000' is not a price",
+    ),
+    "no JSON": ("initial-prices.json", b"{", "the JSON is truncated or invalid"),
+    "other JSON": ("initial-prices.json", b'{"prices": {"a": {"on_demand": {"b": -1}}}}', "prices.a.on_demand.b: "),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_list_that_is_not_what_it_should_be_is_told_in_a_sentence(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file, content, says = BAD[name]
+    path = (checkout(tmp_path, aws="").joinpath("catalogs/v8/aws/vms.csv")) if file == "vms.csv" else tmp_path / file
+    path.write_bytes(content)
+    assert main(["prices", "--refresh", str(tmp_path)]) == 2
+    error = capsys.readouterr().err
+    assert says in error and str(path) in error and len(error.splitlines()) == 1
+
+
 def test_changes_are_written_over_the_price_alone(tmp_path):
-    change = next(c for c in price_refresh.price_changes(checkout(tmp_path, azure=",Standard_ND96isr_H200_v5,H200,8,96,85.5,20,eastus2\n")))
-    before, after = change.path.read_text(), price_refresh.rewrite(change, "2026-11-22")
+    folder = checkout(tmp_path, azure=",Standard_ND96isr_H200_v5,H200,8,96,85.5,20,eastus2\n")
+    change = next(c for c in price_refresh.price_changes(folder, "2026-11-22"))
+    before, after = change.path.read_text(), price_refresh.rewrite(change)
     assert after[: after.index("price:")] == before[: before.index("price:")]
     assert after[after.index("price:") :].splitlines() == [
         "price:", "  on_demand: 85.5 USD/h", "  spot: 20 USD/h", "  date: 2026-11-22", "  region: eastus2",
@@ -85,7 +188,7 @@ def test_changes_are_written_over_the_price_alone(tmp_path):
 def test_what_is_no_checkout_is_refused_in_a_sentence(tmp_path):
     with pytest.raises(SpecError, match=r"contains no <cloud>/vms\.csv"):
         price_refresh.price_changes(tmp_path)
-    with pytest.raises(SpecError, match=r"vms\.csv:2: Price is 'dear'"):
+    with pytest.raises(SpecError, match=r"vms\.csv:2: Price: 'dear' is not a price of 0 or more"):
         price_refresh.price_changes(checkout(tmp_path / "a", aws="a,p5.48xlarge,H100,8,192,dear,,us-east-1\n"))
     (tmp_path / "b" / "aws").mkdir(parents=True)
     (tmp_path / "b" / "aws" / "vms.csv").write_text("InstanceType,Price\n")
@@ -100,7 +203,7 @@ def test_the_command_lists_filters_and_shows_changes(tmp_path):
     assert run(app, ["prices", "--where", "gpu=Cray-1"]).exit_code == 1
     folder = str(checkout(tmp_path, oci=",BM.GPU.H100.8,H100,8,224,81,,us-ashburn-1\n"))
     shown = run(app, ["prices", "--refresh", folder])
-    assert shown.exit_code == 0 and "on demand 80 -> 81" in shown.stdout
+    assert shown.exit_code == 0 and "on demand 80 -> 81" in shown.stdout and shown.stderr.startswith("1 machine differs")
 
 
 def test_rows_by_machine_gpu_or_provider() -> None:
