@@ -102,10 +102,9 @@ GCP = {
 
 def changes(folder: Path) -> dict[str, tuple[float | None, float | None]]:
     """Return the new prices of the machines that *folder* changes, USD per hour, rounded."""
-    found = price_refresh.price_changes(folder)
     return {
         change.name: tuple(None if price is None else round(price * 3600, 6) for price in (change.new.on_demand, change.new.spot))
-        for change in found
+        for change in price_refresh.price_changes(folder)
     }  # type: ignore[return-value]
 
 
@@ -117,15 +116,15 @@ def test_lists_of_karpenter_come_before_skypilot_s_unless_they_are_older_than_th
     (tmp_path / "zz_generated.pricing.go").write_text(AZURE)
     (tmp_path / "initial-prices.json").write_text(json.dumps(GCP))
     checkout(tmp_path, aws="us-east-1a,p5.48xlarge,H100,8,192,58,22,us-east-1\n", azure=",Standard_ND96isr_H100_v5,H100,8,96,95,,eastus\n")
-    found = {change.name: change for change in price_refresh.price_changes(tmp_path, "2026-09-01")}
+    by_name = {change.name: change for change in price_refresh.price_changes(tmp_path, "2026-09-01")}
     assert changes(tmp_path) == {"p5.48xlarge": (60, 22), "a3-highgpu-8g": (80.5, 40.25)}
-    aws, gcp = found["p5.48xlarge"].new, found["a3-highgpu-8g"].new
+    aws, gcp = by_name["p5.48xlarge"].new, by_name["a3-highgpu-8g"].new
     assert (aws.date, aws.spot_date, gcp.date, gcp.day_of_spot) == ("2026-08-15", "2026-09-01", "2026-09-01", "2026-09-01")
     assert aws.source == {
         "*": "aws/karpenter-provider-aws, generated 2026-08-15", "spot": "skypilot-org/skypilot-catalog, a checkout of 2026-09-01",
     }  # fmt: skip
     assert gcp.source == "cloudpilot-ai/karpenter-provider-gcp, a checkout of 2026-09-01"
-    written = price_refresh.rewrite(found["p5.48xlarge"])
+    written = price_refresh.rewrite(by_name["p5.48xlarge"])
     machine = tmp_path / "written.yaml"
     machine.write_text(written)
     reread = load_hardware(str(machine)).spec.groups[0].price
