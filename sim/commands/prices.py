@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from datetime import date
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,14 +18,19 @@ from sim.terminal import messages, print_json, show_text
 from sim.units import pluralized
 
 
-@app.command(epilog="Examples:\n  python -m sim prices p4d.24xlarge H100\n  python -m sim prices --where provider=aws --today 2027-01-31")
+@app.command(epilog="Examples:\n  python -m sim prices aws H100\n  python -m sim prices --where provider=aws --today 2027-01-31")
 def prices(
     machines: Annotated[
-        list[str], typer.Argument(metavar="NAME...", help="machines, GPUs or providers; all by default", autocompletion=names.hardware)
+        list[str],
+        typer.Argument(
+            metavar="NAME...",
+            help="machines, GPUs or providers; a provider and a GPU mean that GPU of that provider; all by default",
+            autocompletion=names.hardware,
+        ),
     ] = [],  # noqa: B006
     where: Annotated[
         list[str],
-        typer.Option("--where", metavar="COND", help="only rows that match, such as gpus=8 or provider=aws,gcp; repeatable"),
+        typer.Option("--where", metavar="COND", help="only rows that match, such as gpus=1..8 or provider=aws,gcp; repeatable"),
     ] = [],  # noqa: B006
     today: Annotated[str | None, typer.Option(metavar="YYYY-MM-DD", help="day for which ages are computed; today by default")] = None,
     refresh: Annotated[
@@ -48,7 +55,7 @@ def prices(
     from sim.spec.days import STALE_DAYS
     from sim.spec.days import today as clock
     from sim.spec.listing import export_row, select, without_match
-    from sim.spec.prices import PRICES, named_rows, price_rows
+    from sim.spec.prices import PRICES, fitting_columns, named_rows, price_rows
 
     rows, problems = price_rows(_day("--today", today) if today else clock())
     for problem in problems:
@@ -59,7 +66,11 @@ def prices(
     if as_json:
         print_json({"prices": [export_row(row, PRICES) for row in chosen]})
     else:
-        show_text(columns_text(chosen, PRICES))
+        columns = fitting_columns(chosen, shutil.get_terminal_size().columns) if sys.stdout.isatty() else PRICES
+        show_text(columns_text(chosen, columns))
+        if len(columns) < len(PRICES):
+            left = ", ".join(f"{column.title}" for column in PRICES if column not in columns and column.title not in ("in", "of"))
+            messages(f"left out for the width of the terminal: {left} (all with a pipe or --json)")
         old, early = (sum(word in str(row["mark"]) for row in chosen) for word in ("old", "in the future"))
         in_future = f", {early} with a price dated in the future" if early else ""
         messages(f"{pluralized(len(chosen), 'machine')}, {old} with a price more than {STALE_DAYS} days old{in_future}")

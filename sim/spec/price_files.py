@@ -19,7 +19,7 @@ from typing_extensions import TypedDict
 from sim.spec.strict import check_type, csv_lines, csv_number, csv_rows, decode, read_bytes, read_json
 from sim.spec.yaml import SpecError
 
-CLOUDS: Final = ("aws", "azure", "gcp", "lambda", "nebius", "oci")
+CLOUDS: Final = ("aws", "azure", "do", "gcp", "hyperstack", "lambda", "nebius", "oci", "verda")
 """Providers whose instance types have the same names in SkyPilot and in the catalogue."""
 PLACEHOLDER: Final = 500.0
 """USD per hour and GPU from which a price is a placeholder."""

@@ -140,7 +140,8 @@ def rewrite(change: PriceChange) -> str:
     match = re.search(r"^price:\n(?:[ ]+.*\n?)+", text, flags=re.MULTILINE)
     if match is None:
         raise SpecError(f"{change.path}: has no price block to rewrite; add one, or edit the file that it extends")
-    return text[: match.start()] + "\n".join(_block(change.new)) + "\n" + text[match.end() :]
+    kept = re.search(r"^  cheapest:\n(?:    .*\n)+", match[0], flags=re.MULTILINE)
+    return text[: match.start()] + "\n".join(_block(change.new)) + "\n" + (kept[0] if kept else "") + text[match.end() :]
 
 
 def _block(price: Prices) -> list[str]:

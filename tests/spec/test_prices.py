@@ -11,11 +11,13 @@ from typer.testing import CliRunner
 
 from sim.cli import app, main
 from sim.documents import document
+from sim.report.listing import columns_text
 from sim.spec import price_refresh
 from sim.spec.days import STALE_DAYS, first_day
 from sim.spec.hardware import Prices
 from sim.spec.library import load_hardware
-from sim.spec.prices import named_rows, price_rows
+from sim.spec.listing import export_row, per_hour_text
+from sim.spec.prices import PRICES, fitting_columns, named_rows, price_rows
 from sim.spec.yaml import SpecError
 from sim.study.scenario import Scenario
 
@@ -47,7 +49,8 @@ def test_every_price_has_an_age_and_old_ones_are_marked():
     assert nebius["age"] == nebius["spot_age"] == 365 - 9 - 31  # of some day of 2026, at worst its first
     assert lambda_["gpu_price"] == pytest.approx(31.92 / 8 / 3600)
     assert aws["spot"] == pytest.approx(2.6295 / 3600) and aws["spot_age"] == 234
-    assert not [row["name"] for row in rows if bool(row["mark"]) != any((row[key] or 0) > STALE_DAYS for key in ("age", "spot_age"))]
+    dated = [row for row in rows if "undated" not in str(row["mark"])]
+    assert not [row["name"] for row in dated if bool(row["mark"]) != any((row[key] or 0) > STALE_DAYS for key in ("age", "spot_age"))]
     assert "gb200-nvl72" not in by_name  # nobody rents it so
 
 
@@ -178,7 +181,9 @@ def test_changes_are_written_over_the_price_alone(tmp_path):
     change = next(c for c in price_refresh.price_changes(folder, "2026-11-22"))
     before, after = change.path.read_text(), price_refresh.rewrite(change)
     assert after[: after.index("price:")] == before[: before.index("price:")]
-    assert after[after.index("price:") :].splitlines() == [
+    block = after[after.index("price:") :].split("  cheapest:")
+    assert block[1] == before.split("  cheapest:")[1]
+    assert block[0].splitlines() == [
         "price:", "  on_demand: 85.5 USD/h", "  spot: 20 USD/h", "  date: 2026-11-22", "  region: eastus2",
         '  source: "skypilot-org/skypilot-catalog, a checkout of 2026-11-22"',
     ]  # fmt: skip
@@ -236,8 +241,8 @@ def test_other_gpus_are_not_rented_at_the_machine_s_price() -> None:
 
 
 def test_prices_of_days_to_come_are_marked(capsys: pytest.CaptureFixture[str]) -> None:
-    """Oracle: the dates of p3.8xlarge, 2026-07-20 and on the spot market 2022."""
-    for day, mark in (("2020-01-01", "in the future: on demand, spot"), ("2023-01-01", "old: spot; in the future: on demand")):
+    """Oracle: the dates of p3.8xlarge, 2026-07-20 and on the spot market 2025-06."""
+    for day, mark in (("2020-01-01", "in the future: on demand, spot"), ("2026-01-01", "old: spot; in the future: on demand")):
         assert main(["prices", "p3.8xlarge", "--today", day, "--json"]) == 0
         assert json.loads(capsys.readouterr().out)["prices"][0]["mark"] == mark
         assert main(["prices", "p3.8xlarge", "--today", day]) == 0
@@ -250,3 +255,49 @@ def test_a_checkout_has_no_date_to_come(tmp_path: Path, capsys: pytest.CaptureFi
     for day, says in (("2999-01-01", "--date 2999-01-01: is in the future"), ("foo", "--date foo is not a date")):
         assert main(["prices", "--refresh", str(tmp_path), "--date", day]) == 2
         assert capsys.readouterr().err.startswith(says)
+
+
+def named(*names: str) -> set[str]:
+    return {str(row["name"]) for row in named_rows(price_rows(date(2026, 11, 1))[0], names)}
+
+
+def test_a_provider_and_a_gpu_mean_that_gpu_of_that_provider() -> None:
+    """Oracle: the columns of the rows. Machines are shown beside them; two providers or two GPUs mean either."""
+    rows, _ = price_rows(date(2026, 11, 1))
+    by_hand = {row["name"] for row in rows if row["provider"] == "aws" and str(row["gpu"]).startswith("H100")}
+    assert named("aws", "H100") == named("H100", "aws") == by_hand and len(by_hand) == 2
+    assert named("aws", "H100", "p2.xlarge") == by_hand | {"p2.xlarge"}
+    assert named("aws", "gcp", "H100") == by_hand | named("gcp", "H100")
+    assert named("aws", "H100", "A100") == by_hand | named("aws", "A100")
+    with pytest.raises(SpecError, match=r"^coreweave MI300X: no machine of the provider has this GPU; it has B200-SXM-180GB, GB200"):
+        named("coreweave", "MI300X")
+    with pytest.raises(SpecError, match=r"^nosuch: .*; providers: aws, azure, .*, verda; 'python -m sim prices' lists all machines"):
+        named("nosuch")
+
+
+@pytest.mark.parametrize(("amount", "text"), [(3.673, "3.67"), (98.32, "98.32"), (0.526, "0.526"), (0.9, "0.90"), (1.006, "1.01")])
+def test_prices_have_cents_and_below_a_dollar_a_tenth_of_one(amount: float, text: str) -> None:
+    assert per_hour_text(amount) == text
+
+
+def test_what_a_narrow_terminal_has_no_room_for_is_left_out() -> None:
+    """Oracle: the lengths of the lines, and the columns that the reader cannot do without."""
+    rows, _ = price_rows(date(2026, 11, 1))
+    assert fitting_columns(rows, 1000) == PRICES
+    for width in (40, 60, 80, 100, 140):
+        columns = fitting_columns(rows, width)
+        assert max(map(len, columns_text(rows, columns).splitlines())) <= width
+        assert [column for column in PRICES if column in columns] == list(columns)
+        assert {"name", "price", "gpus", "gpu"} <= {column.name for column in columns} or width < 80
+    assert [column.name for column in fitting_columns([], 10)][:1] == ["name"]
+
+
+def test_the_lowest_price_of_any_region_is_shown_with_its_region_and_day() -> None:
+    """Oracle: the description; an undated price is said to be undated."""
+    rows = {row["name"]: row for row in price_rows(date(2026, 11, 1))[0]}
+    block = load_hardware("a3-highgpu-8g").spec.groups[0].price
+    assert block is not None and block.cheapest is not None and block.cheapest.spot is not None
+    exported = export_row(rows["a3-highgpu-8g"], PRICES)
+    assert exported["cheapest_spot_usd_per_h"] == pytest.approx(3600 * block.cheapest.spot) and exported["cheapest_region"] == "us-central1"
+    assert (exported["cheapest_spot_region"], exported["cheapest_spot_of"]) == ("europe-north1", "2026-08-03")
+    assert rows["n3-a100x1"]["mark"] == "undated: on demand" and rows["gpu_1x_a10"]["cheapest"] is None
