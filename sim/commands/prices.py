@@ -6,7 +6,7 @@ import shutil
 import sys
 from datetime import date
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,6 +16,9 @@ from sim.commands.options import JsonOption
 from sim.spec.yaml import SpecError
 from sim.terminal import messages, print_json, show_text
 from sim.units import pluralized
+
+if TYPE_CHECKING:
+    from sim.spec.hardware import Prices
 
 
 @app.command(epilog="Examples:\n  python -m sim prices aws H100\n  python -m sim prices --where provider=aws --today 2027-01-31")
@@ -90,10 +93,7 @@ def _day(option: str, text: str) -> date:
 def _refresh(folder: Path, day: str | None, as_json: bool) -> None:
     """Show the prices that *folder* would change; if *day* is given, write them as prices of that day."""
     from sim.spec.days import is_future
-    from sim.spec.price_refresh import HOUR, price_changes, rewrite
-
-    def per_hour(price: float | None) -> float | None:
-        return None if price is None else price * HOUR
+    from sim.spec.price_refresh import price_changes, rewrite
 
     def shown(price: Any) -> str:
         return "-" if price is None else f"{price:.6g}"
@@ -107,24 +107,30 @@ def _refresh(folder: Path, day: str | None, as_json: bool) -> None:
     for path, text in texts:
         path.write_text(text, encoding="utf-8")
     rows = [
-        {
-            "name": change.name,
-            "on_demand_usd_per_h": per_hour(change.new.on_demand),
-            "spot_usd_per_h": per_hour(change.new.spot),
-            "old_on_demand_usd_per_h": per_hour(change.old.on_demand),
-            "old_spot_usd_per_h": per_hour(change.old.spot),
-            "old_date": change.old.date,
-        }
-        for change in changed
+        {"name": change.name, **_amounts(change.new, ""), **_amounts(change.old, "old_"), "old_date": change.old.date} for change in changed
     ]
     if as_json:
         print_json({"changes": rows})
         return
+    names = ("on demand", "on_demand"), ("spot", "spot"), ("cheapest", "cheapest"), ("cheapest spot", "cheapest_spot")
+    markets = [(market, f"{key}_usd_per_h") for market, key in names]
     for row in rows:
-        markets = ("on demand", "on_demand_usd_per_h"), ("spot", "spot_usd_per_h")
-        text = "   ".join(f"{market} {shown(row[f'old_{key}'])} -> {shown(row[key])}" for market, key in markets)
+        changes = [f"{market} {shown(row[f'old_{key}'])} -> {shown(row[key])}" for market, key in markets if row[key] or row[f"old_{key}"]]
+        text = "   ".join(changes)
         typer.echo(f"{row['name']:36} {text} USD/h (was of {row['old_date'] or 'no date'})")
     messages(
         f"{pluralized(len(changed), 'machine')} {'differs' if len(changed) == 1 else 'differ'}"
         + (f"; wrote {pluralized(len(texts), 'file')}" if day else "; --date YYYY-MM-DD writes them as prices of that day")
     )
+
+
+def _amounts(price: Prices, prefix: str) -> dict[str, float | None]:
+    """Return the amounts of *price*, USD per hour, under the names of the document with *prefix*."""
+    lowest = price.cheapest
+    named = {
+        "on_demand": price.on_demand,
+        "spot": price.spot,
+        "cheapest": lowest.on_demand if lowest else None,
+        "cheapest_spot": lowest.spot if lowest else None,
+    }
+    return {f"{prefix}{name}_usd_per_h": None if amount is None else 3600 * amount for name, amount in named.items()}

@@ -4,7 +4,8 @@ Prices of the Karpenter providers have precedence over SkyPilot's, which add spo
 does not change it, and what no list has keeps its price and date. Pitfalls that are handled: SkyPilot lists GCP's machines without their
 GPUs, and accelerators in separate rows, which are added zone by zone. In some zones its on-demand accelerators have cheaper committed or
 flex-start rates, so the most expensive zone counts. A spot price that is not below the on-demand price means that no capacity was left.
-With other providers, all zones of a region have the same on-demand price. The spot price is the median of the zones.
+With other providers, all zones of a region have the same on-demand price. The spot price is the median of the zones. The lowest prices of
+any region are refreshed from lists with several regions.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from sim.spec import library
 from sim.spec.catalogue import catalogue
 from sim.spec.days import first_day
-from sim.spec.hardware import Hardware, Prices
+from sim.spec.hardware import CheapestPrices, Hardware, Prices
 from sim.spec.price_files import Offer, offers_in
 from sim.spec.yaml import SpecError
 
@@ -65,16 +66,44 @@ def _change(path: Path, offers: Mapping[str, list[Offer]], day: str) -> PriceCha
         return None
     names = {machine.name, *machine.aliases}
     all_offers = offers[machine.provider]
-    matching = [offer for offer in all_offers if offer.instance in names and (not price.region or offer.region in (price.region, ""))]
+    everywhere = [offer for offer in all_offers if offer.instance in names]
+    matching = [offer for offer in everywhere if not price.region or offer.region in (price.region, "")]
     if machine.provider == "gcp":
         matching = [offer if offer.complete else _with_gpus(offer, all_offers, machine) for offer in matching]
     on_demand = _quote(matching, lambda offer: offer.price, max, price.date, day)
     most = on_demand.price if on_demand else _per_hour(price.on_demand)
     spot = _quote(matching, lambda offer: offer.spot if offer.spot and (most is None or offer.spot < most) else None, median,
                   price.day_of_spot, day)  # fmt: skip
-    new = _with_quotes(price, on_demand, spot)
-    same = all(_close(_per_hour(one), _per_hour(other)) for one, other in ((price.on_demand, new.on_demand), (price.spot, new.spot)))
-    return None if same else PriceChange(machine.name, path, price, new)
+    comparable = [offer for offer in everywhere if offer.complete or machine.provider != "gcp"]  # of GCP's zones some have other rates
+    new = _with_quotes(price, on_demand, spot).model_copy(update={"cheapest": _cheapest(comparable, price.cheapest, day)})
+    return None if _amounts(price) == _amounts(new) else PriceChange(machine.name, path, price, new)
+
+
+def _amounts(price: Prices) -> list[float | None]:
+    """Return the prices of *price*, rounded to 3 or 4 digits: sources round them differently."""
+    blocks = (price, price.cheapest or CheapestPrices())
+    return [None if amount is None else float(f"{amount * HOUR:.4g}") for block in blocks for amount in (block.on_demand, block.spot)]
+
+
+def _cheapest(offers: Sequence[Offer], old: CheapestPrices | None, day: str) -> CheapestPrices | None:
+    """Return the lowest prices of the *offers* in any region; *old* where they are of one region or older than it."""
+    before = old or CheapestPrices()
+    on_demand = _lowest(offers, lambda offer: offer.price, before.date, day)
+    spot = _lowest(offers, lambda offer: offer.spot, before.day_of_spot, day)
+    if on_demand is None and spot is None:
+        return old
+    regions = {"region": on_demand[1] if on_demand else before.region, "spot_region": spot[1] if spot else before.spot_region}
+    return _with_quotes(before, on_demand[0] if on_demand else None, spot[0] if spot else None).model_copy(update=regions)
+
+
+def _lowest(offers: Sequence[Offer], amount: Callable[[Offer], float | None], since: str, day: str) -> tuple[_Quote, str] | None:
+    """Return the lowest price of *offers* and its region; None if they are of fewer than two regions, or older than *since*."""
+    priced = [(price, offer) for offer in offers if (price := amount(offer))]
+    if len({offer.region for _, offer in priced}) < 2:
+        return None
+    price, offer = min(priced, key=lambda pair: pair[0])
+    quote = _quote_from(offer, price, since, day)
+    return None if quote is None else (quote, offer.region)
 
 
 def _quote(
@@ -86,14 +115,21 @@ def _quote(
     chosen = complete or priced
     if not chosen:
         return None
-    source, dated = chosen[0][0].source, chosen[0][0].day
-    if dated and since and first_day(dated) < first_day(since):
+    return _quote_from(chosen[0][0], choose([price for _, price in chosen]), since, day)
+
+
+def _quote_from(offer: Offer, price: float, since: str, day: str) -> _Quote | None:
+    """Return *price* with the source and day of the list of *offer*; None if that is older than *since*."""
+    if offer.day and since and first_day(offer.day) < first_day(since):
         return None
-    source_text = f"{source}, generated {dated}" if dated else f"{source}, a checkout of {day}" if day else source
-    return _Quote(choose([price for _, price in chosen]), source_text, dated or day)
+    when = f", generated {offer.day}" if offer.day else f", a checkout of {day}" if day else ""
+    return _Quote(price, f"{offer.source}{when}", offer.day or day)
 
 
-def _with_quotes(old: Prices, on_demand: _Quote | None, spot: _Quote | None) -> Prices:
+_Block = TypeVar("_Block", Prices, CheapestPrices)
+
+
+def _with_quotes(old: _Block, on_demand: _Quote | None, spot: _Quote | None) -> _Block:
     """Return *old* with the prices of the quotes, and their days and sources."""
     sources = old.source if isinstance(old.source, Mapping) else {"*": str(old.source)}
     first = on_demand.source if on_demand else str(sources.get("on_demand", sources.get("*", "")))
@@ -130,34 +166,29 @@ def _per_hour(price: float | None) -> float | None:
     return None if price is None else price * HOUR
 
 
-def _close(one: float | None, other: float | None) -> bool:
-    return one == other or (one is not None and other is not None and abs(one - other) < 5e-4 * other)
-
-
 def rewrite(change: PriceChange) -> str:
     """Return the text of the machine's file with the new prices. Raise SpecError if it has no ``price`` block of its own."""
     text = change.path.read_text(encoding="utf-8")
     match = re.search(r"^price:\n(?:[ ]+.*\n?)+", text, flags=re.MULTILINE)
     if match is None:
         raise SpecError(f"{change.path}: has no price block to rewrite; add one, or edit the file that it extends")
-    kept = re.search(r"^  cheapest:\n(?:    .*\n)+", match[0], flags=re.MULTILINE)
-    return text[: match.start()] + "\n".join(_block(change.new)) + "\n" + (kept[0] if kept else "") + text[match.end() :]
+    lines = ["price:", *_lines(change.new)]
+    if change.new.cheapest is not None:
+        lines += ["  cheapest:", *(f"  {line}" for line in _lines(change.new.cheapest))]
+    return text[: match.start()] + "\n".join(lines) + "\n" + text[match.end() :]
 
 
-def _block(price: Prices) -> list[str]:
-    """Return *price* as the lines of a ``price`` block."""
-    amounts = {"on_demand": price.on_demand, "spot": price.spot}
-    lines = ["price:", *(f"  {name}: {amount * HOUR:.8g} USD/h" for name, amount in amounts.items() if amount is not None)]
-    other = {"spot_date": price.spot_date if price.spot_date != price.date else None}
-    for name, text in {**other, "date": price.date, "region": price.region}.items():
-        lines += [f"  {name}: {_quoted(text) if text.isdigit() else text}"] if text else []
-    if isinstance(price.source, str):
-        return [*lines, f"  source: {_quoted(price.source)}"]
-    return [
-        *lines,
-        "  source:",
-        *(f"    {_quoted(key) if key == '*' else key}: {_quoted(str(text))}" for key, text in price.source.items()),
-    ]
+def _lines(block: Prices | CheapestPrices) -> list[str]:
+    """Return *block* as lines of YAML, without the block ``cheapest`` in it."""
+    amounts = {"on_demand": block.on_demand, "spot": block.spot}
+    lines = [f"  {name}: {amount * HOUR:.8g} USD/h" for name, amount in amounts.items() if amount is not None]
+    texts = {"spot_date": block.spot_date if block.spot_date != block.date else None, "date": block.date, "region": block.region}
+    texts |= {"spot_region": block.spot_region} if isinstance(block, CheapestPrices) else {}
+    lines += [f"  {name}: {_quoted(text) if text.isdigit() else text}" for name, text in texts.items() if text]
+    if isinstance(block.source, str):
+        return [*lines, f"  source: {_quoted(block.source)}"]
+    sources = [f"    {_quoted(key) if key == '*' else key}: {_quoted(str(text))}" for key, text in block.source.items()]
+    return [*lines, "  source:", *sources]
 
 
 def _quoted(text: str) -> str:

@@ -135,6 +135,24 @@ def test_lists_of_karpenter_come_before_skypilot_s_unless_they_are_older_than_th
     assert (reread.date, reread.day_of_spot) == ("2026-08-15", "2026-09-01")
 
 
+def test_the_lowest_of_any_region_is_refreshed_where_a_list_has_several(tmp_path: Path) -> None:
+    """Oracle: by hand. SkyPilot's zones of GCP, some of which have other rates, are no such list."""
+    regions = {"us-central1": {"on_demand": {"g2-standard-12": 1.2}, "spot": {"g2-standard-12": 0.5}},
+               "asia-east1": {"on_demand": {"g2-standard-12": 1.1}, "spot": {"g2-standard-12": 0.6}}}  # fmt: skip
+    (tmp_path / "initial-prices.json").write_text(json.dumps({"prices": regions}))
+    rows = "us-central1-a,a3-megagpu-8g,,,208,10,5,us-central1\nus-east4-a,a3-megagpu-8g,,,208,1,1,us-east4\n"
+    checkout(
+        tmp_path, gcp=rows, aws="us-east-1a,p5.48xlarge,H100,8,192,60,22,us-east-1\nus-west-2a,p5.48xlarge,H100,8,192,50,5,us-west-2\n"
+    )
+    (aws, gcp) = (
+        change.new for change in sorted(price_refresh.price_changes(tmp_path, "2026-11-20"), key=lambda each: each.new.region, reverse=True)
+    )
+    for new, expected in ((gcp, (1.1, 0.5, "asia-east1", "us-central1")), (aws, (50, 5, "us-west-2", "us-west-2"))):
+        block = new.cheapest
+        assert block is not None and (block.on_demand, block.spot) == pytest.approx([price / 3600 for price in expected[:2]])
+        assert (block.region, block.spot_region, block.date, block.day_of_spot) == (*expected[2:], "2026-11-20", "2026-11-20")
+
+
 def test_what_no_list_has_keeps_its_price_and_day(tmp_path: Path) -> None:
     (tmp_path / "zz_generated.pricing_aws.go").write_text(AWS.replace("p5.4xlarge", "p3.8xlarge").replace("6.88", "13.0"))
     old = load_hardware("p3.8xlarge").spec.groups[0].price
@@ -182,7 +200,10 @@ def test_changes_are_written_over_the_price_alone(tmp_path):
     before, after = change.path.read_text(), price_refresh.rewrite(change)
     assert after[: after.index("price:")] == before[: before.index("price:")]
     block = after[after.index("price:") :].split("  cheapest:")
-    assert block[1] == before.split("  cheapest:")[1]
+    path = tmp_path / "again.yaml"
+    path.write_text(after)
+    price = load_hardware(str(path)).spec.groups[0].price
+    assert price is not None and price.cheapest == change.old.cheapest
     assert block[0].splitlines() == [
         "price:", "  on_demand: 85.5 USD/h", "  spot: 20 USD/h", "  date: 2026-11-22", "  region: eastus2",
         '  source: "skypilot-org/skypilot-catalog, a checkout of 2026-11-22"',
