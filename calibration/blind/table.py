@@ -12,6 +12,7 @@ import numpy as np
 
 from calibration.blind.predictions import BlindPrediction
 from calibration.blind.questions import UNITS, BlindQuestion
+from sim.spec.strict import csv_lines, csv_number, csv_rows
 from sim.spec.whole_file import write_file
 from sim.spec.yaml import SpecError
 
@@ -51,14 +52,23 @@ def write_table(path: Path, rows: Sequence[dict[str, Any]], heading: str) -> Non
 
 def read_table(path: Path) -> list[dict[str, str]]:
     """Return the rows of a table that `predict` wrote. Raise SpecError if *path* is no such table."""
-    try:
-        lines = [line for line in path.read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
-    except (OSError, UnicodeDecodeError) as error:
-        raise SpecError(f"{path}: {getattr(error, 'strerror', None) or 'is not a text file'}") from None
-    reader = csv.DictReader(lines)
-    if tuple(reader.fieldnames or ()) != COLUMNS:
+    rows = csv_rows(csv_lines(path), str(path))
+    _, header = next(rows, (1, []))
+    if tuple(header) != COLUMNS:
         raise SpecError(f"{path}: the columns are not {', '.join(COLUMNS)}; pass a table written by 'python -m calibration blind'")
-    return list(reader)
+    return [_checked(dict(zip(COLUMNS, cells, strict=False)), len(cells), f"{path}:{line}") for line, cells in rows]
+
+
+def _checked(row: dict[str, str], cells: int, where: str) -> dict[str, str]:
+    """Return *row*. Raise SpecError if it does not have one cell for each column, or a number is not one."""
+    if cells != len(COLUMNS):
+        raise SpecError(f"{where}: {cells} cells, but the table has {len(COLUMNS)} columns")
+    if bool(row["low"]) != bool(row["high"]):
+        raise SpecError(f"{where}: has only one of low and high; write both or neither")
+    for name in ("predicted", "low", "high", "measured"):
+        if row[name]:
+            csv_number(row[name], f"{where}: {name}", "a number above 0", lambda value: value > 0)
+    return row
 
 
 class BlindScore(NamedTuple):

@@ -6,7 +6,6 @@ The columns distinguish such a table from other records. Text in a numeric cell 
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +13,8 @@ from typing import Any, Final
 
 from calibration.cells import read_cell
 from calibration.run_words import NAMES_OF_COLUMNS
-from sim.spec.yaml import SpecError, read_error_text
+from sim.spec.strict import csv_lines, csv_rows
+from sim.spec.yaml import SpecError
 
 NUMBER_COLUMNS: Final = (
     "params", "layers", "hidden", "heads", "kv_heads", "ffn_hidden", "vocab", "experts", "topk", "seq_len", "nodes", "gpus", "dp", "tp",
@@ -98,10 +98,10 @@ def repository(source: str) -> str:
 def is_llm_table(path: Path) -> bool:
     """Return whether the header of *path* has most columns of a table of transformer runs."""
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            header = set(next(csv.reader(line for line in file if not line.startswith("#")), []))
-    except (OSError, UnicodeDecodeError):
+        _, first = next(csv_rows(csv_lines(path)[:1], str(path)), (0, []))
+    except SpecError:
         return False
+    header = set(first)
     if {"workload", *MACHINE_COLUMNS} & header:
         return False
     return "model" in header or len(DISTINCTIVE_COLUMNS & header) >= len(DISTINCTIVE_COLUMNS) - 4
@@ -109,24 +109,17 @@ def is_llm_table(path: Path) -> bool:
 
 def read_table(path: Path) -> list[LlmRow]:
     """Return the rows of *path*. Raise SpecError, in one sentence, if a column needed for scoring is missing or the file is unreadable."""
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError:
-        raise SpecError(f"{path}: is not UTF-8 text; save the table as CSV in UTF-8") from None
-    except OSError as error:
-        raise SpecError(f"{path}: {read_error_text(error)}") from None
-    lines = text.splitlines()
-    skipped = next((number for number, line in enumerate(lines) if not line.startswith("#")), 0)
-    reader = csv.DictReader(lines[skipped:], restkey=BEYOND)
-    header = [name.strip() for name in reader.fieldnames or ()]
-    reader.fieldnames = header
+    lines = csv_lines(path)
+    first = lines[0][0] if lines else 1
+    rows = csv_rows(lines, str(path))
+    _, header = next(rows, (first, []))
     if twice := [f"'{name}'" for name in dict.fromkeys(header) if name and header.count(name) > 1]:
-        raise SpecError(f"{path}:{skipped + 1}: column {', '.join(twice)} appears twice")
+        raise SpecError(f"{path}:{first}: column {', '.join(twice)} appears twice")
     missing = [name for name in REQUIRED_COLUMNS if name not in header]
     missing += [] if {*RATE_COLUMNS} & {*header} else [" or ".join(RATE_COLUMNS)]
     if missing:
-        raise SpecError(f"{path}:{skipped + 1}: column{'s' * (len(missing) > 1)} missing: {', '.join(missing)}; blank cells are allowed")
-    return [_row(reader.line_num + skipped, cells) for cells in reader]
+        raise SpecError(f"{path}:{first}: column{'s' * (len(missing) > 1)} missing: {', '.join(missing)}; blank cells are allowed")
+    return [_row(line, {**dict(zip(header, cells, strict=False)), BEYOND: cells[len(header) :]}) for line, cells in rows]
 
 
 BLANK_WORDS: Final = ("n/a", "na", "n.a.", "nan", "null", "-", "--", "\u2013", "\u2014")

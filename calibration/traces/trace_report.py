@@ -17,6 +17,7 @@ from sim.causes import MEANINGS
 from sim.events import STALLS, Cause
 from sim.report.columns import Title, align
 from sim.report.table import BAR, bar
+from sim.spec.strict import csv_lines, csv_rows, decode, read_bytes
 from sim.spec.whole_file import write_file
 from sim.spec.yaml import SpecError
 from sim.units import show
@@ -118,19 +119,15 @@ def add_record(path: Path, row: Record, folders: Folders) -> None:
             raise SpecError(f"--record {path}: the trace does not contain the record's {column}; add --{option}")
     before, columns = "", list(COLUMNS)
     if path.exists():
-        try:
-            before = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise SpecError(f"{path}: cannot be read: {error}") from None
-        header = next((line for line in before.splitlines() if line.strip() and not line.startswith("#")), "")
-        columns = [name.strip() for name in next(csv.reader([header]), [])] or columns
+        before = decode(read_bytes(path), str(path), "save the table as CSV in UTF-8")
+        _, columns = next(csv_rows(csv_lines(path)[:1], str(path)), (1, columns))
     lacking = [name for name in columns if name not in COLUMNS]
     needed = [name for name in COLUMNS if row[name] != "" and name not in columns]
     if lacking or needed:
         raise SpecError(f"{path}: its columns differ from those of a run record ({', '.join(lacking or needed)}); write to another file")
     cells = [str(row[name]) for name in columns]
     _check(path, columns, cells, folders)
-    _check_new(path, before, cells)
+    _check_new(path, cells)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerows([cells] if before.strip() else [columns, cells])
@@ -150,8 +147,8 @@ def _check(path: Path, columns: list[str], cells: list[str], folders: Folders) -
         raise SpecError(str(error).replace(f"{where}:0: ", f"{where}: ")) from None
 
 
-def _check_new(path: Path, before: str, cells: list[str]) -> None:
-    """Raise SpecError if a line of *before*, the content of *path*, is equal to *cells*."""
-    for number, line in enumerate(before.splitlines(), 1):
-        if not line.startswith("#") and [cell.strip() for cell in next(csv.reader([line]), [])] == cells:
+def _check_new(path: Path, cells: list[str]) -> None:
+    """Raise SpecError if a row of *path*, if it exists, is equal to *cells*."""
+    for number, row in csv_rows(csv_lines(path), str(path)) if path.exists() else ():
+        if row == cells:
             raise SpecError(f"{path}:{number}: already has an identical row for this job; a trace can be added only once")

@@ -129,8 +129,10 @@ def _rates(hardware: Hardware) -> Iterator[Problem]:
 def dates_of_prices(hardware: Hardware) -> Iterator[tuple[Key, str]]:
     """Yield each date of a price of *hardware*, with its key."""
     for index, price in ((index, group.price) for index, group in enumerate(hardware.groups) if group.price):
-        dates = {"date": price.date, "spot_date": price.spot_date}
-        yield from ((("groups", index, "price", name), written) for name, written in dates.items() if written)
+        key = ("groups", index, "price")
+        for block, names in ((price, key), (price.cheapest, (*key, "cheapest"))):
+            dates = {"date": block.date, "spot_date": block.spot_date} if block else {}
+            yield from (((*names, name), written) for name, written in dates.items() if written)
 
 
 def _dates(hardware: Hardware) -> Iterator[Problem]:

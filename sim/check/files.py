@@ -8,10 +8,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from sim.check.checks import check_hardware, check_jobs, check_part, check_workload, dates_of_prices, located_messages
+from sim.check.checks import check_hardware, check_jobs, check_part, check_workload, dates_of_prices
 from sim.check.estimates import Estimate, count_estimates
 from sim.check.price_copies import copied_prices
-from sim.check.topology import Problem
 from sim.spec import catalogue, library, schema
 from sim.spec.days import is_future, today
 from sim.spec.fields import Spec
@@ -106,7 +105,7 @@ def _verdict(path: Path, kind: type[Any] | None) -> Verdict:
     except SpecError as error:
         return Verdict(str(path), kind.__name__.lower() if kind else "", error.problems)
     problems = _check_spec(loaded.spec, loaded.document)
-    notes = copied_prices(loaded.spec) if isinstance(loaded.spec, Hardware) else []
+    notes = [*copied_prices(loaded.spec), *_early_prices(loaded.spec)] if isinstance(loaded.spec, Hardware) else []
     return Verdict(str(path), kind.__name__.lower(), problems, count_estimates(loaded.spec, loaded.document), loaded.spec, notes)
 
 
@@ -116,7 +115,7 @@ def _own_estimates(verdict: Verdict) -> Verdict:
 
 def _check_spec(spec: Spec, document: Document) -> list[str]:
     if isinstance(spec, Hardware):
-        return [*check_hardware(spec, document), *located_messages([*_early_prices(spec)], document)]
+        return check_hardware(spec, document)
     if isinstance(spec, Workload):
         return check_workload(spec, document)
     if isinstance(spec, Jobs):
@@ -124,12 +123,12 @@ def _check_spec(spec: Spec, document: Document) -> list[str]:
     return check_part(spec, document)
 
 
-def _early_prices(hardware: Hardware) -> Iterator[Problem]:
-    """Find prices with a date after today: only here, so that a wrong clock stops no run."""
+def _early_prices(hardware: Hardware) -> Iterator[str]:
+    """Return a sentence on each price with a date after today. As in a run it is marked, not an error: the clock may be wrong."""
     for key, written in dates_of_prices(hardware):
         with suppress(SpecError):  # `check_hardware` reports what is not a date
             if is_future(written):
-                yield key, f"{written} is after today ({today()}); write the day of the price"
+                yield f"{'.'.join(map(str, key[2:]))}: {written} is after today ({today()}); write the day of the price"
 
 
 def _kind_by_folder(path: Path) -> type[Any] | None:

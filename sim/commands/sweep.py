@@ -122,10 +122,12 @@ def _report_on_interrupt(journal: Path, forced: bool) -> Iterator[None]:
 
 def _sweep_page(html: Path, scenario: Scenario, first: Point, rows: SweepRows) -> None:
     from sim.report.page.sweep import sweep_page
+    from sim.report.prices import price_rows
     from sim.report.sweep import sweep_document
     from sim.spec.whole_file import write_file
     from sim.study.descriptions import descriptions
     from sim.study.sweep import scenario_at
 
     read, varied = descriptions(scenario_at(scenario, first)), [key for key, _ in first]
-    write_file(html, named_as_called(sweep_page(sweep_document(scenario, rows, varied, len(rows), read.inputs), read)))
+    prices = price_rows(read.hardware[0], (scenario.market,)) if read.hardware else []
+    write_file(html, named_as_called(sweep_page(sweep_document(scenario, rows, varied, len(rows), read.inputs, prices), read)))

@@ -12,7 +12,7 @@ from sim.report.columns import Title, align
 from sim.report.energy import brief_energy, epoch_tokens, grid_words, power_cap_text
 from sim.report.layouts.layout import layout_words
 from sim.report.picture import NamedPoint, Picture, figure, name_points, picture, plain_logarithm
-from sim.report.prices import price_lines
+from sim.report.prices import price_lines, prices_of_runs
 from sim.report.table import rate_text
 from sim.report.whole_job import job_time, tokens_text
 from sim.spec.yaml import SpecError
@@ -61,19 +61,9 @@ def comparison_document(workload: str, rows: Sequence[ComparedMachine], sort: st
         "rows": shown,
         "left_out": failed,
         "note": note or _without_price(shown),
-        "prices": _prices(shown),
+        "prices": prices_of_runs(shown),
         **merged_basis(ran),
     }
-
-
-def _prices(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the price of each machine of *rows* that has one."""
-    priced = {row["hardware"]: row for row in rows if row["price"] and row["price"]["usd_per_h"] is not None}
-    return [
-        {"hardware": name, "market": row["price"]["market"], "node_usd_per_h": row["price"]["usd_per_h"] / row["nodes"]}
-        | {key: row["price"][key] for key in ("date", "region", "source")}
-        for name, row in priced.items()
-    ]
 
 
 def _without_price(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -46,8 +46,20 @@ def source_of(prices: Prices, market: Market) -> str:
     return f"price of {prices.copied_from}: {text}" if prices.copied_from else text
 
 
+def prices_of_runs(documents: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the price of each machine in the *documents* of runs, of which each has a ``price`` for all its nodes or none."""
+    priced = {row["hardware"]: row for row in documents if row["price"] and row["price"]["usd_per_h"] is not None}
+    return [
+        {"hardware": name, "market": row["price"]["market"], "node_usd_per_h": row["price"]["usd_per_h"] / row["nodes"]}
+        | {key: row["price"][key] for key in ("date", "region", "source")}
+        for name, row in priced.items()
+    ]
+
+
 def day_cell(written: str) -> str:
-    """Return the date of a price for a table; old dates and those to come are marked."""
+    """Return the date of a price for a table; old dates and those to come are marked, and a missing one is told."""
+    if not written:
+        return "undated"
     return f"{written}, old" if is_stale(written) else f"{written}, in the future" if is_future(written) else written
 
 
@@ -60,10 +72,15 @@ def price_lines(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     """Return *rows* as lines of text, one for all machines of the same market, region, date and source."""
     machines_of: dict[tuple[str, str], list[str]] = {}
     for row in rows:
-        where = ", ".join(part for part in (row["region"], row["date"], age_text(row["date"])) if part)
+        where = ", ".join(part for part in (row["region"], _day_text(row), age_text(row["date"])) if part)
         key = f"{row['market'].replace('_', ' ')}{f' ({where})' if where else ''}", row["source"]
         machines_of.setdefault(key, []).append(row["hardware"])
     return [f"Prices {market}: {_few(list(dict.fromkeys(names)))}; {source}" for (market, source), names in machines_of.items()]
+
+
+def _day_text(price: Mapping[str, Any]) -> str:
+    """Return the date of *price*; 'undated' if it has none, and empty if the user wrote it in an option."""
+    return str(price["date"]) or ("" if str(price["source"]).startswith("--") else "undated")
 
 
 def paid_text(price: Mapping[str, Any] | None) -> list[str]:
@@ -71,7 +88,7 @@ def paid_text(price: Mapping[str, Any] | None) -> list[str]:
     if price is None or price["usd_per_h"] is None:
         return []
     of_user = price["source"] if not price["date"] and str(price["source"]).startswith("--") else ""
-    where = ", ".join(part for part in (price["region"], price["date"], age_text(price["date"]), of_user) if part)
+    where = ", ".join(part for part in (price["region"], _day_text(price), age_text(price["date"]), of_user) if part)
     return [f"price: ${dollars(price['usd_per_h'])}/h, {price['market'].replace('_', '-')}{f' ({where})' if where else ''}"]
 
 

@@ -22,11 +22,16 @@ _KEPT = ("step_time_s", "throughput_samples_per_s", "epoch_time_s", "cost_per_ep
 
 
 def sweep_document(
-    scenario: Scenario, rows: Iterable[Mapping[str, Any]], varied: Sequence[str], points: int, inputs: Mapping[str, str]
+    scenario: Scenario,
+    rows: Iterable[Mapping[str, Any]],
+    varied: Sequence[str],
+    points: int,
+    inputs: Mapping[str, str],
+    prices: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
     """Return the JSON document of a sweep of *points* points over the *varied* fields, from the *rows* of `sim.study.sweep`.
 
-    *inputs* are the SHA-256 of the descriptions that the points share.
+    *inputs* are the SHA-256 of the descriptions that the points share, and *prices* those of the first point.
     """
     stride = -(-points // MOST)
     points_shown = [_row(row, varied) for row in islice(rows, 0, None, stride)]
@@ -42,6 +47,7 @@ def sweep_document(
         "left_out": [row for row in points_shown if row["problem"]],
         "assumptions": [_SHARED_INPUTS, *(f"set for all points: {text}" for text in [*_options(scenario), *scenario.overrides])],
         "warnings": _not_validated([row for row in points_shown if not row["problem"]]),
+        "prices": list(prices),
         "seed": scenario.seed,
         "version": __version__,
         "inputs_sha256": dict(inputs),

@@ -289,7 +289,7 @@ def _is_configuration(path: Path) -> bool:
     """Return whether *path* is the ``config.json`` of a model, under any name."""
     if path.name == "config.json":
         return True
-    if path.suffix == ".json":
+    if path.suffix == ".json" and is_file(path):
         with contextlib.suppress(OSError), path.open("rb") as file:
             return b'"model_type"' in file.read(_BEGINNING)
     return False

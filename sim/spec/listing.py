@@ -38,6 +38,8 @@ class Column:
     dimension: str = ""
     """A dimension of ``units`` for a quantity; ``number`` for a count; empty for text."""
     digits: int = 3
+    unit_in_title: bool = False
+    """Whether the title has the unit of prices, USD per hour, so that the cells are plain numbers."""
 
     def format(self, value: Value) -> str:
         """Return *value* as text for a table."""
@@ -45,7 +47,14 @@ class Column:
             return "-"
         if self.dimension in ("", "number") or isinstance(value, str):
             return f"{value:,}" if isinstance(value, int) else str(value)
-        return units.show(value, self.dimension, self.digits)
+        return per_hour_text(value * units.UNITS["time"]["h"]) if self.unit_in_title else units.show(value, self.dimension, self.digits)
+
+
+def per_hour_text(usd_per_h: float) -> str:
+    """Return *usd_per_h* with cents; below 1 USD/h with a tenth of a cent where there is one."""
+    cents = f"{usd_per_h:.2f}"
+    tenths = f"{usd_per_h:.3f}"
+    return cents if usd_per_h >= 1 or tenths.endswith("0") else tenths
 
 
 HARDWARE: Final = (
@@ -158,9 +167,10 @@ _TESTS: Final[dict[str, Callable[[float, float], bool]]] = {
 def condition(text: str, columns: tuple[Column, ...], rows: Iterable[Row] = ()) -> Callable[[Row], bool]:
     """Return a function that tests a row against the condition *text*; raise SpecError if it is not a condition on *columns*.
 
-    A list matches any of its values (``gpu=A100,H100``). Text is compared case-insensitively, and ``*`` matches anything; text that equals
-    the value of none of *rows* also matches whole words (``gpu=V100`` finds ``V100-SXM2-16GB``). Quantities have a unit
-    (``gpu_memory>=40GiB``) unless the name has it (``price_usd_per_h<10``). A row without a value matches only ``!=``.
+    A list matches any of its values (``gpu=A100,H100``), and a range every number from its first to its last (``gpus=1..8``). Text is
+    compared case-insensitively, and ``*`` matches anything; text that equals the value of none of *rows* also matches whole words
+    (``gpu=V100`` finds ``V100-SXM2-16GB``). Quantities have a unit (``gpu_memory>=40GiB``) unless the name has it
+    (``price_usd_per_h<10``). A row without a value matches only ``!=``.
     """
     match = _CONDITION.fullmatch(text)
     if match is None:
@@ -172,6 +182,12 @@ def condition(text: str, columns: tuple[Column, ...], rows: Iterable[Row] = ()) 
         return lambda row: (any if sign == "=" else all)(test(row) for test in several)
     if not column.dimension:
         return _text_test(text, column, sign, written, rows)
+    if ".." in written and sign in ("=", "!="):
+        first, last = (end.strip() for end in written.split("..", 1))
+        if _number(text, column, name, first) > _number(text, column, name, last):
+            raise SpecError(f"--where {text}: the range ends before it begins; write {name}{sign}{last}..{first}")
+        ends = [condition(f"{name}>={first}", columns), condition(f"{name}<={last}", columns)]
+        return lambda row: all(test(row) for test in ends) == (sign == "=")
     wanted = _number(text, column, name, written)
     return lambda row: sign == "!=" if (value := row[column.name]) is None else _TESTS[sign](float(value), wanted)
 
@@ -249,6 +265,21 @@ def _hardware_row(hardware: Hardware) -> Row:
         "region": next((group.price.region or None for group in groups if group.price), None),
         "priced": next((group.price.date for group in groups if group.price), None),
         "spot_priced": next((group.price.day_of_spot for group in groups if group.price and group.price.spot), None),
+        **_cheapest(groups),
+    }
+
+
+def _cheapest(groups: tuple[Group, ...]) -> Row:
+    """Return the lowest prices of all nodes in any region, with their regions and days."""
+    blocks = [group.price.cheapest if group.price else None for group in groups]
+    first = next((block for block in blocks if block), None)
+    return {
+        "cheapest": _price(groups, [block.on_demand if block else None for block in blocks]),
+        "cheapest_region": (first.region or None) if first and first.on_demand is not None else None,
+        "cheapest_of": (first.date or None) if first and first.on_demand is not None else None,
+        "cheapest_spot": _price(groups, [block.spot if block else None for block in blocks]),
+        "cheapest_spot_region": (first.spot_region or None) if first and first.spot is not None else None,
+        "cheapest_spot_of": (first.day_of_spot or None) if first and first.spot is not None else None,
     }
 
 

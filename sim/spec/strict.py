@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, Final, TypeVar, cast
 
 from pydantic import TypeAdapter, ValidationError
 
-from sim.spec.yaml import SpecError, read_error_text
+from sim.spec.yaml import SpecError, read_error_text, require_regular
 from sim.units import shorten
 
 MAX_BYTES: Final = 64 * 2**20
@@ -33,6 +33,12 @@ Typed = TypeVar("Typed")
 
 def read_bytes(path: Path, most: int = MAX_BYTES) -> bytes:
     """Return the content of *path*, unpacked if it is gzip. Raise SpecError if it cannot be read or is larger than *most* bytes."""
+    return unpacked(path, read_packed(path, most), most)
+
+
+def read_packed(path: Path, most: int = MAX_BYTES) -> bytes:
+    """Return the bytes of *path* as they are. Raise SpecError if it cannot be read, is no regular file or has more than *most* bytes."""
+    require_regular(path)
     if path.is_dir():
         raise SpecError(f"{path}: is a folder; expected a file")
     try:
@@ -42,8 +48,10 @@ def read_bytes(path: Path, most: int = MAX_BYTES) -> bytes:
         raise SpecError(f"{path}: {read_error_text(error)}") from None
     except ValueError as error:
         raise SpecError(f"{str(path)!r}: is not a file name: {error}") from None
-    if content[:2] == _GZIP and len(content) <= most:
-        content = _unpacked(path, content, most)
+    return _within(path, content, most)
+
+
+def _within(path: Path, content: bytes, most: int) -> bytes:
     if len(content) > most:
         raise SpecError(f"{path}: is larger than {most // 2**20} MiB, the limit for files of this kind")
     return content
@@ -57,21 +65,23 @@ def _at_most(file: BinaryIO, most: int) -> bytes:
     return bytes(content)
 
 
-def _unpacked(path: Path, content: bytes, most: int) -> bytes:
-    """Return the bytes of all gzip members of *content*, at most one more than *most*."""
-    unpacked = bytearray()
+def unpacked(path: Path, content: bytes, most: int = MAX_BYTES) -> bytes:
+    """Return the bytes of all gzip members of *content*, or *content* if it is not gzip. Raise SpecError if they are over *most* bytes."""
+    if content[:2] != _GZIP:
+        return content
+    members = bytearray()
     while content:
         unpacker = zlib.decompressobj(wbits=31)
         try:
-            unpacked += unpacker.decompress(content, most + 1 - len(unpacked))
+            members += unpacker.decompress(content, most + 1 - len(members))
         except zlib.error:
             raise SpecError(f"{path}: the gzip file is corrupt; export it again") from None
-        if len(unpacked) > most:
+        if len(members) > most:
             break
         if not unpacker.eof:
             raise SpecError(f"{path}: the gzip file is truncated; export the trace again")
         content = unpacker.unused_data.lstrip(b"\0")
-    return bytes(unpacked)
+    return _within(path, bytes(members), most)
 
 
 def decode(content: bytes, file: str, hint: str = "") -> str:
@@ -96,7 +106,7 @@ def parse_json(text: str, file: str, hint: str = "") -> Any:
         raise SpecError(f"{file}: is empty{_hint_suffix(hint)}")
     check_density(text, file)
     try:
-        value = _STRICT.decode(text)
+        value = STRICT.decode(text)
     except RecursionError:
         raise SpecError(f"{file}: is nested more than {MAX_DEPTH} levels deep{_hint_suffix(hint)}") from None
     except json.JSONDecodeError as error:
@@ -149,7 +159,8 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return value
 
 
-_STRICT: Final = json.JSONDecoder(parse_float=json_float, parse_int=json_integer, parse_constant=reject_constant, object_pairs_hook=_unique)
+STRICT: Final = json.JSONDecoder(parse_float=json_float, parse_int=json_integer, parse_constant=reject_constant, object_pairs_hook=_unique)
+"""Decoder of JSON without NaN, Infinity, numbers that are too large and keys that appear twice."""
 
 
 def _check_depth(value: Any, file: str, hint: str) -> None:
@@ -217,12 +228,13 @@ def csv_rows(lines: Sequence[tuple[int, str]], file: str) -> Iterator[CsvRow]:
             yield lines[read][0], [cell.strip() for cell in cells]
             read = reader.line_num
     except csv.Error as error:
-        raise SpecError(f"{file}:{lines[min(read, len(lines) - 1)][0]}: is not CSV: {error}") from None
+        reason = f"a cell has more than {csv.field_size_limit():,} characters" if "field limit" in str(error) else error
+        raise SpecError(f"{file}:{lines[min(read, len(lines) - 1)][0]}: is not CSV: {reason}") from None
 
 
-def csv_lines(path: Path) -> list[tuple[int, str]]:
-    """Return the numbered lines of *path* that are neither blank nor comments (``#``)."""
-    lines = decode(read_bytes(path), str(path), "save the table as CSV in UTF-8").splitlines()
+def csv_lines(path: Path, most: int = MAX_BYTES) -> list[tuple[int, str]]:
+    """Return the numbered lines of *path* that are neither blank nor comments (``#``). Raise SpecError if it has over *most* bytes."""
+    lines = decode(read_bytes(path, most), str(path), "save the table as CSV in UTF-8").splitlines()
     return [(number, line) for number, line in enumerate(lines, 1) if line.strip() and not line.startswith("#")]
 
 

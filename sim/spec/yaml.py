@@ -140,12 +140,23 @@ def read_error_text(error: OSError | ValueError) -> str:
     return f"cannot be read: {getattr(error, 'strerror', None) or error}"
 
 
+def require_regular(path: Path) -> None:
+    """Raise SpecError if *path* is a pipe, a socket or a device, reading which might never end."""
+    try:
+        is_special = path.exists() and not (path.is_file() or path.is_dir())
+    except (OSError, ValueError):
+        return  # opening it says why
+    if is_special:
+        raise SpecError(f"{path}: is not a regular file; write its content to a file first")
+
+
 def _text(path: Path) -> str:
     return text_of(path, MAX_BYTES, "a description is smaller", "a YAML file")
 
 
 def text_of(path: Path, most: int, smaller: str, expected: str) -> str:
     """Return the text of *path*. Raise SpecError if it cannot be read, is not text, or has over *most* bytes (with *smaller* as hint)."""
+    require_regular(path)
     try:
         with path.open("rb") as file:
             content = file.read(most + 1)

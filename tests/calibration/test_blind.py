@@ -124,7 +124,7 @@ def test_a_table_that_was_not_measured_says_so(tmp_path: Path, capsys: pytest.Ca
     [
         (["hgx-h200"], "-o is missing"),
         (["hgx-h200", "--measure", "-o", "measured.csv"], "expected the table"),
-        (["absent.csv"], "absent.csv: No such file"),
+        (["absent.csv"], "absent.csv: no such file"),
     ],
 )
 def test_wrong_input_is_one_sentence(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,9 +10,13 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from calibration.blind import table as blind_table
+from calibration.blind.table import score_rows
 from calibration.collectives.records import COLLECTIVE_TIMES, read_collectives
 from calibration.lab.plan import read_plan
 from calibration.lab.records import read_lines, rows_text
+from calibration.llm.table import is_llm_table
+from calibration.llm.table import read_table as read_llm_table
 from calibration.machines.machine_fit import fits, merge_records
 from calibration.measure.machine_record import record_text
 from calibration.run_records import read_records, read_table
@@ -23,6 +27,8 @@ from sim.documents import document
 from sim.extract.archive import check_archive
 from sim.report.difference import difference, difference_text, read_document
 from sim.report.page.difference import difference_page
+from sim.spec import price_files
+from sim.spec.foreign.chakra_files import read_groups, read_trace
 from sim.spec.foreign.topo_import import read_topology
 from sim.spec.library import load_hardware, load_model_alone, load_workload
 from sim.study.journal import Journal
@@ -32,6 +38,8 @@ from sim.study.whole_job import plan_of
 from tests.calibration.machine_records import cpu_record
 from tests.calibration.traces.test_import_trace import step
 from tests.spec import topologies
+from tests.spec.foreign.test_chakra_wire import ALL_REDUCE
+from tests.spec.foreign.test_chakra_wire import JSON as CHAKRA_JSON
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -65,6 +73,14 @@ def readers() -> Mapping[str, Reader]:
         "configuration": Reader("config.json", json.dumps(_CONFIGURATION).encode(), _made),
         "batch script": Reader("job.sbatch", _SCRIPT.encode(), _made),
         "table of runs": Reader("my-runs.csv", _RUNS.encode(), read_table),
+        "prices": Reader("vms.csv", _PRICES.encode(), price_files.skypilot_offers),
+        "generated prices": Reader("zz_generated.pricing_aws.go", _GENERATED.encode(), price_files.generated_offers),
+        "regional prices": Reader("initial-prices.json", json.dumps(_REGIONAL).encode(), price_files.regional_offers),
+        "transformer runs": Reader("llm.csv", _TRANSFORMER_RUNS.encode(), _transformer_runs),
+        "blind table": Reader("predicted.csv", _BLIND.encode(), lambda path: score_rows(blind_table.read_table(path))),
+        "chakra": Reader("toy.0.et", ALL_REDUCE, lambda path: read_trace(str(path))),
+        "chakra json": Reader("toy.0.et.json", CHAKRA_JSON.encode(), lambda path: read_trace(str(path))),
+        "communicators": Reader("comm_group.json", b'{"1": [0, 1], "2": [1]}', lambda path: read_groups(path, 2)),
         "archive": Reader("net.pt2", _archive(), check_archive),
     }
 
@@ -80,6 +96,25 @@ _RUNS = """machine,model,nodes,tp,zero_stage,strategy,seq_len,batch_size_per_gpu
 p3.8xlarge,resnet18,1,1,0,ddp,,32,100
 hgx-h100,llama-3.2-1b,2,8,3,fsdp,4096,1,400
 """
+
+
+_TRANSFORMER_RUNS = """# measured by us
+model,seq_len,gpu,gpus,dp,global_batch,tokens_per_s_per_gpu
+Llama 3.1 8B,8192,H100,8,8,64,9500
+"""
+_BLIND = ",".join(blind_table.COLUMNS) + "\nstep,resnet50,fp16,64,s,0.1,0.09,0.11,0.105,\n"
+_PRICES = """InstanceType,AcceleratorName,AcceleratorCount,vCPUs,MemoryGiB,GpuInfo,Price,SpotPrice,Region,AvailabilityZone
+p5.48xlarge,H100,8.0,192,2048,"{'Gpus': [{'Name': 'H100', 'Count': 8.0}]}",55.04,20.67,us-east-1,us-east-1a
+"""
+_GENERATED = """package pricing
+// generated at 2026-07-20T13:23:24Z for us-east-1
+var InitialOnDemandPricesAWS = map[string]map[ec2types.InstanceType]float64{
+\t"us-east-1": {
+\t\t"p5.48xlarge": 55.040000, "p5.4xlarge": 6.880000,
+\t},
+}
+"""
+_REGIONAL = {"prices": {"us-central1": {"on_demand": {"a3-highgpu-8g": 88.49}, "spot": {"a3-highgpu-8g": 50.6}}}}
 
 
 def _head(path: Path, lines: int) -> bytes:
@@ -142,6 +177,11 @@ def _imported(path: Path) -> None:
 
 def _fitted(path: Path) -> None:
     fits(merge_records([path]))
+
+
+def _transformer_runs(path: Path) -> None:
+    if is_llm_table(path):
+        read_llm_table(path)
 
 
 def _laboratory(path: Path) -> None:

@@ -92,7 +92,7 @@ WRONG = {
     ),
     "groups": (["run", "p3.8xlarge", "alexnet", "--comm-groups", "x.json"], "--comm-groups x.json: applies only to a Chakra trace"),
     "absent": (["run", "p3.8xlarge", "absent.et"], "absent.et: no such trace; expected files named absent.0.et"),
-    "no groups": ([*RUN, "--comm-groups", "absent.json"], "absent.json: No such file or directory"),
+    "no groups": ([*RUN, "--comm-groups", "absent.json"], "absent.json: no such file"),
     "two runs": (["run", "p3.8xlarge", "alexnet", "--nodes", "1..2", "--chakra", "x"], "--chakra: a trace holds one run"),
 }
 

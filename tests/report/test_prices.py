@@ -71,9 +71,9 @@ def test_the_line_of_a_written_price_names_its_option_and_no_day(market: Market,
 @pytest.mark.parametrize(
     ("said", "days", "sources"),
     [
-        ([], ("2026-07-20", "2022-23"), (False, False)),
+        ([], ("2026-07-20", "2026-04-02"), (False, False)),
         (["price.spot=5 USD/h"], ("2026-07-20", ""), (False, True)),
-        (["price.on_demand=5 USD/h"], ("", "2022-23"), (True, False)),
+        (["price.on_demand=5 USD/h"], ("", "2026-04-02"), (True, False)),
         (["price.spot=5 USD/h", "price.on_demand=5 USD/h"], ("", ""), (True, True)),
         (["price.spot=5 USD/h", "price.spot_date=2026-11"], ("2026-07-20", "2026-11"), (False, True)),
     ],
@@ -86,3 +86,22 @@ def test_a_price_that_is_written_has_no_day_of_the_old_one(said: list[str], days
     assert isinstance(price.source, dict)
     price_sources = (price.source.get("on_demand"), price.source["spot"])
     assert tuple(source == f"--set price.{market}" for market, source in zip(("on_demand", "spot"), price_sources, strict=True)) == sources
+
+
+def test_a_price_without_a_day_is_told_to_be_undated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "ours.yaml"
+    path.write_text('extends: p3.2xlarge\nprice: {on_demand: 10 USD/h, source: "our contract"}\n')
+    assert main(["run", str(path), "alexnet", "--fast"]) == 0
+    assert "price: $10.00/h, on-demand (undated)\n" in capsys.readouterr().out
+    (line,) = price_lines(price_rows(load_hardware(str(path)).spec))
+    assert line == "Prices on demand (undated): ours; our contract" and day_cell("") == "undated"
+
+
+def test_a_date_to_come_is_marked_by_check_and_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Neither refuses it: only a clock says that it is wrong. What is no date both refuse."""
+    path = tmp_path / "mine.yaml"
+    for day, code, says in (("2099-01-01", 0, ("is after today", "2099-01-01, in the future")), ("soon", 2, ("'soon' is not a date",) * 2)):
+        path.write_text(f"extends: p3.2xlarge\nprice: {{on_demand: 10 USD/h, date: {day}}}\n")
+        for words, told in zip((["check"], ["run"]), says, strict=True):
+            assert main([*words, str(path), *(["alexnet", "--fast"] if words == ["run"] else [])]) == code
+            assert told in "".join(capsys.readouterr())

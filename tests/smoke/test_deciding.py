@@ -42,8 +42,8 @@ def test_compare_says_when_nothing_can_run_it(capsys: pytest.CaptureFixture[str]
 
 
 def test_compare_names_machines_without_a_spot_price(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["compare", "resnet18", "p3.2xlarge", "g5.xlarge", "--market", "spot"]) == 0
-    assert "No spot price for g5.xlarge; set one with --set price.spot=" in capsys.readouterr().out
+    assert main(["compare", "resnet18", "p3.2xlarge", "g4dn.xlarge", "--market", "spot"]) == 0
+    assert "No spot price for g4dn.xlarge; set one with --set price.spot=" in capsys.readouterr().out
 
 
 def test_recommend(capsys: pytest.CaptureFixture[str]) -> None:

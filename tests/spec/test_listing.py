@@ -25,7 +25,8 @@ def test_hardware_has_a_row_per_file(shelves: Path) -> None:
     rows, problems = listing.hardware_rows()
     assert problems == []
     toy = {"name": "toy", "provider": "nobody", "nodes": 1, "gpus": 2, "gpu": "Toy-GPU", "gpu_memory": 16.0 * 2**30, "nic": 3.125e9}
-    unpriced = {"spot": None, "region": None, "priced": None, "spot_priced": None}
+    unpriced = dict.fromkeys(("spot", "region", "priced", "spot_priced"))
+    unpriced |= dict.fromkeys(f"cheapest{spot}{what}" for spot in ("", "_spot") for what in ("", "_region", "_of"))
     by_name = {row["name"]: row for row in rows}
     assert by_name["toy"] == {**toy, **unpriced, "price": pytest.approx(3 / 3600), "priced": "2026-07-20"}
     assert by_name["two"] == {
@@ -80,6 +81,11 @@ FILTERS = {
     "gpus>=2": {"toy", "two", "priceless"},
     "gpus<6": {"toy", "priceless"},
     "gpus<=6": {"toy", "two", "priceless"},
+    "gpus=3..8": {"two"},
+    "gpus=2..6": {"toy", "two", "priceless"},
+    "gpus!=3..8": {"toy", "priceless"},
+    "price=3 USD/h..12 USD/h": {"toy", "two"},
+    "price!=3 USD/h..4 USD/h": {"two", "priceless"},
     "name=T*": {"toy", "two"},
     "name!=toy": {"two", "priceless"},
     "gpu=TOY-gpu": {"toy", "two", "priceless"},
@@ -127,6 +133,8 @@ MESSAGES = {
     "zzz=8": "--where zzz=8: no column 'zzz'; columns: name, provider, nodes, gpus, gpu, gpu_memory, nic, price, spot, "
     "region, priced, spot_priced",
     "gpus=many": "--where gpus=many: 'many' is not a number",
+    "gpus=1..many": "--where gpus=1..many: 'many' is not a number",
+    "gpus=8..1": "--where gpus=8..1: the range ends before it begins; write gpus=1..8",
     "gpu>v": "--where gpu>v: gpu is text; write gpu=v or gpu!=v",
     "price<10": "--where price<10: '10' has no unit; write for example '24.48 USD/h' (units: USD/h, USD/s)",
     "price<3 GB": "--where price<3 GB: 'GB' is a unit of size, expected a price; write for example '24.48 USD/h' (units: USD/h, USD/s)",

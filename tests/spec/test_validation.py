@@ -72,7 +72,7 @@ EACH = {
     "number for a block": (
         "price: {",
         "price: 4 #",
-        "17:1: price: found 4; write a block (on_demand, spot, date, spot_date, region, copied_from, source)",
+        "17:1: price: found 4; write a block (on_demand, spot, date, spot_date, region, cheapest, copied_from, source)",
     ),
     "text for a block": ("host: {", "host: much #", f"11:3: node.host: found 'much'; {HOST}"),
     "list for a block": ("host: {", "host: [] #", f"11:3: node.host: found a list; {HOST}"),

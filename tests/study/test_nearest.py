@@ -56,8 +56,8 @@ def test_where_nothing_fits_it_says_what_is_missing() -> None:
 
 @pytest.mark.parametrize(("limit", "can"), [("204 W", False), ("207 W", True)])
 def test_a_power_limit_is_that_of_the_changed_job(limit: str, can: bool) -> None:
-    """Oracle: `run` on the only machine with enough memory; in fp32 its GPU draws more than in the workload's own bf16."""
-    name, job = "gpu-h200-sxm_1gpu-16vcpu-200gb", ["llama-3.2-1b", "--precision", "fp32", "--batch", "3", "--fast"]
+    """Oracle: `run` on the first machine with enough memory; in fp32 its GPU draws more than in the workload's own bf16."""
+    name, job = "1h200.141s.44v", ["llama-3.2-1b", "--precision", "fp32", "--batch", "3", "--fast"]
     assert main(["run", name, *job, "--power-cap", limit]) == (0 if can else 2)
     said = nearest_that_runs(Scenario("", "llama-3.2-1b", precision="fp32", batch=3, power_cap=limit), [])
     assert said.startswith(f"nearest that can: {name}") == can

@@ -65,7 +65,7 @@ def test_page_caches_of_several_nodes_fill_for_epochs(monkeypatch: pytest.Monkey
 
 
 def test_the_document_has_the_job_and_its_cost_on_either_market() -> None:
-    for market, rate in (("on_demand", 12.24), ("spot", 4.0455)):
+    for market, rate in (("on_demand", 12.24), ("spot", 1.4811)):
         contents = document(Scenario("p3.8xlarge", "resnet18", market=market, plan=plan_of(None, 3.0)))["whole_job"]  # type: ignore[arg-type]
         assert contents["given"] == "time" and contents["time_s"] == pytest.approx(3 * 3600)
         assert contents["cost_usd"] == pytest.approx(3 * rate, rel=1e-4)

@@ -19,7 +19,7 @@ def basis(figures: Figures, descriptions: Descriptions | None = None) -> list[Pa
 
     *figures* are of a document with ``assumptions``, ``warnings``, ``version`` and ``inputs_sha256``, and optionally ``prices``.
     """
-    return [_assumed(figures), _inputs(figures, descriptions), *(prices(figures) if "prices" in figures.value("") else [])]
+    return [_assumed(figures), _inputs(figures, descriptions), *prices(figures)]
 
 
 def _assumed(figures: Figures) -> PagePart:

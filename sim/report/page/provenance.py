@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
 
 from sim.analysis.cost import node_price
 from sim.cluster.node_links import fabric_link
 from sim.report.page.frame import PagePart
 from sim.report.page.markup import Child, Figures, Html, details, join, section, step, table, tag
 from sim.report.page.words import as_number, as_price
-from sim.report.prices import date_of, source_of
+from sim.report.prices import age_text, date_of, day_cell, source_of
 from sim.simulate import Run
+from sim.spec.days import STALE_DAYS
 from sim.spec.hardware import Group
 from sim.spec.workload import Workload
 from sim.study.recommend import MARKETS
-from sim.units import show
+from sim.units import pluralized, show
 
 _SHORT = 150
 """Maximum characters of a source that is not folded."""
@@ -48,20 +50,35 @@ def fingerprints(figures: Figures) -> Html:
 
 def prices(figures: Figures) -> list[PagePart]:
     """Return the part on the prices that a document uses, with their date, region and source; empty if there are none."""
-    rows: list[list[Child]] = [
-        [
-            row["hardware"], row["market"].replace("_", " "), figures.format(f"prices/{place}/node_usd_per_h", as_price),
-            row["region"] or "-", row["date"], _source(row["source"]),
-        ]
-        for place, row in enumerate(figures.value("prices"))
-    ]  # fmt: skip
-    if not rows:
-        return []
-    head = [("machine", False), ("market", False), ("per node", True), ("region", False), ("date", False), ("source", False)]
-    lead = "Price of a node, with its date and region."
-    return [
-        PagePart("prices", "Prices", section("prices", "Prices", table(head, rows, "Prices and their sources", "sources dated"), lead=lead))
+    table_of_prices = price_table(figures)
+    return [PagePart("prices", "Prices", section("prices", "Prices", table_of_prices, lead=PRICES_LEAD))] if table_of_prices else []
+
+
+def price_table(figures: Figures) -> Html:
+    """Return the ``prices`` of a document, or its one ``price``, which is for all nodes, as a table; empty if it has none."""
+    document = figures.value("")
+    own = document.get("price")
+    rows = [
+        [row["hardware"], *_price_cells(row, figures, f"prices/{place}/node_usd_per_h")]
+        for place, row in enumerate(document.get("prices", ()))
     ]
+    if "prices" not in document and own and own["usd_per_h"] is not None:
+        nodes = pluralized(document["nodes"], "node")
+        rows = [[f"{document['hardware']}, {nodes}", *_price_cells(own, figures, "price/usd_per_h")]]
+    head = [("machine", False), ("market", False), ("price", True), ("region", False), ("date", False), ("source", False)]
+    return table(head, rows, "Prices and their sources", "sources dated") if rows else Html("")
+
+
+PRICES_LEAD: Final = (
+    f"Price of a node, or of all nodes where their number is given. Dates more than {STALE_DAYS} days ago are marked as old."
+)
+
+
+def _price_cells(row: Mapping[str, Any], figures: Figures, path: str) -> list[Child]:
+    return [
+        row["market"].replace("_", " "), figures.format(path, as_price), row["region"] or "-", day_cell(row["date"] or ""),
+        _source(row["source"]),
+    ]  # fmt: skip
 
 
 def _text(figures: Figures, path: str) -> Html:
@@ -119,7 +136,8 @@ def _price(group: Group) -> Iterator[ProvenanceRow]:
         return
     for market in MARKETS:
         if (rate := node_price(group, market)) is not None:
-            where = ", ".join(part for part in (price.region, date_of(price, market)) if part)
+            written = date_of(price, market)
+            where = ", ".join(part for part in (price.region, written, age_text(written)) if part)
             amount = show(rate, "price", 4)
             yield f"price {market.replace('_', ' ')}", f"{amount} ({where})" if where else amount, source_of(price, market)
 

@@ -15,7 +15,7 @@ from sim.report.page.energy import LEAD, energy, energy_tile
 from sim.report.page.frame import PagePart, page
 from sim.report.page.goodput import with_failures
 from sim.report.page.markup import Child, Figures, Html, bullets, details, join, note_box, section, step, table, tag, tiles
-from sim.report.page.provenance import provenance
+from sim.report.page.provenance import PRICES_LEAD, price_table, provenance
 from sim.report.page.timeline import STEPS, shown_span, timeline
 from sim.report.page.use import Use, uses, uses_document
 from sim.report.page.whole_job import whole_job
@@ -30,7 +30,7 @@ from sim.units import pluralized
 _TITLES = {
     "time": "Where the time goes", "job": "The whole job", "failures": "With failures",
     "steps": "Step by step", "machine": "The machine", "memory": "GPU memory",
-    "energy": "Energy", "help": "What would help", "assumed": "Assumptions", "inputs": "Inputs",
+    "energy": "Energy", "help": "What would help", "assumed": "Assumptions", "inputs": "Inputs", "prices": "Prices",
 }  # fmt: skip
 _KNOWN = 1e-4
 """Half-width of an interval, as a share of the step, up to which it is not shown."""
@@ -140,6 +140,7 @@ class _JobPage:
             "steps": self._steps(), "machine": self._machine(), "memory": self._memory(),
             "energy": energy(self.figures),
             "help": self._help(), "assumed": self._assumed(),
+            "prices": price_table(self.figures),
             "inputs": details("All inputs, sources and hashes", provenance(self.run, self.number, self.figures)),
         }  # fmt: skip
         leads = {
@@ -150,6 +151,7 @@ class _JobPage:
             "memory": "Peak GPU memory of a step.",
             "energy": LEAD,
             "help": self._help_lead(),
+            "prices": PRICES_LEAD,
         }
         return [self._part(ident, html, leads.get(ident)) for ident, html in contents.items() if html]
 

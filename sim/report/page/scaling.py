@@ -12,6 +12,7 @@ from sim.report.page.chart import ChartPoint, axis, chart
 from sim.report.page.frame import PagePart, outcome, page
 from sim.report.page.markup import Child, Figures, Html, bullets, section, table, tag
 from sim.report.page.words import as_money, as_number, as_percent, as_rate, as_time
+from sim.report.prices import prices_of_runs
 from sim.study.descriptions import Descriptions
 from sim.units import pluralized
 
@@ -32,7 +33,8 @@ def scaling_page(document: Mapping[str, Any], descriptions: Descriptions | None 
     failed = [(run["nodes"], run["gpus"], run["infeasible"]) for run in document["runs"] if "infeasible" in run]
     parts = [part for job, of_job in ran.items() if of_job for part in _parts(of_job, job, len(jobs) > 1)]
     parts += [_left_out(failed)] if failed else []
-    rests_on = merged_basis([of_job.value("") for sizes in ran.values() for of_job in sizes])
+    documents = [of_job.value("") for sizes in ran.values() for of_job in sizes]
+    rests_on = {**merged_basis(documents), "prices": prices_of_runs(documents)}
     parts += basis(Figures(rests_on, "basis"), descriptions)
     name = document["runs"][0].get("workload") or "several jobs"
     hardware = next((of_job.value("hardware") for sizes in ran.values() for of_job in sizes), document["runs"][0].get("hardware", ""))

@@ -6,7 +6,6 @@ a workload. Groups of ranks are in ``comm_group.json`` next to the files, in AST
 
 from __future__ import annotations
 
-import json
 import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping
@@ -16,8 +15,12 @@ from typing import Final, NamedTuple
 
 from sim.spec.catalogue import catalogue
 from sim.spec.foreign.chakra_wire import Malformed, TraceNode, messages
+from sim.spec.strict import read_json, read_packed, unpacked
 from sim.spec.yaml import SpecError
 
+MAX_BYTES: Final = 512 * 2**20
+"""Maximum size of the trace of one rank."""
+_GROUPS_HINT: Final = 'expected communicators with their ranks, such as {"1": [0, 1]}'
 GROUPS_FILE: Final = "comm_group.json"
 _ENDINGS: Final = (".et", ".et.gz", ".et.json")
 _RANK: Final = re.compile(r"^(?P<name>.*)\.(?P<rank>\d+)(?P<ending>\.et(?:\.gz|\.json)?|\.json)$")
@@ -110,26 +113,19 @@ def read_trace(text: str, groups: Path | None = None) -> TraceFiles:
 
 def _read(path: Path, note: Callable[[bytes], None]) -> list[TraceNode]:
     """Return the nodes of *path* and pass its bytes to *note*. Raise SpecError if that fails."""
+    data = read_packed(path, MAX_BYTES)
+    note(data)
     try:
-        data = path.read_bytes()
-        note(data)
-        return messages(data)
-    except OSError as error:
-        raise SpecError(f"{path}: {error.strerror}") from None
+        return messages(unpacked(path, data, MAX_BYTES))
     except Malformed as error:
         raise SpecError(f"{path}: {error}") from None
 
 
 def read_groups(path: Path, ranks: int) -> dict[str, tuple[int, ...]]:
     """Return the communicators in *path* by name. Raise SpecError if it is not a valid file, or has a rank outside of *ranks*."""
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise SpecError(f"{path}: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
-        raise SpecError(f"{path}: is not JSON: {error}") from None
+    value = read_json(path, _GROUPS_HINT)
     if not isinstance(value, dict):
-        raise SpecError(f'{path}: expected communicators with their ranks, such as {{"1": [0, 1]}}')
+        raise SpecError(f"{path}: {_GROUPS_HINT}")
     for name, members in value.items():
         if not isinstance(members, list) or not members or any(type(rank) is not int for rank in members):
             raise SpecError(f"{path}: communicator {name}: expected a list of ranks, such as [0, 1]")

@@ -1,20 +1,19 @@
 """What is in the bytes of a Chakra execution trace? Messages of one rank: nodes with dependencies and attributes.
 
 A file is a sequence of protobuf messages, each preceded by its length as a varint: one GlobalMetadata, then a Node for each operation
-(MLCommons Chakra, ``et_def.proto`` 0.0.4), optionally gzipped. Alternatively it is their JSON, as written by ``chakra_jsonizer``. Chakra
+(MLCommons Chakra, ``et_def.proto`` 0.0.4). Alternatively it is their JSON, as written by ``chakra_jsonizer``. Chakra
 uses only two message types with flat fields, so this module implements the wire format (protobuf.dev, "Encoding") directly. The protobuf
 library would need declarations of the types of the same length, and would be another dependency.
 """
 
 from __future__ import annotations
 
-import gzip
-import json
 import re
 import struct
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple
+
+from sim.spec.strict import STRICT
 
 WireValue = bool | int | float | str | bytes | list[Any]
 
@@ -38,7 +37,6 @@ _FIXED: Final = {"double": "<d", "float": "<f", "fixed32": "<I", "fixed64": "<Q"
 _VARINT, _EIGHT, _LENGTH, _FOUR = 0, 1, 2, 5
 """Wire types."""
 _NO_SPACE: Final = re.compile(r"\S")
-_GZIP = b"\x1f\x8b"
 
 
 class Malformed(ValueError):
@@ -62,11 +60,6 @@ class TraceNode(NamedTuple):
 
 def messages(data: bytes) -> list[TraceNode]:
     """Return the nodes of a trace. Raise Malformed if *data* is not a valid trace."""
-    if data[:2] == _GZIP:
-        try:
-            data = gzip.decompress(data)
-        except (OSError, EOFError, zlib.error) as error:
-            raise Malformed(f"cannot be decompressed: {error}") from None
     if data.lstrip()[:1] == b"{":
         return _nodes_of_json(data)
     parts = list(_delimited(data))
@@ -229,11 +222,11 @@ def _list_values(kind: str, data: bytes) -> list[Any]:
 
 def _nodes_of_json(data: bytes) -> list[TraceNode]:
     """Return the nodes of concatenated JSON objects; the first object is the metadata."""
-    decoder, objects, at = json.JSONDecoder(), [], 0
+    objects, at = [], 0
     try:
         text = data.decode()
         while (begin := _NO_SPACE.search(text, at)) is not None:
-            value, at = decoder.raw_decode(text, begin.start())
+            value, at = STRICT.raw_decode(text, begin.start())
             objects.append(value)
     except (ValueError, RecursionError) as error:
         raise Malformed(f"is not a Chakra trace in JSON: {error}") from None

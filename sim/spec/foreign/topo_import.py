@@ -13,7 +13,7 @@ from typing import Final
 from sim.spec.foreign.topo_matrix import read_matrix
 from sim.spec.foreign.topo_xml import read_xml
 from sim.spec.wiring import Wiring
-from sim.spec.yaml import SpecError, read_error_text
+from sim.spec.yaml import SpecError, read_error_text, require_regular
 
 MAX_BYTES: Final = 4 * 2**20
 
@@ -25,6 +25,7 @@ _UTF_16: Final = (b"\xff\xfe", b"\xfe\xff")
 
 def read_topology(path: Path) -> Wiring:
     """Return the wiring in the file *path*. Raise SpecError with the line of the error."""
+    require_regular(path)
     try:
         with path.open("rb") as file:
             content = file.read(MAX_BYTES + 1)

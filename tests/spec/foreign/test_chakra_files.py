@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
 import pytest
@@ -38,7 +39,9 @@ def test_a_workload_is_no_trace(tmp_path: Path) -> None:
     [
         (lambda folder: (folder / "toy.1.et").unlink(), "toy.2.et: belongs to rank 2, but rank 1 is missing"),
         (lambda folder: (folder / "toy.1.et").write_bytes(b"\x30"), "toy.1.et: is not a Chakra trace"),
-        (lambda folder: (folder / "comm_group.json").write_text("{"), "comm_group.json: is not JSON"),
+        (lambda folder: (folder / "comm_group.json").write_text("{"), "comm_group.json:1:2: the JSON is truncated or invalid"),
+        (lambda folder: (folder / "comm_group.json").write_bytes(b"\xff\xfe\x00"), "comm_group.json: is not UTF-8 text"),
+        (lambda folder: (folder / "toy.1.et").write_bytes(b"\x1f\x8bnot gzip"), "toy.1.et: the gzip file is corrupt"),
         (lambda folder: (folder / "comm_group.json").write_text("[]"), "comm_group.json: expected communicators with their ranks"),
         (lambda folder: (folder / "comm_group.json").write_text('{"1": []}'), "communicator 1: expected a list of ranks"),
         (lambda folder: (folder / "comm_group.json").write_text('{"1": [0, 3]}'), "communicator 1: rank 3, but the trace has ranks 0 to 2"),
@@ -50,6 +53,15 @@ def test_what_is_wrong_is_named_with_its_file(tmp_path: Path, spoil: object, wha
     spoil(tmp_path)  # type: ignore[operator]
     with pytest.raises(SpecError, match=what):
         read_trace(str(named))
+
+
+def test_a_trace_may_be_gzip(tmp_path: Path) -> None:
+    plain = read_trace(str(write(tmp_path, NODE, NODE)))
+    folder = tmp_path / "packed"
+    folder.mkdir()
+    for path in plain.paths:
+        (folder / f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
+    assert read_trace(str(folder)).ranks == plain.ranks
 
 
 def test_nothing_there_and_too_much(tmp_path: Path) -> None:

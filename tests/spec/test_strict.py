@@ -1,0 +1,63 @@
+"""Is a file that is not YAML read within limits, whatever it is? Oracle: a sentence with its name, in less than a second."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from calibration.blind import table as blind_table
+from calibration.cli import main as calibration
+from calibration.llm import table as llm_table
+from calibration.run_records import read_records
+from sim.cli import main
+from sim.spec.catalogue import locate
+from sim.spec.foreign.chakra_files import read_groups, read_trace
+from sim.spec.foreign.topo_import import read_topology
+from sim.spec.price_files import skypilot_offers
+from sim.spec.strict import csv_lines, csv_rows, read_bytes
+from sim.spec.yaml import SpecError, read
+
+READERS: list[Callable[[Path], object]] = [
+    read_bytes, csv_lines, read, read_topology, read_records, skypilot_offers, llm_table.read_table, blind_table.read_table,
+    lambda path: read_groups(path, 2), lambda path: read_trace(str(path)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_a_pipe_is_not_waited_for(tmp_path: Path, reader: Callable[[Path], object]) -> None:
+    pipe = tmp_path / "runs.0.et"
+    os.mkfifo(pipe)
+    with pytest.raises(SpecError, match=r"runs\.0\.et: (is not a regular file; write its content to a file first|no such trace)"):
+        reader(pipe)
+    assert not llm_table.is_llm_table(pipe)
+
+
+def test_commands_do_not_wait_for_a_pipe(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pipe = str(tmp_path / "pipe.json")
+    os.mkfifo(pipe)
+    for program, words in (
+        (main, ["diff", pipe, pipe]),
+        (calibration, ["fit", pipe]),
+        (calibration, ["validate", pipe]),
+        (main, ["new", "hardware", "--from-topo", pipe, "-o", "a.yaml"]),
+    ):
+        assert program(words) == 2, words
+        assert "is not a regular file" in capsys.readouterr().err
+    with pytest.raises(SpecError):
+        locate(pipe, "hardware")
+
+
+def test_a_cell_that_is_too_long_is_told_in_our_words() -> None:
+    with pytest.raises(SpecError, match=r"^f:2: is not CSV: a cell has more than 131,072 characters$"):
+        list(csv_rows([(1, "a"), (2, f'"{"b" * 200_000}"')], "f"))
+
+
+@pytest.mark.parametrize("cell", ["nan", "-1", "0", "x"])
+def test_a_figure_of_a_blind_table_is_a_number(tmp_path: Path, cell: str) -> None:
+    path = tmp_path / "predicted.csv"
+    path.write_text(",".join(blind_table.COLUMNS) + f"\nstep,a,fp16,1,s,{cell},,,,\n")
+    with pytest.raises(SpecError, match=rf"predicted\.csv:2: predicted: '{cell}' is not a number above 0"):
+        blind_table.read_table(path)
