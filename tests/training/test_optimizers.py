@@ -25,7 +25,8 @@ def test_states_of_a_decoder() -> None:
         "muon": lambda blocks, rest: 2.0 * blocks + 4.0 * rest,
         "sgd": lambda blocks, rest: 0.0,
     }.items():
-        workload = load_workload("llama-3.2-1b", [f"training.optimizer.name={name}"]).spec
+        options = [f"training.optimizer.name={name}", "training.stack.optimizer=fused"]
+        workload = load_workload("llama-3.2-1b", options).spec
         blocks = sum(count * inner * outer for (inner, outer), count in matrices(workload.model).items())
         expected_bytes = expected(blocks, workload.model.parameters - blocks)
         if gpu_memory(workload, GPU).optimizer_state != pytest.approx(expected_bytes, rel=1e-9, abs=1):
@@ -59,7 +60,8 @@ def test_adafactor_moves_more_than_sgd_in_layouts_too() -> None:
     """Its update is written, then read again with the weight once its norm is known: three more passes of 32 bits."""
 
     def seconds(name: str) -> float:
-        workload = load_workload("llama-3.2-1b", [f"training.optimizer.name={name}"]).spec
+        options = [f"training.optimizer.name={name}", "training.stack.optimizer=fused"]
+        workload = load_workload("llama-3.2-1b", options).spec
         return optimizer_time(workload, GPU, MeshOptions(framework="fsdp2", source={"*": "a test"}), 1e9, 100)[0]
 
     assert seconds("adafactor") - seconds("sgd") == pytest.approx(memory_time(3 * 4e9, GPU), rel=0.02)
