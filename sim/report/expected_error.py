@@ -75,6 +75,15 @@ def expected_error(run: Run, number: int) -> dict[str, Any] | None:
     return worst
 
 
+def error_sentence(error: Mapping[str, Any] | None) -> str:
+    """Return the expected *error* of a step as a sentence, with the reason if it extrapolates."""
+    if error is None:
+        return "Expected error of a step: unknown, because no similar run was measured."
+    reason = error["basis"].partition("; extrapolated: ")[2].partition("; ")[0] if error["extrapolates"] else ""
+    widened = f"; extrapolated: {reason}" if reason else ""
+    return f"Expected error of a step: median {100 * error['median']:.0f}%, one in ten above {100 * error['p90']:.0f}%{widened}."
+
+
 def interval_text(error: Mapping[str, Any], step: float) -> str:
     """Return text with the range of 95% of measured steps around a predicted *step* (s), from an `expected_error`.
 

@@ -16,6 +16,7 @@ from sim.analysis.long_run import LOST_CATEGORIES, Courses
 from sim.analysis.whole_job import JobPlan
 from sim.report.columns import Title, align
 from sim.report.energy import power_cap_figures, power_cap_text
+from sim.report.expected_error import error_sentence
 from sim.report.limited import steps_to_limit
 from sim.report.picture import Picture, figure, picture
 from sim.report.prices import paid_text
@@ -106,6 +107,7 @@ def goodput_document(answer: Goodput) -> dict[str, Any]:
         "spares": answer.run.spares,
         "rents_another": rents_another(answer.weeks, answer.steps),
         "step_time_s": steps.step_time,
+        "expected_error": steps.expected_error,
         "model_flops_utilization": steps.model_flops_utilization,
         **means,
         "energy_per_sample_j": _per_item(joules, means["samples"]),
@@ -293,7 +295,9 @@ def goodput_text(document: Mapping[str, Any]) -> str:
     size = ", ".join([pluralized(document["gpus"], "GPU"), pluralized(document["nodes"], "node"), pluralized(document["spares"], "spare")])
     lines = [f"{document['workload']} on {document['hardware']}: {size}", ""]
     lines += [align([Title("", True), Title("mean"), Title("50% interval"), Title("95% interval")], _rows(document)), ""]
-    lines += [f"  {sentence}" for sentence in (died_text(document), _per_step(document)) if sentence] + [""]
+    lines += [
+        f"  {sentence}" for sentence in (died_text(document), _per_step(document), error_sentence(document["expected_error"])) if sentence
+    ] + [""]
     lines.append("  Where the time goes (mean):")
     elapsed = document["elapsed_s"]
     parts = {"kept work": document["work_s"], **{NAMES[name]: seconds for name, seconds in document["lost_s"].items()}}

@@ -10,6 +10,7 @@ from sim.analysis.energy import KWH, GridIntensity, grid_of
 from sim.events import Cause
 from sim.mesh import LayoutRun
 from sim.report.energy import grid_text, kwh_text, power_cap_figures, power_cap_text
+from sim.report.expected_error import error_sentence
 from sim.report.goodput import goodput_of
 from sim.report.layouts.layout import layout_document, layout_name
 from sim.report.layouts.layout_error import expected_layout_error
@@ -397,7 +398,7 @@ def plan_text(document: Mapping[str, Any], shown: int = 10) -> str:
     lines += ["", f"  Pareto-optimal in {of}: {', '.join(front[:12])}"]
     for turn in document["sensitivity"]:
         lines += [f"  {_turn_text(turn)}", *(f"    {line}" for line in flip_lines(turn))]
-    lines += ["", f"  Run the best: {document['layouts'][0]['command']}"]
+    lines += ["", f"  Run the best: {document['layouts'][0]['command']}", f"  {error_sentence(document['expected_error'])}"]
     lines += ["", *basis_lines(document)]
     return "\n".join(lines)
 

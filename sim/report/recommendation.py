@@ -9,6 +9,7 @@ from sim.report.basis import merged_basis
 from sim.report.columns import Title, align
 from sim.report.comparison import group_by_text, scattered
 from sim.report.energy import grid_words, job_energy, kwh_text, power_cap_text
+from sim.report.expected_error import error_sentence
 from sim.report.layouts.layout import layout_words
 from sim.report.picture import NamedPoint, Picture, name_points, picture
 from sim.report.prices import day_cell, price_lines, price_rows
@@ -91,6 +92,8 @@ def recommendation_text(document: dict[str, Any]) -> str:
     if chosen:
         lines.append(f"  {parts_text(chosen['parts_s'])}")
         lines += [f"  in the layout {chosen['layout']}"] if chosen["layout"] else []
+        if (chosen["expected_error"] or {"extrapolates": True})["extrapolates"]:
+            lines.append(f"  {error_sentence(chosen['expected_error'])}")
         if chosen.get("energy_kwh") is not None:
             lines.append(f"  {kwh_text(chosen['energy_kwh'])} and {show(chosen['co2_kg'], 'mass')} CO2 ({grid_words(chosen['grid'])})")
         lines += [f"  {power_cap_text(chosen['power_cap'])}; the figures here include it"] if chosen["power_cap"] else []

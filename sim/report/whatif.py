@@ -8,7 +8,7 @@ from typing import Any, Final
 from sim.causes import Resource
 from sim.report.basis import run_basis
 from sim.report.columns import Title, align
-from sim.report.expected_error import expected_error
+from sim.report.expected_error import error_sentence, expected_error
 from sim.report.kinds import batch_text
 from sim.report.picture import Picture, figure, picture
 from sim.report.prices import price_lines, price_rows
@@ -140,8 +140,7 @@ def whatif_text(document: dict[str, Any]) -> str:
     lines.append("  On critical path: time per step that is not overlapped. Speeding it up by 1% saves about 1% of it.")
     lines.append("  Enough at: beyond this factor further upgrades gain <1%, in a warm epoch.")
     lines.append(f"  {CHOSEN}")
-    if error := document["expected_error"]:
-        lines.append(f"  Expected error of a step: median {100 * error['median']:.0f}%, one in ten above {100 * error['p90']:.0f}%.")
+    lines.append(f"  {error_sentence(document['expected_error'])}")
     lines += [f"  {line}." for line in price_lines(document["prices"])]
     if document["warnings"]:
         lines += ["  Warnings:", *(f"    - {warning}" for warning in document["warnings"])]

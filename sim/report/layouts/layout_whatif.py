@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from sim.report.expected_error import error_sentence
 from sim.report.layouts.layout import layout_document, layout_name
 from sim.report.whatif import CHOSEN, NOTICEABLE, idle_lines
 from sim.study.layout_whatif import LINKS, LayoutUpgrade, LayoutWhatIf
@@ -66,6 +67,7 @@ def layout_whatif_text(document: dict[str, Any]) -> str:
     share = document["twice_micro_batches_time_per_sample"]
     if share is not None:
         lines.append(f"  Twice the micro-batches (and twice the global batch): {100 * (1 / share - 1):+.1f}% throughput.")
+    lines.append(f"  {error_sentence(document['expected_error'])}")
     if document["warnings"]:
         lines += ["  Warnings:", *(f"    - {warning}" for warning in document["warnings"])]
     return "\n".join(lines)
