@@ -235,7 +235,7 @@ def assumptions(run: Run, number: int = 0) -> list[str]:
     job = run.jobs[number]
     workload = job.job.workload
     sentences = [stack_assumption(workload), *volume_assumption(run.hardware, run.nodes(number), workload)]
-    sentences += price_notes(run.hardware)
+    sentences += machine_notes(run.hardware)
     sentences += kernel_assumptions(run.nodes(number), workload)
     if workload.dataset.name == SYNTHETIC:
         samples = f"{workload.dataset.samples:,} samples per epoch"
@@ -291,7 +291,12 @@ def _unmeasured(nodes: Sequence[Node], workload: Workload) -> list[str]:
     return [f"no kernels were measured on {name}: its rates are estimated from its data sheet and other GPUs" for name in bare]
 
 
-def price_notes(hardware: Hardware) -> list[str]:
+def machine_notes(hardware: Hardware) -> list[str]:
+    """Return the machine's own remark, such as that a tray reaches its rack over NICs, and what must be known of its price."""
+    return [*([hardware.note.removesuffix(".")] if hardware.note else []), *_price_notes(hardware)]
+
+
+def _price_notes(hardware: Hardware) -> list[str]:
     """Return a sentence if a machine has a copy of another's price, or if a provider's machine has none, as with other GPUs."""
     if copied := copied_prices(hardware):
         return copied

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sim.report.verdict import assumptions, verdict, warnings
+from sim.report.verdict import assumptions, machine_notes, verdict, warnings
+from sim.spec.library import load_hardware
 from sim.study.bottleneck import bottlenecks
 from tests.harness import cluster, layer, machine, run, toy_node, toy_workload, volume
 from tests.study.scenes import scene
@@ -111,3 +112,9 @@ def test_every_kind_of_node_is_asked_for_its_volume() -> None:
         [f"toys comes without a volume, {size} (--set node.storage.volume=...)"],
         [],
     ]
+
+
+def test_what_a_machine_s_file_remarks_is_assumed() -> None:
+    tray = load_hardware("coreweave-gb200-nvl72").spec
+    assert machine_notes(tray)[0] == tray.note.removesuffix(".") and "over NICs" in tray.note
+    assert machine_notes(load_hardware("p3.16xlarge").spec) == []

@@ -22,7 +22,7 @@ from sim.report.pretraining import pretraining_document, pretraining_lines
 from sim.report.prices import date_of, paid_text, source_of
 from sim.report.saving import saved_text
 from sim.report.table import basis_lines, error_lines, stall_lines
-from sim.report.verdict import kernel_assumptions, price_notes
+from sim.report.verdict import kernel_assumptions, machine_notes
 from sim.report.whole_job import job_of_run, job_time, whole_job_text
 from sim.simulate import steps_per_epoch
 from sim.spec.decoder import model_flop
@@ -197,7 +197,7 @@ def _assumptions(run: LayoutRun) -> list[str]:
         _loading(run),
         "model FLOPS utilization counts half of causal attention and no recomputation, relative to the dense 16-bit peak",
         *kernel_assumptions((run.node,), run.workload),
-        *price_notes(run.hardware),
+        *machine_notes(run.hardware),
         *_reads_apart(run),
     ]
     if (wraps := wraps_text(run)) is not None:
