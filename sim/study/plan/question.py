@@ -362,14 +362,14 @@ def _helpful_change(layout_plan: LayoutPlan, trying: Callable[[str], None]) -> s
     for text, trial in trials:
         trying(text)
         try:
-            if _any_fits(prepare_plan(trial)):
+            if any_fits(prepare_plan(trial)):
                 return f"{text} would fit"
         except SpecError:
             continue
     return "it needs GPUs with more memory"
 
 
-def _any_fits(layout_plan: LayoutPlan) -> bool:
+def any_fits(layout_plan: LayoutPlan) -> bool:
     """Return whether a layout of *layout_plan* fits, trying the least memory bounds first. Raise SpecError if the engine refuses all."""
     memory = layout_plan.question.limits.memory
     near: list[tuple[float, PlacedLayout]] = []
