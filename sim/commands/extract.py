@@ -41,6 +41,7 @@ def extract(
     ),
     name: Annotated[str | None, typer.Option(help="name of the model; the file name by default")] = None,
     arguments: Annotated[list[str], typer.Option("--arg", metavar="K=V", help="argument of the callable; repeatable")] = [],  # noqa: B006
+    force: Annotated[bool, typer.Option("--force", help="replace an existing file")] = False,
 ) -> None:
     """Write the layer table of a torch model, traced on the meta device without weights or a GPU.
 
@@ -52,6 +53,8 @@ def extract(
 
     if example and inputs:
         raise SpecError("--input and --example: write one of the two")
+    if output.exists() and not force:
+        raise SpecError(f"{output}: already exists; write another name, or overwrite it with --force")
     messages.progress("importing torch and tracing two steps; most models take 10 to 30 s")
     model = run_extract(target, [f"@{example}"] if example else inputs, output, name, arguments)
     messages.progress("")

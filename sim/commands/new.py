@@ -69,6 +69,16 @@ def new(
     """Write a hardware description from a machine's links, or a workload from a model's configuration."""
     if example and inputs:
         raise SpecError("--input and --example: write one of the two")
+    of_hardware = {
+        "--from-topo": topo, "--gpu": gpu, "--cpu": cpu, "--nic-bandwidth": nic_bandwidth, "--transport": transport, "--memory": memory,
+    }  # fmt: skip
+    of_workload = {
+        "--from": sources, "--batch": batch, "--dataset": dataset, "--sequence": options["sequence"], "--input": inputs,
+        "--example": example, "--arg": arguments,
+    }  # fmt: skip
+    for option, value in (of_hardware if what == "workload" else of_workload).items():
+        if value:
+            raise SpecError(f"{option}: does not apply to new {what}; leave it out")
     if what == "workload":
         input_texts = [f"@{example}"] if example else inputs
         _new_workload([*(files or []), *sources], output, name, options["sequence"], force, batch, dataset, _Traced(input_texts, arguments))

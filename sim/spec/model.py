@@ -5,7 +5,7 @@ from typing import Any, Self
 from pydantic import Field, ValidationError, model_validator
 
 from sim.spec.adapters import Lora, trained_layers
-from sim.spec.fields import Bytes, Count, Source, Spec, Whole
+from sim.spec.fields import Bytes, Count, Label, Source, Spec, Whole
 from sim.spec.layer import Layer
 from sim.spec.lengths import Lengths, Padding, with_lengths
 from sim.spec.measured import MeasuredOn
@@ -22,7 +22,7 @@ class Model(Spec):
     With ``transformer`` and ``sequence``, the layers, ``parameters`` and ``input`` are derived.
     """
 
-    name: str
+    name: Label
     command: str = ""
     """The command that wrote the table."""
     parameters: Count

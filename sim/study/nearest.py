@@ -47,8 +47,8 @@ def nearest_that_runs(scenario: Scenario, tried: Collection[str]) -> str:
             if name not in tried and not machine.hypothetical:
                 return f"nearest that can: {name}, {_gpus(row)}"
     if is_planned(scenario):
-        if (found := _smallest_with_layout(scenario, rows, tried)) is not None:
-            return f"nearest that can: {found['name']}, {_gpus(found)}, in a layout; 'python -m sim plan' searches for the best one"
+        if (smallest := _smallest_with_layout(scenario, rows, tried)) is not None:
+            return f"nearest that can: {smallest['name']}, {_gpus(smallest)}, in a layout; 'python -m sim plan' searches for the best one"
         problem = no_fit(replace(scenario, hardware=str(rows[-1]["name"]))) or problem
     if not problem and rows:
         problem = next(iter(_problems(scenario, rows[-1])), "")
