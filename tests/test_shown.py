@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from sim.commands.app import COMMANDS
 from sim.spec.library import load_hardware, load_workload
 from sim.spec.yaml import SpecError
 from tests import shown
@@ -83,3 +84,14 @@ def test_descriptions_shown_are_accepted(tmp_path: Path) -> None:
             refused.append(str(error))
     assert len(bodies) > 3
     assert not refused
+
+
+def test_readme_names_what_a_newcomer_looks_for() -> None:
+    text = (shown.ROOT / "README.md").read_text(encoding="utf-8")
+    assert [word for word in ("sim check ", "sim show ", "sim schema`", "sim new ", "gradient accumulation") if word not in text] == []
+
+
+def test_commands_are_named_as_they_are_typed() -> None:
+    short = re.compile(rf"`sim (?:{'|'.join(COMMANDS)})\b")
+    pages = {page.name: written for page in shown.PAGES if (written := short.findall(page.read_text(encoding="utf-8")))}
+    assert pages == {}, "there is no command `sim`: write `python -m sim ...`"

@@ -96,7 +96,7 @@ class JobSpec(Spec):
     start: Duration = 0.0
     """Time at which it begins."""
     epochs: Factor = 1.0
-    """Number of epochs after which it ends, for jobs that come and go and share loader workers (``sim share``)."""
+    """Number of epochs after which it ends, for jobs that come and go and share loader workers (``python -m sim share``)."""
 
 
 class Jobs(Spec):

@@ -87,7 +87,7 @@ def _tiles(figures: Figures, chosen: Figures) -> Html:
 
 
 def _carbon(chosen: Figures) -> Child:
-    return join(chosen.format("co2_kg", as_carbon), f" ({grid_words(chosen.value('grid'))})") if chosen.value("grid") else None
+    return join(chosen.format("co2_kg", as_carbon), f" CO2 ({grid_words(chosen.value('grid'))})") if chosen.value("grid") else None
 
 
 def _saved(chosen: Figures) -> Child:
