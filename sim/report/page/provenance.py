@@ -19,6 +19,9 @@ from sim.units import show
 _SHORT = 150
 """Maximum characters of a source that is not folded."""
 
+_OPEN_PRICES = 12
+"""Maximum number of prices that are not folded."""
+
 ProvenanceRow = tuple[str, str, object]
 """The name of an input, its value, and its source: text, or texts by key."""
 
@@ -59,9 +62,9 @@ def prices(figures: Figures) -> list[PagePart]:
         return []
     head = [("machine", False), ("market", False), ("per node", True), ("region", False), ("date", False), ("source", False)]
     lead = "Price of a node, with its date and region."
-    return [
-        PagePart("prices", "Prices", section("prices", "Prices", table(head, rows, "Prices and their sources", "sources dated"), lead=lead))
-    ]
+    drawn = table(head, rows, "Prices and their sources", "sources dated")
+    drawn = drawn if len(rows) <= _OPEN_PRICES else details(f"{len(rows):,} prices", drawn)
+    return [PagePart("prices", "Prices", section("prices", "Prices", drawn, lead=lead))]
 
 
 def _text(figures: Figures, path: str) -> Html:
