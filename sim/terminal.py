@@ -203,6 +203,15 @@ def named_as_called(text: str) -> str:
     return text
 
 
+def name_in_file(path: Path) -> None:
+    """Name the program in the new file *path* as it was called."""
+    from sim.spec.whole_file import write_file
+
+    text = path.read_text(encoding="utf-8")
+    if (named := named_as_called(text)) != text:
+        write_file(path, named)
+
+
 def show_table(document: object, text: str, table: str, as_json: bool, as_csv: bool) -> None:
     """Print a result in one of its forms: *document* as JSON, *table* as CSV, or *text*."""
     if as_json and as_csv:

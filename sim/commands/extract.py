@@ -11,7 +11,7 @@ import typer
 from sim.commands.app import app
 from sim.report.files import yaml_due
 from sim.spec.yaml import SpecError
-from sim.terminal import messages
+from sim.terminal import messages, name_in_file
 
 
 @app.command(
@@ -58,6 +58,7 @@ def extract(
     messages.progress("importing torch and tracing two steps; most models take 10 to 30 s")
     model = run_extract(target, [f"@{example}"] if example else inputs, output, name, arguments)
     messages.progress("")
+    name_in_file(output)
     messages(f"wrote {output}: {len(model.layers)} layers, {model.parameters:,} parameters")
     messages(
         f"next: python -m sim run p4d.24xlarge {shlex.quote(str(output))} --batch 16 --precision amp_bf16\n"

@@ -16,7 +16,7 @@ from sim.commands.options import takes_options
 from sim.report.files import yaml_due
 from sim.spec.yaml import SpecError
 from sim.study.options import SampleOptions
-from sim.terminal import messages
+from sim.terminal import messages, name_in_file
 
 if TYPE_CHECKING:
     from sim.study.new.workload import NewWorkload
@@ -120,6 +120,7 @@ def new(
     from sim.study.new.hardware import new_hardware
 
     made = new_hardware(topo, output, name, gpu, cpu=cpu, nic_bandwidth=nic_bandwidth, transport=transport, memory=memory, overwrite=force)
+    name_in_file(output)
     messages(f"wrote {output}: {made.note}")
 
 
@@ -168,6 +169,7 @@ def _new_workload(
             "new workload: write a config.json, its folder, a hub id, a catalog name or launch files, such as "
             "'python -m sim new workload config.json -o mine.yaml'; without any, it asks questions on a terminal"
         )
+    name_in_file(result.path)
     messages("\n".join([f"wrote {result.path}: {result.note}", *(f"note: {note}" for note in result.left_out), f"next: {result.command}"]))
 
 
