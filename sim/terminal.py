@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
-from sim.report.files import MADE_BY
+from sim.report.files import MADE_BY, TRACE
 from sim.spec.yaml import SpecError
 from sim.units import shorten, show
 
@@ -124,7 +124,7 @@ def exit_code(app: Callable[..., Any], arguments: Sequence[str] | None) -> int:
     words, flags = split_global_options(sys.argv[1:] if arguments is None else arguments)
     messages.quiet, messages.said = "quiet" in flags, time.monotonic()
     _open_closed_streams()
-    token = MADE_BY.set(shlex.join([*program().split(), *words]))
+    token, trace_token = MADE_BY.set(shlex.join([*program().split(), *words])), TRACE.set("")
     try:
         app(args=words, standalone_mode=True)
     except SystemExit as stopped:
@@ -144,6 +144,7 @@ def exit_code(app: Callable[..., Any], arguments: Sequence[str] | None) -> int:
         return 2
     finally:
         MADE_BY.reset(token)
+        TRACE.reset(trace_token)
     return 0
 
 
@@ -201,6 +202,21 @@ def named_as_called(text: str) -> str:
     for module, script in SCRIPTS.items():
         text = re.sub(rf"{module}(?=\s|$)", script, text)
     return text
+
+
+def wrote_trace(path: Path, said: str) -> None:
+    """Report that the trace *path* is written, as *said*; pages of this command refer to it."""
+    TRACE.set(str(path))
+    messages(f"wrote {said}")
+
+
+def name_in_file(path: Path) -> None:
+    """Name the program in the new file *path* as it was called."""
+    from sim.spec.whole_file import write_file
+
+    text = path.read_text(encoding="utf-8")
+    if (named := named_as_called(text)) != text:
+        write_file(path, named)
 
 
 def show_table(document: object, text: str, table: str, as_json: bool, as_csv: bool) -> None:

@@ -139,8 +139,11 @@ def fields() -> str:
         "# YAML fields\n",
         WARNING,
         "A quantity is written with its unit. A field without a default is required. `--set` changes any of them by its dotted name, for",
-        "example `--set node.nic.bandwidth='100 Gbps'`. Every block with numbers has a `source`: one text, or one for each key.",
-        "Every block that can be a file of the catalog may also have `extends:` with the name of another one.\n",
+        "example `--set node.nic.bandwidth='100 Gbps'`. Every block that can be a file of the catalog may also have `extends:` with the name",
+        "of another one.\n",
+        "Column *source* says where a description states the source of a value: `source.memory` is the `source` of the same block, which is",
+        "one text for all its values, or a text for each (`memory: ...`, and `'*'` for the rest); *its own*: in the `source` inside that",
+        "block. `python -m sim check FILE -v` lists the values of a file whose source is an estimate.\n",
         f"A workload without a stack runs on `{defaults.REPLICATED_STACK}`, with a layout on `{defaults.PARALLEL_STACK}`. A model that is",
         f"described by its transformer reads `{defaults.TOKENS}` and trains with:\n",
         *(f"- `{key}`: {_value(value)}" for block in (defaults.DECODER_TRAINING, defaults.LOADER) for key, value in block.items()),
@@ -171,12 +174,22 @@ EVERYWHERE: Final = {"name": "Name that is shown in lists and results.", "source
 def _table(model: type[BaseModel]) -> list[str]:
     properties = model.model_json_schema(ref_template="{model}")["properties"]
     notes = _notes(model)
-    rows = ["| field | type and unit | default | meaning |", "|---|---|---|---|"]
+    rows = ["| field | type and unit | default | source | meaning |", "|---|---|---|---|---|"]
     for name, field in model.model_fields.items():
         default = "required" if field.is_required() else _value(field.get_default(call_default_factory=True))
         meaning = notes.get(name, EVERYWHERE.get(name, ""))
-        rows.append(f"| `{name}` | {_cell(_kind(properties[name]))} | {_cell(default)} | {_cell(meaning)} |")
+        cells = (_kind(properties[name]), default, _source_of(model, name, properties[name]), meaning)
+        rows.append(f"| `{name}` | {' | '.join(map(_cell, cells))} |")
     return rows
+
+
+def _source_of(model: type[BaseModel], name: str, said: Mapping[str, Any]) -> str:
+    """Return where a description states the source of the field *name*, which the JSON schema *said* describes; empty if nowhere."""
+    blocks = list(schema._models(model.model_fields[name].annotation))
+    if any("source" in block.model_fields for block in blocks):
+        return "its own"
+    is_figure = any(word in json.dumps(said) for word in ('"number"', '"integer"', "for example"))
+    return f"`source.{name}`" if "source" in model.model_fields and name != "source" and not blocks and is_figure else ""
 
 
 def _kind(said: Mapping[str, Any]) -> str:

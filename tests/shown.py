@@ -1,7 +1,8 @@
 """Which output belongs into README.md and docs/? Runs the commands they show and puts what is printed below them.
 
-A block begins with ``<!-- run: COMMAND -->`` and ends with ``<!-- end -->``; ``make readme`` renews all, a test compares them.
-Python examples (``pycon``) are renewed in the same way.
+A block begins with ``<!-- run: COMMAND -->``, or with ``<!-- run, exits 2: COMMAND -->`` if the command fails and its message is shown, and
+ends with ``<!-- end -->``; ``make readme`` renews all, a test compares them. Python examples (``pycon``) are
+renewed in the same way.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from sim.cli import main as simulator
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
-BLOCK = re.compile(r"<!-- run: (?P<command>.+?) -->\n(?P<body>.*?)<!-- end -->", re.DOTALL)
+BLOCK = re.compile(r"<!-- run(?:, exits (?P<code>\d+))?: (?P<command>.+?) -->\n(?P<body>.*?)<!-- end -->", re.DOTALL)
 DAY = "2026-11-25"
 """From which the ages of prices are counted, so that what is shown stays."""
 PYTHON = re.compile(r"```pycon\n(?P<body>.*?)```", re.DOTALL)
@@ -33,8 +34,11 @@ ENVIRONMENT = {"NO_COLOR": "1", "COLUMNS": "160", "PYTHONIOENCODING": "utf-8", "
 PROGRAMS: dict[str, Callable[[list[str]], int]] = {"python -m sim": simulator, "python -m calibration": calibrator}
 
 
-def output(command: str) -> str:
-    """Return what *command* prints when typed in the project's folder, as `process_output` does; a program of ours runs in this process."""
+def output(command: str, exits: int = 0) -> str:
+    """Return what *command* prints when typed in the project's folder, as `process_output` does; a program of ours runs in this process.
+
+    Raise RuntimeError unless it ends with the code that is due; where that is not 0, its messages are part of what it prints.
+    """
     words = shlex.split(command)
     program = PROGRAMS.get(" ".join(words[:3]))
     if program is None:
@@ -49,9 +53,9 @@ def output(command: str) -> str:
         os.chdir(folder)
         os.environ.clear()
         os.environ.update(before)
-    if code:
+    if code != exits:
         raise RuntimeError(f"{command} ends with {code}: {stderr.getvalue()}")
-    return printed.getvalue()
+    return printed.getvalue() + (stderr.getvalue() if exits else "")
 
 
 def process_output(command: str) -> str:
@@ -63,14 +67,16 @@ def process_output(command: str) -> str:
     return done.stdout
 
 
-def block(command: str) -> str:
-    """Return the whole block of *command*, freshly run."""
-    return f"<!-- run: {command} -->\n```\n$ {command}\n{output(command).rstrip()}\n```\n<!-- end -->"
+def block(match: re.Match[str]) -> str:
+    """Return the whole block of *match*, with its command freshly run."""
+    command, code = match["command"], int(match["code"] or 0)
+    head = f"run, exits {code}" if code else "run"
+    return f"<!-- {head}: {command} -->\n```\n$ {command}\n{output(command, code).rstrip()}\n```\n<!-- end -->"
 
 
 def renewed(text: str) -> str:
     """Return the *text* of a page with every block renewed."""
-    return BLOCK.sub(lambda match: block(match["command"]), text)
+    return BLOCK.sub(block, text)
 
 
 def session(text: str) -> str:

@@ -133,3 +133,10 @@ def test_whatif_of_a_layout_has_what_the_command_writes(capsys: pytest.CaptureFi
 def test_a_field_that_there_is_not_is_refused() -> None:
     with pytest.raises(SpecError, match="bandwidth"):
         sweep("p3.8xlarge", "resnet18", {"node.nic.bandwith": [1, 2]})
+
+
+@pytest.mark.parametrize("seed", [-1, -(10**30)])
+def test_negative_seeds_are_refused(seed: int) -> None:
+    for call in (lambda: simulate("p3.16xlarge", "vgg16", seed=seed), lambda: sweep("p3.16xlarge", "vgg16", {"batch": [1, 2]}, seed=seed)):
+        with pytest.raises(SpecError, match=rf"^seed={seed}: write 0 or more$"):
+            call()

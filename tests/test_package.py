@@ -7,6 +7,7 @@ import inspect
 import json
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -239,3 +240,10 @@ def test_the_page_of_the_site_shows_every_public_function() -> None:
     page = (ROOT / "docs/reference/python.md").read_text(encoding="utf-8")
     shown = {line.rpartition(".")[2] for line in page.splitlines() if line.startswith("::: ")}
     assert {name for name in stallsim.__all__ if name not in ("SpecError", "__version__")} <= shown
+
+
+def test_the_image_has_the_extra_of_the_page_and_the_package_names_its_pythons() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert "[ui]" in (ROOT / "Dockerfile").read_text(encoding="utf-8") and "ui" in project["optional-dependencies"]
+    least = project["requires-python"].removeprefix(">=")
+    assert f"Programming Language :: Python :: {least}" in project["classifiers"]

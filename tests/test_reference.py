@@ -35,3 +35,10 @@ def test_every_link_of_the_page_of_fields_leads_to_a_block() -> None:
 def test_every_field_has_a_meaning() -> None:
     text = (FOLDER / "fields.md").read_text(encoding="utf-8")
     assert not re.findall(r"^\| `(\w+)` .*\|  \|$", text, re.MULTILINE)
+
+
+def test_fields_say_where_their_source_is_written() -> None:
+    """By hand: the GPU's file has ``source.memory``, its kernel model a source of its own, a name has none."""
+    lines = (FOLDER / "fields.md").read_text(encoding="utf-8").partition("### Gpu\n")[2].splitlines()
+    rows = {cells[1].strip(" `"): cells[4].strip() for line in lines[:20] if len(cells := line.split("|")) > 5}
+    assert rows["memory"] == "`source.memory`" and rows["kernels"] == "its own" and rows["name"] == ""

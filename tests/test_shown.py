@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from sim.commands.app import COMMANDS
 from sim.spec.library import load_hardware, load_workload
 from sim.spec.yaml import SpecError
 from tests import shown
@@ -35,7 +36,7 @@ LONGEST = ("python -m sim share ", "python -m sim whatif hgx-h100 ", "python -m 
     for name, match in BLOCKS
 ])  # fmt: skip
 def test_block_is_what_the_command_prints(match: re.Match[str]) -> None:
-    assert match[0] == shown.block(match["command"]), "run `make readme`"
+    assert match[0] == shown.block(match), "run `make readme`"
 
 
 def test_a_process_prints_what_this_one_does() -> None:
@@ -83,3 +84,30 @@ def test_descriptions_shown_are_accepted(tmp_path: Path) -> None:
             refused.append(str(error))
     assert len(bodies) > 3
     assert not refused
+
+
+def test_readme_names_what_a_newcomer_looks_for() -> None:
+    text = (shown.ROOT / "README.md").read_text(encoding="utf-8")
+    assert [word for word in ("sim check ", "sim show ", "sim schema`", "sim new ", "gradient accumulation") if word not in text] == []
+
+
+def test_output_that_is_shown_is_compared() -> None:
+    """Every ``$ python`` line is in a block that is run again, or on a page of `tests.test_develop_pages`."""
+    for page in shown.PAGES:
+        left = shown.BLOCK.sub("", page.read_text(encoding="utf-8"))
+        assert "\n```\n$ " not in left, page.name
+
+
+def test_a_failing_command_shows_its_message_and_must_fail() -> None:
+    says = "vgg is not in the catalog"
+    assert shown.output("python -m sim show vgg", exits=2).startswith(says)
+    with pytest.raises(RuntimeError, match=says):
+        shown.output("python -m sim show vgg")
+    with pytest.raises(RuntimeError):
+        shown.output("python -m sim list jobs", exits=2)
+
+
+def test_commands_are_named_as_they_are_typed() -> None:
+    short = re.compile(rf"`sim (?:{'|'.join(COMMANDS)})\b")
+    pages = {page.name: written for page in shown.PAGES if (written := short.findall(page.read_text(encoding="utf-8")))}
+    assert pages == {}, "there is no command `sim`: write `python -m sim ...`"

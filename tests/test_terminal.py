@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import typer
 
+from sim.cli import main
 from sim.report.picture import Picture
 from sim.spec.yaml import SpecError
 from sim.terminal import Console, exit_code, json_text, messages, print_json, show_table, show_text, split_global_options, write_result
@@ -170,3 +171,15 @@ def test_documents_pages_and_files_name_the_program_as_it_was_called(
         )
         written = [(tmp_path / name).read_text() for name in ("it.json", "it.txt", "it.html", "page.html")]
         assert all(f"{named} run hgx-h100 mine.yaml" in text for text in written)
+
+
+def test_checks_and_new_files_name_the_program_as_it_was_called(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["/usr/bin/stallsim"])
+    monkeypatch.chdir(tmp_path)
+    assert main(["check", "nosuch.yaml"]) == 2
+    assert "'stallsim list workloads'" in capsys.readouterr().err
+    assert main(["new", "workload", "llama-3.2-1b", "-o", "mine.yaml"]) == 0
+    text = Path("mine.yaml").read_text(encoding="utf-8")
+    assert "'stallsim schema -o schemas'" in text and "# stallsim run " in text and "python -m sim" not in text

@@ -19,7 +19,7 @@ from sim.units import pluralized
 @app.command(epilog="Examples:\n  python -m calibration collectives\n  python -m calibration collectives my-collectives.csv --json")
 def collectives(
     file: Annotated[Path | None, typer.Argument(metavar="[FILE.csv]", help="measured collectives; default: the committed records")] = None,
-    write: Annotated[bool, typer.Option("--write", help="write the errors where `sim collective` and the tests read them")] = False,
+    write: Annotated[bool, typer.Option("--write", help="write the errors where `collective` and the tests read them")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Predict measured collectives, each system with constants fitted without it, and show the errors."""

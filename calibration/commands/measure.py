@@ -36,7 +36,7 @@ def profile(
     name: Annotated[str | None, typer.Option(help="name of the machine; default: derived from its hardware")] = None,
     model: Annotated[
         str | None,
-        typer.Option(metavar="MODULE:CALLABLE", help="measure this model, named as for 'sim extract', instead of the built-in ones"),
+        typer.Option(metavar="MODULE:CALLABLE", help="measure this model, named as for `extract`, instead of the built-in ones"),
     ] = None,
     inputs: Annotated[list[str], typer.Option("--input", metavar="SHAPE", help="input of --model: 3x224x224, or input_ids=384:int64")] = [],  # noqa: B006
     arguments: Annotated[list[str], typer.Option("--arg", metavar="K=V", help="argument of --model's callable")] = [],  # noqa: B006
@@ -167,9 +167,7 @@ def import_trace(
     record: Annotated[Path | None, typer.Option(metavar="FILE.csv", help="append the job to these measured runs")] = None,
     workload_out: Annotated[
         Path | None,
-        typer.Option(
-            "--workload-out", metavar="FILE.yaml", help="write a workload with the measured times, for 'sim run' on other machines"
-        ),
+        typer.Option("--workload-out", metavar="FILE.yaml", help="write a workload with the measured times, for `run` on other machines"),
     ] = None,
     hardware: Annotated[str, typer.Option(metavar="HW", help="machine on which it ran: a file, or a name from the catalog")] = "",
     workload: Annotated[

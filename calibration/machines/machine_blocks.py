@@ -127,7 +127,7 @@ def _from_records(records: MergedRecords, fitted: Mapping[str, Fit], name: str, 
     if len(facts["gpus"]) > 1:
         raise SpecError(
             f"{records.files[0]}: {count} GPUs, but the record does not contain their links (no nvidia-smi); name the machine with "
-            "--hardware, from the catalog or created by 'sim new --from-topo'"
+            "--hardware, from the catalog or created by 'python -m sim new'"
         )
     kind = f"{count} ranks of {facts['vcpus']} cores" if not facts["gpus"] else facts["gpus"][0]["name"]
     storage = {"volume": {"extends": "gp2", "assumed": True}, "source": "estimate (not measured; profile --only disk)"}

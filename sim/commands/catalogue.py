@@ -43,7 +43,7 @@ def list_(
 
     listed = listing(kind, where)
     for problem in listed.problems:
-        typer.echo(problem, err=True)
+        typer.echo(named_as_called(problem), err=True)
     if listed.empty:
         messages(listed.empty)
     print_json(listed.rows) if as_json else show_text(listed.text)

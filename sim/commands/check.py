@@ -9,7 +9,7 @@ import typer
 from sim.commands import names
 from sim.commands.app import app
 from sim.spec.yaml import in_library
-from sim.terminal import messages
+from sim.terminal import messages, named_as_called
 from sim.units import pluralized
 
 
@@ -32,9 +32,9 @@ def check(
     messages.progress("")
     for verdict in verdicts:
         for problem in verdict.problems:
-            typer.echo(problem, err=True)
+            typer.echo(named_as_called(problem), err=True)
         for note in verdict.notes:
-            typer.echo(f"{in_library(verdict.file)}: {note}")
+            typer.echo(named_as_called(f"{in_library(verdict.file)}: {note}"))
         if verbose:
             for estimate in verdict.estimates:
                 typer.echo(f"{in_library(verdict.file)}: {estimate}")

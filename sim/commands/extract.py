@@ -11,7 +11,7 @@ import typer
 from sim.commands.app import app
 from sim.report.files import yaml_due
 from sim.spec.yaml import SpecError
-from sim.terminal import messages
+from sim.terminal import messages, name_in_file
 
 
 @app.command(
@@ -41,6 +41,7 @@ def extract(
     ),
     name: Annotated[str | None, typer.Option(help="name of the model; the file name by default")] = None,
     arguments: Annotated[list[str], typer.Option("--arg", metavar="K=V", help="argument of the callable; repeatable")] = [],  # noqa: B006
+    force: Annotated[bool, typer.Option("--force", help="replace an existing file")] = False,
 ) -> None:
     """Write the layer table of a torch model, traced on the meta device without weights or a GPU.
 
@@ -52,9 +53,12 @@ def extract(
 
     if example and inputs:
         raise SpecError("--input and --example: write one of the two")
+    if output.exists() and not force:
+        raise SpecError(f"{output}: already exists; write another name, or overwrite it with --force")
     messages.progress("importing torch and tracing two steps; most models take 10 to 30 s")
     model = run_extract(target, [f"@{example}"] if example else inputs, output, name, arguments)
     messages.progress("")
+    name_in_file(output)
     messages(f"wrote {output}: {len(model.layers)} layers, {model.parameters:,} parameters")
     messages(
         f"next: python -m sim run p4d.24xlarge {shlex.quote(str(output))} --batch 16 --precision amp_bf16\n"

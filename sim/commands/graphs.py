@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from sim.spec.yaml import SpecError
 from sim.study.scenario import Scenario
-from sim.terminal import messages, show_table, write_report
+from sim.terminal import show_table, write_report, wrote_trace
 
 if TYPE_CHECKING:
     from sim.study.graph import GraphRun
@@ -32,11 +32,11 @@ def show_graph(
     run = graph_run(scenarios[0], groups)
     document = graph_document(run)
     text, table = graph_text(run, document), figures_csv(rank_rows(document))
-    write_report(html, output, (document, text, table), lambda: _page(run, document))
     if trace is not None:
         from sim.report.trace.graph_trace import write_graph_trace
 
-        messages(f"wrote {write_graph_trace(run, trace)}")
+        wrote_trace(trace, write_graph_trace(run, trace))
+    write_report(html, output, (document, text, table), lambda: _page(run, document))
     show_table(document, text, table, *shown)
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from sim.commands.words import explain_error
+from sim.commands.words import explain_error, refuse_empty
 from sim.terminal import SCRIPTS, named_as_called, program
 
 T = TypeVar("T")
@@ -59,10 +59,16 @@ def option_groups(command: Any, context: Any) -> dict[str, dict[str, tuple[str, 
     """Return the options of *command* by heading: name to (spelling, help)."""
     options = {
         max(parameter.opts, key=len): _help_record(parameter, context)
-        for parameter in command.get_params(context)
+        for parameter in _shown_parameters(command, context)
         if parameter.param_type_name == "option" and not parameter.hidden
     }
     return under_headings(options, HEADINGS, "Other")
+
+
+def _shown_parameters(command: Any, context: Any) -> list[Any]:
+    """Return the parameters that the help of *command* shows: all, or those of the kind that was typed before --help."""
+    other_kind = getattr(command, "options_of_other_kind", lambda _: ())(context)
+    return [parameter for parameter in command.get_params(context) if not set(parameter.opts) & set(other_kind)]
 
 
 def argument_rows(command: Any, context: Any) -> list[tuple[str, str]]:
@@ -100,6 +106,7 @@ class Command(TyperCommand):
         """Parse *args*; for an unknown option, add what may have been meant to the error."""
         typed = list(args)
         try:
+            refuse_empty(self, ctx, typed)
             return super().parse_args(ctx, args)
         except Exception as error:
             raise explain_error(error, self, ctx, typed) from None

@@ -10,7 +10,7 @@ import typer
 
 from sim.spec.yaml import SpecError
 from sim.study.scenario import Infeasible, Scenario
-from sim.terminal import messages, print_json, show_text, write_report
+from sim.terminal import messages, print_json, show_text, write_report, wrote_trace
 
 if TYPE_CHECKING:
     from sim.mesh import LayoutRun
@@ -68,8 +68,8 @@ def show_layouts(
         return layout_plot(answers[0].run, documents[0]).files("step") if one else {}
 
     table = figures_csv([flat_figures(document) for document in documents])
-    write_report(html, output, (shown_document, text, table), lambda: _page(answers[0].run if one else None, shown_document), plots)
     _write_traces(answers, trace, chakra)
+    write_report(html, output, (shown_document, text, table), lambda: _page(answers[0].run if one else None, shown_document), plots)
     if as_json:
         print_json(shown_document)
     else:
@@ -95,7 +95,7 @@ def _write_traces(answers: Sequence[LayoutAnswer], trace: Path | None, chakra: P
     if trace is not None:
         from sim.report.trace.layout_trace import write_layout_trace
 
-        messages(f"wrote {write_layout_trace(answers[0].run, trace)}")
+        wrote_trace(trace, write_layout_trace(answers[0].run, trace))
     if chakra is not None:
         from sim.report.trace.layout_chakra import write_layout
 

@@ -5,50 +5,73 @@ from __future__ import annotations
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple
 
 import typer
 
 from sim.commands import names
 from sim.commands.app import app
+from sim.commands.help import Command
 from sim.commands.options import takes_options
 from sim.report.files import yaml_due
 from sim.spec.yaml import SpecError
 from sim.study.options import SampleOptions
-from sim.terminal import messages
+from sim.terminal import messages, name_in_file
 
 if TYPE_CHECKING:
     from sim.study.new.workload import NewWorkload
 
 
+OPTIONS: Final = {
+    "hardware": ("--from-topo", "--gpu", "--cpu", "--nic-bandwidth", "--transport", "--memory"),
+    "workload": ("--from", "--batch", "--dataset", "--sequence", "--input", "--example", "--arg"),
+}
+"""The options that apply to one kind of description only."""
+
+
+class NewCommand(Command):
+    """``new``, whose help shows the options of the kind that is typed before --help."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse *args*, and keep the kind for the help."""
+        ctx.meta["kind"] = args[0] if args else ""
+        return super().parse_args(ctx, args)
+
+    def options_of_other_kind(self, ctx: Any) -> tuple[str, ...]:
+        """Return the options that the help leaves out."""
+        kind = ctx.meta.get("kind")
+        return tuple(option for other, own in OPTIONS.items() if kind in OPTIONS and other != kind for option in own)
+
+
 @app.command(
+    cls=NewCommand,
     epilog="Examples:\n"
     "  nvidia-smi topo -m > topo.txt; python -m sim new --from-topo topo.txt -o my-box.yaml --gpu V100-SXM2-16GB\n"
-    "  python -m sim new workload config.json ds_config.json -o mine.yaml"
+    "  python -m sim new workload config.json ds_config.json -o mine.yaml",
 )
 @takes_options
 def new(
     options: SampleOptions,
     what: Annotated[Literal["hardware", "workload"], typer.Argument(metavar="hardware|workload", help="what to describe")] = "hardware",
-    files: Annotated[list[str] | None, typer.Argument(metavar="FILE|DIR|ID", help="workload: the same as --from")] = None,
+    files: Annotated[list[str] | None, typer.Argument(metavar="FILE|DIR|ID", help="models and launch files: the same as --from")] = None,
     topo: Annotated[
-        Path | None, typer.Option("--from-topo", metavar="FILE", help="hardware: output of nvidia-smi topo -m, or NCCL's topology XML")
+        Path | None, typer.Option("--from-topo", metavar="FILE", help="output of nvidia-smi topo -m, or NCCL's topology XML")
     ] = None,
     sources: Annotated[
         list[str],
         typer.Option(
             "--from",
             metavar="FILE|DIR|ID",
-            help="workload: a model's config.json, its folder or hub id, or a catalog name; torchtitan TOML, DeepSpeed JSON, Accelerate "
+            help="a model's config.json, its folder or hub id, or a catalog name; torchtitan TOML, DeepSpeed JSON, Accelerate "
             "YAML; a Slurm script, or a torchrun, accelerate, deepspeed or Megatron-LM command line, in a file or in quotes; repeatable. "
             "Or a torch model, such as net.py:Net (its code runs). Without --from, it asks questions",
         ),
     ] = [],  # noqa: B006  typer copies the default
     output: Annotated[Path | None, typer.Option("-o", "--output", metavar="FILE", callback=yaml_due, help="file for the YAML")] = None,
-    batch: Annotated[int | None, typer.Option(min=1, help="workload: samples per GPU")] = None,
+    batch: Annotated[int | None, typer.Option(min=1, help="samples per GPU")] = None,
     dataset: Annotated[
         str | None,
-        typer.Option(help="workload: a data set of the catalog, or a file", autocompletion=names.complete_folders("workloads/datasets")),
+        typer.Option(help="a data set of the catalog, or a file", autocompletion=names.complete_folders("workloads/datasets")),
     ] = None,
     inputs: Annotated[
         list[str],
@@ -66,9 +89,20 @@ def new(
     memory: Annotated[str | None, typer.Option(metavar="SIZE", help="DRAM of the machine, for example '1 TiB'")] = None,
     force: Annotated[bool, typer.Option("--force", help="replace an existing file")] = False,
 ) -> None:
-    """Write a hardware description from a machine's links, or a workload from a model's configuration."""
+    """Write a hardware description from a machine's links, or a workload from a model's configuration.
+
+    Options under Machine describe hardware, those under Job (except --name) a workload; `new workload --help` shows only the latter.
+    """
     if example and inputs:
         raise SpecError("--input and --example: write one of the two")
+    values = {
+        "hardware": (topo, gpu, cpu, nic_bandwidth, transport, memory),
+        "workload": (sources, batch, dataset, options["sequence"], inputs, example, arguments),
+    }
+    for kind, own in OPTIONS.items():
+        for option, value in zip(own, values[kind], strict=True):
+            if value and kind != what:
+                raise SpecError(f"{option}: does not apply to new {what}; leave it out")
     if what == "workload":
         input_texts = [f"@{example}"] if example else inputs
         _new_workload([*(files or []), *sources], output, name, options["sequence"], force, batch, dataset, _Traced(input_texts, arguments))
@@ -86,6 +120,7 @@ def new(
     from sim.study.new.hardware import new_hardware
 
     made = new_hardware(topo, output, name, gpu, cpu=cpu, nic_bandwidth=nic_bandwidth, transport=transport, memory=memory, overwrite=force)
+    name_in_file(output)
     messages(f"wrote {output}: {made.note}")
 
 
@@ -134,6 +169,7 @@ def _new_workload(
             "new workload: write a config.json, its folder, a hub id, a catalog name or launch files, such as "
             "'python -m sim new workload config.json -o mine.yaml'; without any, it asks questions on a terminal"
         )
+    name_in_file(result.path)
     messages("\n".join([f"wrote {result.path}: {result.note}", *(f"note: {note}" for note in result.left_out), f"next: {result.command}"]))
 
 

@@ -13,7 +13,7 @@ from sim.commands.options import Csv, Folder, HtmlOption, Hw, JsonOption, Layout
 from sim.report.files import folder_due
 from sim.spec.yaml import SpecError
 from sim.study.options import ExtrasOptions, PlainRunOptions, SimulationOptions, WholeJobOptions, select_options
-from sim.terminal import messages, print_json, show_text, write_report
+from sim.terminal import messages, print_json, show_text, write_report, wrote_trace
 
 if TYPE_CHECKING:
     from sim.report.extras import RunExtras
@@ -53,7 +53,7 @@ def run(
         ),
     ] = None,
 ) -> None:
-    """Simulate a training job, or a Chakra execution trace (sim run HW traces/job.et), and show where its time goes."""
+    """Simulate a training job, or a Chakra execution trace (run HW traces/job.et), and show where its time goes."""
     if as_json and as_csv:
         raise SpecError("--json and --csv: write one of the two")
     from sim.report.extras import RunExtras
@@ -164,7 +164,7 @@ def _write_trace(scenarios: Sequence[Any], path: Path) -> None:
 
     if len(scenarios) > 1:
         raise SpecError("--trace: a trace shows one run; write one number of nodes or GPUs")
-    messages(f"wrote {write_trace(answer(scenarios[0], keep_rates=True).run, path)}")
+    wrote_trace(path, write_trace(answer(scenarios[0], keep_rates=True).run, path))
 
 
 def _write_chakra(scenarios: Sequence[Any], folder: Path) -> None:

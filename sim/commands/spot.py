@@ -8,6 +8,7 @@ import typer
 
 from sim.commands.app import app
 from sim.commands.options import Folder, HtmlOption, Hw, JsonOption, PricesOption, Processes, Sets, Wl, positive, takes_options
+from sim.spec.yaml import SpecError
 from sim.study.options import BatchOptions, LifetimeOptions
 from sim.terminal import print_json, show_text, write_result
 
@@ -44,11 +45,14 @@ def spot(
     from sim.report.figures import figures_csv
     from sim.report.page.spot import spot_page
     from sim.report.spot import spot_document, spot_plot, spot_text
+    from sim.study.ranges import MOST
     from sim.study.scenario import Scenario
     from sim.study.spot import SpotRequest
     from sim.study.spot import spot as drawn
 
     wanted = SpotRequest(positive(epochs, "--epochs"), positive(steps, "--steps"), interval, policy, trials, **lifetime)
+    if workers is not None and workers > (most := MOST["--nodes"]):
+        raise SpecError(f"--workers {workers}: write {most:,} or less")
     scenario = Scenario(hardware, workload, tuple(sets), nodes=workers, seed=seed, prices=prices, **options)
     answer = spot_document(drawn(scenario, wanted, document, processes))
     text = spot_text(answer)

@@ -75,6 +75,8 @@ def sweep(
         raise SpecError(f"{output}: exists; --force replaces it")
     check_workers(processes, cluster)
     points = points_of(vary, options["sobol"], options["seed"])
+    if nodes is not None and ".." in nodes:
+        raise SpecError(f"--nodes {nodes}: here, a range is written --vary nodes={nodes}")
     scenario = Scenario(
         hardware,
         workload,

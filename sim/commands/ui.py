@@ -34,6 +34,7 @@ def ui(
 
     from sim.spec.library import load_hardware, load_workload
     from sim.ui.choice import Choice, query_of
+    from sim.ui.view import fitting
 
     if hardware is not None:
         load_hardware(hardware)
@@ -44,7 +45,7 @@ def ui(
     except OSError as error:
         raise SpecError(f"--port {port}: {os.strerror(error.errno or 0)}; --port 0 chooses a free port") from None
     values = {name: value for name, value in (("hardware", hardware), ("workload", workload)) if value}
-    query = f"?{query_of(Choice(values))}" if values else ""
+    query = f"?{query_of(fitting(Choice(values)))}" if values else ""
     address = f"http://{LOOPBACK}:{listening.getsockname()[1]}/{query}"
     server = uvicorn.Server(uvicorn.Config(application(), log_level="warning", timeout_graceful_shutdown=1))
     messages(f"{address} (press Ctrl+C to stop)")

@@ -99,6 +99,22 @@ def explain_error(error: Any, command: Any, context: Any, typed: Sequence[str] =
     return error
 
 
+def refuse_empty(command: Any, context: Any, typed: Sequence[str]) -> None:
+    """Raise SpecError if *typed* has an empty path or name after an option: an empty path would mean the current folder."""
+    if "" not in typed and not any(word.endswith("=") for word in typed):
+        return
+    values, _, _ = command.make_parser(context).parse_args(list(typed))
+    for parameter in command.get_params(context):
+        option = max(parameter.opts, key=len)
+        due = "a name" if option == "--name" else _PATHS.get(parameter.metavar)
+        if due and values.get(parameter.name) == "":
+            raise SpecError(f"{option} '': write {due}{'' if parameter.required else ', or leave it out'}")
+
+
+_PATHS: Final = {"FILE": "the path of a file", "FILE.html": "the path of an HTML page", "DIR": "the path of a folder"}
+"""What to write for an option, by its placeholder."""
+
+
 def _value_of(error: Any, command: Any, context: Any, typed: Sequence[str]) -> str | None:
     """Return the value that caused *error*, after its option if it has one; None if another mistake did, such as a missing argument."""
     parameter = getattr(error, "param", None)

@@ -46,16 +46,16 @@ def extract(target: str, inputs: Sequence[str], name: str, arguments: Mapping[st
         If torch is missing, the target is not found or fails, or the model cannot be described.
     """
     check_code(target)
+    if target.endswith(EXPORTED):
+        check_archive(Path(target))
+    else:
+        check_target(target)
     if not inputs and not target.endswith(EXPORTED):
         example = "input_ids=128:int64" if target.startswith("transformers:") else "3x224x224"
         raise SpecError(f"{target}: the shape of its inputs is missing; write, for example, --input {example}")
     for text in inputs:
         if not text.startswith("@"):
             parse_input(text)
-    if target.endswith(EXPORTED):
-        check_archive(Path(target))
-    else:
-        check_target(target)
     try:
         from sim.extract.run import run
     except ModuleNotFoundError as error:

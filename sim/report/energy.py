@@ -129,8 +129,8 @@ def grid_text(grid: GridIntensity) -> str:
 
 def grid_words(figures: Mapping[str, Any]) -> str:
     """Return the carbon intensity, place and year of a grid as text, from its *figures* in a document."""
-    where = "world average" if figures["assumed"] else figures["region"]
-    return f"{1000 * figures['kg_per_kwh']:.0f} g/kWh, {where}, {figures['year']}"
+    where = "world average" if figures["assumed"] else f"{figures['region']},"
+    return f"{1000 * figures['kg_per_kwh']:.0f} g/kWh, {where} {figures['year']}"
 
 
 def energy_text(energy: Mapping[str, Any] | None, tokens: float | None = None, one_of_several: bool = False) -> str:

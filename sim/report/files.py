@@ -16,6 +16,10 @@ MADE_BY: Final[ContextVar[str]] = ContextVar("made_by", default="")
 """The running command, which is recorded in the pages it writes; empty if there is none."""
 
 
+TRACE: Final[ContextVar[str]] = ContextVar("trace", default="")
+"""The trace that the running command has written, to which its pages refer; empty if there is none."""
+
+
 def file_due(path: Path | None) -> Path | None:
     """Return *path* if a file can be written there. Raise SpecError otherwise, before anything is computed."""
     return _writable(path, ".html")

@@ -15,7 +15,7 @@ from sim.analysis.energy import KWH
 from sim.analysis.long_run import LOST_CATEGORIES, Courses
 from sim.analysis.whole_job import JobPlan
 from sim.report.columns import Title, align
-from sim.report.energy import power_cap_figures, power_cap_text
+from sim.report.energy import grid_words, power_cap_figures, power_cap_text
 from sim.report.expected_error import error_sentence
 from sim.report.limited import steps_to_limit
 from sim.report.picture import Picture, figure, picture
@@ -422,9 +422,9 @@ def _energy_notes(document: Mapping[str, Any]) -> list[str]:
     grid = document["energy"]["grid"]
     if document["energy_kwh"] is None:
         return ["no power data for this GPU, so energy is not shown"]
-    where = "world average, because the region is unknown (goodput --region)" if grid["assumed"] else grid["region"]
-    intensity, pue = f"{1000 * grid['kg_per_kwh']:.0f} g/kWh, {where}, {grid['year']}", document["energy"]["pue"]
-    return [f"CO2 at {intensity}; PUE {pue:g}{'; spares idle and are paid for' if document['spares'] else ''}"]
+    why = ", because the region is unknown (goodput --region)" if grid["assumed"] else ""
+    pue = document["energy"]["pue"]
+    return [f"CO2 at {grid_words(grid)}{why}; PUE {pue:g}{'; spares idle and are paid for' if document['spares'] else ''}"]
 
 
 def goodput_plot(document: Mapping[str, Any]) -> Picture:

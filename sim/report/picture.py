@@ -110,7 +110,7 @@ def plain_logarithm(axis: Any, unit: str = "") -> None:
     from matplotlib.ticker import EngFormatter, FixedLocator, NullFormatter, NullLocator
 
     axis.set_major_locator(FixedLocator(log_ticks(*sorted(axis.get_view_interval()))))
-    axis.set_major_formatter(EngFormatter(unit) if unit else lambda value, _: f"{value:g}")
+    axis.set_major_formatter(EngFormatter(unit) if unit else lambda value, _: f"{value:,g}")
     axis.set_minor_locator(NullLocator())
     axis.set_minor_formatter(NullFormatter())
 

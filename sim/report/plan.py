@@ -241,10 +241,10 @@ def reasons_text(outcome: Outcome, best: Outcome) -> str:
 def verdict(plan: LayoutPlan, rows: Sequence[Mapping[str, Any]]) -> str:
     """Return which layout to use and how certain that is, in a sentence or two."""
     tally, best = plan.tally, rows[0]
-    proof = "proven best under the model" if tally.complete else f"a better layout may exist, by at most {100 * tally.gap:.1f}%"
+    proof = "optimal under the model" if tally.complete else f"a better layout may exist, by at most {100 * tally.gap:.1f}%"
     ties = sum(row["tie"] for row in rows) - 1
     widest = max(row["tie_within"] for row in rows if row["tie"])
-    beside = f"; {ties} more within their expected errors (up to {100 * widest:.0f}%), which the model cannot tell apart" if ties else ""
+    beside = f"; {pluralized(ties, 'more layout')} tie{'s' * (ties == 1)} within the expected error ({100 * widest:.0f}%)" if ties else ""
     unproven = "".join(f" {sentence[:1].upper()}{sentence[1:]}." for sentence in best["not_validated"])
     return f"{best['name']} ({best['stack']}): {show(best['step_time_s'], 'time')} per step, {proof}{beside}.{unproven}"
 

@@ -156,8 +156,10 @@ def _answer(document: dict[str, Any], chosen: dict[str, Any] | None) -> str:
         return f"Rent {_named(chosen)}: {length} in {time_and_cost}."
     limit = show(budget["time_s"], "time") if budget["time_s"] is not None else f"${dollars(budget['money_usd'])}"
     over = chosen["total_time_s"] / budget["time_s"] if budget["time_s"] is not None else chosen["total_cost_usd"] / budget["money_usd"]
-    above = f"{over:,.1f} times the budget" if over >= 2 else f"{100 * (over - 1):.2g}% over budget"
-    return f"Nothing meets {limit} for {workload}; closest, {above}: {_named(chosen)}, {length} in {time_and_cost}."
+    of_time = budget["time_s"] is not None
+    times = f"{over:,.{0 if over >= 10 else 1}f}x" if over >= 2 else f"{100 * (over - 1):.2g}% {'longer' if of_time else 'more'} than"
+    nearest = f"The fastest option takes {times} the budget" if of_time else f"The cheapest option costs {times} the budget"
+    return f"Nothing meets {limit} for {workload}. {nearest}: {_named(chosen)}, {length} in {time_and_cost}."
 
 
 def _named(candidate: dict[str, Any]) -> str:

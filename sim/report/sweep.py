@@ -16,7 +16,7 @@ from sim.units import pluralized
 MOST = 2000
 """Maximum number of points in a document; of a longer sweep it has an evenly spaced selection."""
 _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
-_SHARED_INPUTS = "inputs are those of the first point; other points differ only in their own fields; epochs are warm ones"
+_SHARED_INPUTS = "Inputs are those of the first point. Other points differ only in the varied fields. Epoch times are for warm epochs."
 _OPTIONS = ("nodes", "gpus", "placement", "batch", "global_batch", "precision", "stack")
 _KEPT = ("step_time_s", "throughput_samples_per_s", "epoch_time_s", "cost_per_epoch_usd")
 

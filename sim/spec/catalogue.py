@@ -111,9 +111,14 @@ def locate(name: str, folder: str, near: SearchFolders = None, written_in: Path 
     by_lower = {known_name.lower(): path for known_name, path in files.items()}
     if (alias := by_lower.get(name.lower()) or _by_alias(name, files)) is not None:
         return alias
-    if written_in is None and (is_file(elsewhere.user_path(name)) or (name and is_folder(elsewhere.user_path(name)))):
+    if written_in is None and name and _is_there(elsewhere.user_path(name)):
         return _file_at(name, folder, None)
     raise UnknownName(f"{_shown(name)} is not in the catalog ({folder}/){unknown_name_hint(name, folder)}")
+
+
+def _is_there(path: Path) -> bool:
+    """Return whether *path* is a file, a folder or a link, even one that leads nowhere."""
+    return is_file(path) or is_folder(path) or islink(path)
 
 
 def read(path: Path, before: str | None = None) -> Document:

@@ -45,6 +45,22 @@ Fp8Recipe = Literal["delayed", "tensorwise", "rowwise", "blockwise", "mxfp8"]
 Dtype = Literal["fp64", "fp32", "fp16", "bf16", "fp8", "int8", "complex64"]
 
 
+def _one_line(name: str) -> str:
+    if not name.strip():
+        raise ValueError("is empty; write a name")
+    if not name.isprintable():
+        raise ValueError("has a line break or another control character; write a name on one line")
+    if len(name) > _LONGEST_NAME:
+        raise ValueError(f"has {len(name):,} characters; write a name of at most {_LONGEST_NAME}")
+    return name
+
+
+_LONGEST_NAME = 200
+"""Characters of the longest name: files and titles are named after it."""
+Label = Annotated[str, AfterValidator(_one_line)]
+"""The name of a description, which reports print in one line."""
+
+
 class Spec(BaseModel):
     """Base class of all descriptions: frozen; an unknown key is an error."""
 

@@ -19,6 +19,7 @@ from sim.spec.fields import (
     Factor,
     Fraction,
     Frequency,
+    Label,
     Latency,
     OperatorClass,
     Peak,
@@ -48,8 +49,8 @@ class Bridge(Spec):
 
 
 def _in_digits(value: object) -> object:
-    """Return a number such as 8.0 as text; YAML reads it as a float if it is not quoted."""
-    return str(value) if isinstance(value, float) else value
+    """Return a number such as 8.0 as text; YAML reads it as a number if it is not quoted."""
+    return str(value) if isinstance(value, int | float) else value
 
 
 def _capability(text: str) -> str:
@@ -61,7 +62,7 @@ def _capability(text: str) -> str:
 class Gpu(Spec):
     """One CUDA device (``hardware/parts/gpus``). ``peak`` is dense (no sparsity); tensor-core rates are with FP32 accumulation."""
 
-    name: str
+    name: Label
     aliases: tuple[str, ...] = ()
     """Other names of this GPU that are used in tables of runs."""
     architecture: str
@@ -124,7 +125,7 @@ class Gpu(Spec):
 class Cpu(Spec):
     """One processor model (``hardware/parts/cpus``)."""
 
-    name: str
+    name: Label
     vendor: Literal["intel", "amd", "arm"]
     """Vendor of the processor. It decides the path of copies between sockets (NCCL's rules)."""
     clock: Frequency
@@ -165,7 +166,7 @@ class Host(Spec):
 class Switch(Spec):
     """One PCIe switch and the devices below it."""
 
-    name: str
+    name: Label
     parent: str
     """The device above the switch: ``socketN``, or the name of another switch."""
     gpus: tuple[Whole, ...] = ()
@@ -262,7 +263,7 @@ class SmallVolume(Spec):
 class Volume(Spec):
     """One disk or network volume (``hardware/parts/volumes``). Some providers tie IOPS and bandwidth to its size."""
 
-    name: str
+    name: Label
     size: Bytes
     """Capacity of one volume."""
     bandwidth: Bandwidth
@@ -484,7 +485,7 @@ class Fabric(Spec):
 class Hardware(Spec):
     """A machine or cluster that can be rented or built. An instance is one group of one node."""
 
-    name: str
+    name: Label
     provider: str = ""
     """The provider that rents it out: AWS, GCP ...; empty if it cannot be rented."""
     description: str = ""

@@ -5,7 +5,7 @@ from typing import Annotated, Literal, Self
 from pydantic import BeforeValidator, Field
 
 from sim.spec import extensions
-from sim.spec.fields import Bytes, Count, Fraction, Seconds, Source, Spec, Whole
+from sim.spec.fields import Bytes, Count, Fraction, Label, Seconds, Source, Spec, Whole
 from sim.spec.lengths import Lengths
 from sim.spec.stream import Stream
 
@@ -13,7 +13,7 @@ from sim.spec.stream import Stream
 class Dataset(Spec):
     """A data set on disk, and the cost of preparing one sample on the reference core (Xeon Gold 5118)."""
 
-    name: str
+    name: Label
     samples: Count
     """Number of samples in one epoch."""
     sample: Bytes

@@ -5,7 +5,7 @@ from typing import Any, Self
 from pydantic import Field, ValidationError, model_validator
 
 from sim.spec.adapters import Lora, trained_layers
-from sim.spec.fields import Bytes, Count, Source, Spec, Whole
+from sim.spec.fields import Bytes, Count, Label, Source, Spec, Whole
 from sim.spec.layer import Layer
 from sim.spec.lengths import Lengths, Padding, with_lengths
 from sim.spec.measured import MeasuredOn
@@ -17,12 +17,12 @@ TOKEN_INPUT = 16.0
 
 
 class Model(Spec):
-    """A model: a layer table in forward order, written by ``sim extract``, or the shape of a decoder in ``transformer``.
+    """A model: a layer table in forward order, written by ``python -m sim extract``, or the shape of a decoder in ``transformer``.
 
     With ``transformer`` and ``sequence``, the layers, ``parameters`` and ``input`` are derived.
     """
 
-    name: str
+    name: Label
     command: str = ""
     """The command that wrote the table."""
     parameters: Count
@@ -52,7 +52,7 @@ class Model(Spec):
     measured: MeasuredOn | None = None
     """How the times of the layers were measured (``calibration import-trace --workload-out``); None: layer times are computed."""
     layers: tuple[Layer, ...] = Field(min_length=1)
-    """Operator calls in forward order; backward runs them in reverse. ``sim extract`` writes them from a torch model."""
+    """Operator calls in forward order; backward runs them in reverse. ``python -m sim extract`` writes them from a torch model."""
     lists: tuple[str, ...] = ()
     """Modules that contain others and are never called themselves (``nn.ModuleList``, ``nn.ModuleDict``); FSDP cannot wrap them."""
     called_lists: tuple[str, ...] = ()

@@ -47,7 +47,7 @@ def plain(text: str) -> str | int | float | bool | None:
     if text in _YES_NO:
         raise ScalarError(f"'{text}' is a boolean to some readers of YAML and text to others; write true, false or '{text}' in quotes")
     if _CONFUSING.fullmatch(text):
-        raise ScalarError(f"{shorten(text)} means different things to different readers of YAML; write {_advice(text)}")
+        raise ScalarError(f"{shorten(text)} is ambiguous in YAML; write {_advice(text)}")
     return text
 
 
@@ -67,5 +67,5 @@ def _float(text: str) -> float:
 def _advice(text: str) -> str:
     mantissa, letter, power = text.lower().partition("e")
     if letter and not text.startswith(("0x", "-0x")):
-        return f"{mantissa}{'' if '.' in mantissa else '.0'}e{'' if power[0] in '+-' else '+'}{power}, or put it in quotes"
-    return "it out in full, or put it in quotes"
+        return f"{mantissa}{'' if '.' in mantissa else '.0'}e{'' if power[0] in '+-' else '+'}{power} or quote it"
+    return "it out in full or quote it"

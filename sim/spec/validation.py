@@ -54,6 +54,8 @@ def validate(kind: type[Described], document: Document, problems: list[str]) -> 
 
 def require_kind(kind: type[BaseModel], document: Document) -> None:
     """Raise SpecError if *document* describes something other than a *kind*."""
+    if "schema" in document.value and document.root.file.endswith(".json"):
+        raise SpecError(f"{document.root}: is a result of this program; expected a {kind.__name__.lower()} file")
     if other := _other_kind(kind, document):
         advice = _ADVICE.get((other, kind.__name__.lower()), "").format(file=document.root.file)
         raise SpecError(f"{document.root}: this is a {other} file; expected a {kind.__name__.lower()} file{advice}")

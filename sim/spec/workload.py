@@ -4,7 +4,7 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from sim.spec.fields import Counts, Duration, Factor, Numbers, Spec, Whole
+from sim.spec.fields import Counts, Duration, Factor, Label, Numbers, Spec, Whole
 from sim.spec.input import Dataset, Input
 from sim.spec.model import Model
 from sim.spec.pretraining import Pretraining
@@ -15,7 +15,7 @@ from sim.spec.training import Training
 class Workload(Spec):
     """One model on one data set with its training settings."""
 
-    name: str
+    name: Label
     aliases: tuple[str, ...] = ()
     """Other names by which it can be referred to."""
     description: str = ""
@@ -96,13 +96,13 @@ class JobSpec(Spec):
     start: Duration = 0.0
     """Time at which it begins."""
     epochs: Factor = 1.0
-    """Number of epochs after which it ends, for jobs that come and go and share loader workers (``sim share``)."""
+    """Number of epochs after which it ends, for jobs that come and go and share loader workers (``python -m sim share``)."""
 
 
 class Jobs(Spec):
     """Several jobs that share a cluster."""
 
-    name: str = "jobs"
+    name: Label = "jobs"
     jobs: tuple[JobSpec, ...] = Field(min_length=1)
     """The jobs that share the cluster."""
     coordinated_prep: bool = False

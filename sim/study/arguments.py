@@ -35,6 +35,8 @@ def scenario_of(
         raise SpecError(f"overrides={overrides!r}: expected a mapping, such as {{'node.nic.bandwidth': '100 Gbps'}}")
     for option in _WHOLE:
         require_whole(option, options.get(option), ("max",) if option == "batch" else ())
+    if (options.get("seed") or 0) < 0:
+        raise SpecError(f"seed={options['seed']}: write 0 or more")
     for option in _TEXT:
         if not isinstance(options.get(option), str | None):
             raise SpecError(f"{option}={options[option]!r}: expected a string")

@@ -40,7 +40,7 @@ class Journal:
             self._place = dict(_places(self._file))
             if not self._place and not _is_journal(self._file):
                 self._file.close()
-                raise SpecError(f"{self._path}: is not a journal of a sweep; name another file, or remove this one")
+                raise SpecError(f"{self._path}: is not a journal; name another file, or remove this one")
             self._file.seek(0, os.SEEK_END)
             if self._file.tell():
                 self._write(b"\n")  # ends a line that a kill may have truncated

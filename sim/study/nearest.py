@@ -2,23 +2,26 @@
 
 Machines are ordered by GPU memory, because that is what workloads exceed, then by price. If none will do, the answer is what is missing.
 Nothing is simulated. In data parallelism, the least sufficient memory is found by bisection, because less is never enough; the memory
-that a layout needs per GPU depends on the number of GPUs.
+that a layout needs per GPU depends on the number of GPUs. Where no machine is enough for data parallelism, layouts are searched as in
+`compare`, by bisection over the memory of all GPUs together.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from itertools import groupby
 
-from sim.spec.library import load_workload
+from sim.spec.hardware import Hardware
+from sim.spec.library import load_hardware, load_workload
 from sim.spec.listing import Row, hardware_rows
 from sim.spec.yaml import SpecError
 from sim.study.layout import checked_hardware
 from sim.study.memory_fit import is_shortage
+from sim.study.plan.machines import is_planned, layout_fits, no_fit
 from sim.study.power_cap import require_measured
-from sim.study.scenario import Scenario, has_layout, prepare, sorted_overrides
+from sim.study.scenario import Scenario, has_layout, loaded_hardware, prepare, sorted_overrides
 from sim.units import show
 
 
@@ -37,14 +40,16 @@ def nearest_that_runs(scenario: Scenario, tried: Collection[str]) -> str:
             try:
                 moved = replace(scenario, hardware=name)
                 machine = checked_hardware(moved) if with_layout else prepare(moved).hardware
-                if scenario.power_cap is not None:
-                    workload = load_workload(scenario.workload, sorted_overrides(moved)[1]).spec
-                    require_measured(machine.first_workers.node, workload, scenario.power_cap)
+                _require_measured(moved, machine)
             except SpecError as error:
                 problem = error.problems[0]
                 continue
             if name not in tried and not machine.hypothetical:
-                return f"nearest that can: {name}, {row['gpus']} x {row['gpu']} of {show(_memory(row), 'binary size')}"
+                return f"nearest that can: {name}, {_gpus(row)}"
+    if is_planned(scenario):
+        if (smallest := _smallest_with_layout(scenario, rows, tried)) is not None:
+            return f"nearest that can: {smallest['name']}, {_gpus(smallest)}, in a layout; 'python -m sim plan' searches for the best one"
+        problem = no_fit(replace(scenario, hardware=str(rows[-1]["name"]))) or problem
     if not problem and rows:
         problem = next(iter(_problems(scenario, rows[-1])), "")
     return f"the catalog machine with the largest GPUs cannot either: {problem}" if problem else "no other catalog machine can"
@@ -52,6 +57,37 @@ def nearest_that_runs(scenario: Scenario, tried: Collection[str]) -> str:
 
 def _memory(row: Row) -> float:
     return float(row["gpu_memory"] or 0)
+
+
+def _gpus(row: Row) -> str:
+    return f"{row['gpus']} x {row['gpu']} of {show(_memory(row), 'binary size')}"
+
+
+def _smallest_with_layout(scenario: Scenario, rows: Sequence[Row], tried: Collection[str]) -> Row | None:
+    """Return the row of a machine on which a layout fits, although not on the next smaller one; None if none is found."""
+    candidates = [row for row in rows if row["name"] not in tried and _is_one_real_kind(load_hardware(str(row["name"])).spec)]
+    candidates.sort(key=lambda row: (_memory(row) * float(row["gpus"] or 0), float(row["price"] or 1e9), str(row["name"])))
+
+    def fits(row: Row) -> bool:
+        moved = replace(scenario, hardware=str(row["name"]))
+        try:
+            _require_measured(moved, loaded_hardware(moved).spec)
+            return layout_fits(moved)
+        except SpecError:
+            return False
+
+    return next(iter(candidates[bisect_left(candidates, True, key=fits) :]), None)
+
+
+def _is_one_real_kind(hardware: Hardware) -> bool:
+    return not hardware.hypothetical and len(hardware.worker_groups) == 1
+
+
+def _require_measured(scenario: Scenario, hardware: Hardware) -> None:
+    """Raise SpecError if *scenario* has a power cap whose effect on *hardware* nobody measured."""
+    if scenario.power_cap is not None:
+        workload = load_workload(scenario.workload, sorted_overrides(scenario)[1]).spec
+        require_measured(hardware.first_workers.node, workload, scenario.power_cap)
 
 
 def _problems(scenario: Scenario, row: Row) -> list[str]:

@@ -144,7 +144,7 @@ class ExtrasOptions(SpareOptions, PowerOptions, total=False):
 class SimulationOptions(StepOptions, total=False):
     """What ``run`` simulates, and how; its ``batch``, which may also be ``max``, is declared separately."""
 
-    seed: Annotated[int, OptionTerms("random seed, used only with training.noise.draw: true", 0)]
+    seed: Annotated[int, OptionTerms("random seed, used only with training.noise.draw: true", 0, least=0)]
     exact: Annotated[
         bool,
         OptionTerms(
@@ -203,7 +203,7 @@ class PlanOptions(StepOptions, TokenOptions, SpareOptions, PowerOptions, total=F
 class PointOptions(BatchOptions, PowerOptions, total=False):
     """Options common to all points of ``sweep``."""
 
-    seed: Annotated[int, OptionTerms("random seed of the Sobol sequence and of every run", 0)]
+    seed: Annotated[int, OptionTerms("random seed of the Sobol sequence and of every run", 0, least=0)]
 
 
 class SweepOptions(PointOptions, total=False):

@@ -360,8 +360,9 @@ def _bargain_notes(budget: Budget, best: Candidate, allowed: Sequence[Candidate]
     saved, more = 1.0 - budget.prefers(bargain)[1] / other, budget.prefers(bargain)[0] / spent - 1.0
     if saved < MUCH:
         return []
-    what = ("time", "money") if budget.time is not None else ("money", "time")
-    return [f"{_named(bargain)} takes {100 * saved:.0f}% less {what[0]} for {100 * more:.2g}% more {what[1]}"]
+    less, longer = f"{100 * saved:.0f}% less", f"{100 * more:.2g}%"
+    bargained = f"takes {less} time and costs {longer} more" if budget.time is not None else f"costs {less} and takes {longer} longer"
+    return [f"{_named(bargain)} {bargained}"]
 
 
 _UNMEASURED = "no interruption data for spot machines; --mean-lifetime 20h considers them"

@@ -21,8 +21,10 @@ from typing import Literal, NamedTuple, get_args
 
 from sim.cluster.build import slots
 from sim.simulate import simulate
+from sim.spec.catalogue import UnknownName, locate
 from sim.spec.hardware import Hardware
 from sim.spec.library import load
+from sim.spec.schema import FOLDERS
 from sim.spec.workload import Jobs, Workload
 from sim.spec.yaml import SpecError
 from sim.study.jobs_file import jobs_file
@@ -182,7 +184,11 @@ def share(
     The jobs are those of a file, on *nodes* nodes (as many as described if None). *progress* gets the policies done and their total.
     """
     chosen = [_policy(name) for name in policies]
-    path = jobs_file(jobs)
+    try:
+        path = jobs_file(jobs)
+    except UnknownName:
+        locate(jobs, FOLDERS[Jobs])  # its message names jobs files, not workloads
+        raise
     if path is None:
         raise SpecError(f"{jobs}: lists no jobs; 'python -m sim share' takes a jobs file, such as resnet18-and-vgg16")
     scenario = Scenario(hardware, jobs, tuple(overrides), nodes=nodes)

@@ -59,7 +59,7 @@ def _range(key: str, text: str, low: str, early: str, high: str, unit: str, log:
         raise SpecError(f"--vary {text}: mixes the units '{early}' and '{unit}'; write one unit, at the end")
     ends = float(low), float(high)
     if ends[1] <= ends[0]:
-        raise SpecError(f"--vary {text}: a range goes up; write {high}..{low}")
+        raise SpecError(f"--vary {text}: {_upwards(low, high, unit)}")
     if count is not None and int(count) < 2:
         raise SpecError(f"--vary {text}: write 2 or more values after ':'")
     if (log or count is None) and ends[0] <= 0:
@@ -77,10 +77,23 @@ def _range(key: str, text: str, low: str, early: str, high: str, unit: str, log:
     return SweptField(key, tuple(dict.fromkeys(_written(number, unit, integral) for number in numbers)), ends, unit, integral)
 
 
+def _upwards(low: str, high: str, unit: str) -> str:
+    """Return what to write instead of a range from *low* to *high*, which does not go up."""
+    if float(low) == float(high):
+        return f"a range needs two different ends; for one value, write {low} {unit}".rstrip()
+    if float(high) <= 0:
+        return "a range goes up, and without a number of values after ':' it starts above 0"
+    return f"a range goes up; write {high}..{low} {unit}".rstrip()
+
+
 def _list(text: str, parts: Sequence[str]) -> tuple[str, ...]:
     if not all(parts):
         raise SpecError(f"--vary {text}: a value is missing between two commas")
     read = [_VALUE.fullmatch(part) for part in parts]
+    comparable = [(float(match.group(1)), match.group(2)) if match is not None else part for part, match in zip(parts, read, strict=True)]
+    twice = next((part for part, value in zip(parts, comparable, strict=True) if comparable.count(value) > 1), None)
+    if twice is not None:
+        raise SpecError(f"--vary {text}: {twice} appears twice")
     units = {match.group(2) for match in read if match is not None and match.group(2)}
     if all(read) and len(units) > 1:
         raise SpecError(f"--vary {text}: mixes the units {', '.join(sorted(units))}; write one unit, at the end")

@@ -21,6 +21,7 @@ from starlette.routing import Route
 
 from sim.spec.listing import hardware_rows, workload_rows
 from sim.spec.yaml import SpecError
+from sim.terminal import named_as_called
 from sim.ui.choice import Choice, choice_of
 from sim.ui.machines import machines_of
 from sim.ui.page import control_page
@@ -124,13 +125,13 @@ def _choice(request: Request) -> Choice:
 
 
 def _error_response(problems: Sequence[str]) -> Response:
-    return JSONResponse({"problems": list(problems)}, 422, headers=HEADERS)
+    return JSONResponse({"problems": [named_as_called(problem) for problem in problems]}, 422, headers=HEADERS)
 
 
 async def _lines(messages: AsyncIterator[WorkMessage]) -> AsyncIterator[str]:
     """Yield each of *messages* as a line of JSON."""
     async for kind, payload in messages:
-        yield json.dumps(payload if kind == "said" else {"problems": payload}) + "\n"
+        yield named_as_called(json.dumps(payload if kind == "said" else {"problems": payload})) + "\n"
 
 
 async def _until_gone(request: Request, messages: AsyncGenerator[WorkMessage, None]) -> AsyncIterator[WorkMessage]:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
+from urllib.parse import parse_qsl
 
 from sim.analysis.cost import node_price
 from sim.mesh import LayoutRun
@@ -21,10 +22,10 @@ from sim.report.rows import run_csv
 from sim.simulate import Run
 from sim.spec.library import load_workload
 from sim.spec.yaml import SpecError
-from sim.study.layout import layout_answer
-from sim.study.scenario import Scenario, answer, has_layout, loaded_hardware, sorted_overrides
+from sim.study.layout import checked_hardware, layout_answer
+from sim.study.scenario import Infeasible, Scenario, answer, has_layout, loaded_hardware, prepare, sorted_overrides
 from sim.terminal import named_as_called, program
-from sim.ui.choice import KEYS, Choice, command_of, query_of, quote_words, scenario_of
+from sim.ui.choice import KEYS, Choice, choice_of, command_of, query_of, quote_words, scenario_of
 
 View = dict[str, Any]
 """The plain data that is sent to the page."""
@@ -99,6 +100,26 @@ def view_of(choice: Choice) -> View:
         "more": join(*(part.html for part in parts if part.ident not in _FIRST)),
         "problems": [],
     }
+
+
+def fitting(choice: Choice) -> Choice:
+    """Return *choice*; if it does not fit into GPU memory, with up to `_CHANGES` of the changes that messages suggest, if it fits then."""
+    return _fitting(choice, _CHANGES) or choice
+
+
+_CHANGES: Final = 3
+
+
+def _fitting(choice: Choice, changes: int) -> Choice | None:
+    try:
+        scenario = scenario_of(choice)
+        _ = checked_hardware(scenario) if has_layout(scenario) else prepare(scenario)
+        return choice
+    except Infeasible as error:
+        tries = [remedy["query"] for problem in error.problems for remedy in remedies(choice, problem)] if changes else []
+        return next(filter(None, (_fitting(choice_of(parse_qsl(query)), changes - 1) for query in tries)), None)
+    except SpecError:
+        return None
 
 
 def remedies(choice: Choice, problem: str) -> list[dict[str, str]]:

@@ -43,8 +43,8 @@ def test_the_answer_comes_first() -> None:
 def test_a_missed_budget_tells_by_how_much() -> None:
     """By hand: 3100 s are 3.3% more than 3000; 7.5 USD are 7.5 times 1 USD."""
     for budget, words in (
-        (Budget(time=3000.0), "closest, 3.3% over budget: 2 x p3.2xlarge"),
-        (Budget(money=1.0), "closest, 7.5 times the budget"),
+        (Budget(time=3000.0), "The fastest option takes 3.3% longer than the budget: 2 x p3.2xlarge"),
+        (Budget(money=1.0), "The cheapest option costs 7.5x the budget"),
     ):
         text = recommendation_text(recommendation_document("w", recommended(None, (BEST,), budget)))
         assert text.startswith("Nothing meets") and words in text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ import pytest
 import typer
 
 from calibration.cli import app as calibration_app
-from sim.cli import app
+from sim.cli import app, main
 from sim.commands.help import HEADINGS, walk_commands
 
 PROGRAMS = {"python -m sim": app, "python -m calibration": calibration_app}
@@ -62,3 +63,12 @@ def test_the_program_is_named_as_it_was_called(called: str, other: str, monkeypa
     assert not [name for name, _, text in helped() if other in text.partition("\nExamples:\n")[2]]
     monkeypatch.setattr(sys, "argv", ["/somewhere/sim/__main__.py"])
     assert [name for name, _, text in helped() if other in text.partition("\nExamples:\n")[2]]
+
+
+def test_help_of_new_shows_the_options_of_one_kind(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = {}
+    for kind in ("hardware", "workload"):
+        assert main(["new", kind, "--help"]) == 0
+        shown[kind] = set(re.findall(r"--[a-z-]+", capsys.readouterr().out.partition("Job:")[2].partition("Output:")[0]))
+    assert shown["hardware"] == {"--name", "--from-topo", "--gpu", "--cpu", "--nic-bandwidth", "--transport", "--memory"}
+    assert {"--name", "--from", "--batch", "--sequence", "--input"} <= shown["workload"] and "--gpu" not in shown["workload"]

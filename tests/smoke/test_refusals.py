@@ -55,6 +55,18 @@ OPTIONS = {
     "no disk": (["--set", "node.storage=null"], "is missing, but the loader 'pytorch' reads imagenet-1k"),
     "batch beyond the data": (["--set", "dataset.samples=10"], "64 samples per GPU exceed the 10 of the data set"),
     "json and csv": (["--json", "--csv"], "write one of the two"),
+    "seed negative": (["--seed", "-1"], "--seed -1: write 0 or more"),
+    "name empty": (["--set", "name="], "--set name=: is empty; write a name"),
+    "name blank": (["--set", "name='  '"], "is empty; write a name"),
+    "name long": (["--set", f"name={'x' * 5000}"], "has 5,000 characters; write a name of at most 200"),
+    "page empty": (["--html", ""], "--html '': write the path of an HTML page, or leave it out"),
+    "trace empty": (["--trace="], "--trace '': write the path of a file, or leave it out"),
+    "output empty": (["-o", ""], "--output '': write the path of a folder, or leave it out"),
+    "placement of nothing": (
+        ["--placement", "0+1"],
+        "--placement 0+1: 0 ranks on node 0, but each node listed needs one or more; write --placement 1+1",
+    ),
+    "capability whole": (["--set", "node.gpu.compute_capability=0"], "found '0'; write major.minor, such as 8.0"),
     "output is a file": (["-o", "/dev/null/x"], "/dev/null/x: cannot be written"),
 }
 
@@ -73,6 +85,41 @@ def test_a_wrong_option_is_named(capsys: pytest.CaptureFixture[str], case: str) 
     said = refusal(capsys, *RUN, *options)
     assert says in said
     assert said.count("\n") == 1
+
+
+SWEEP = ["sweep", "p3.16xlarge", "vgg16", "-o", "s.csv"]
+COMMANDS = {
+    "seed of a sweep": ([*SWEEP, "--vary", "batch=1..8", "--seed", "-1"], "--seed -1: write 0 or more"),
+    "a value twice": ([*SWEEP, "--vary", "batch=1,1.0"], "--vary batch=1,1.0: 1 appears twice"),
+    "a range to nothing": ([*SWEEP, "--vary", "batch=1..0"], "a range goes up, and without a number of values after ':' it starts above 0"),
+    "a range of one": ([*SWEEP, "--vary", "batch=4..4"], "a range needs two different ends; for one value, write 4"),
+    "a range down": ([*SWEEP, "--vary", "node.nic.bandwidth=4..2 Gbps"], "a range goes up; write 2..4 Gbps"),
+    "a range of nodes": ([*SWEEP, "--vary", "batch=1", "--nodes", "1..8"], "--nodes 1..8: here, a range is written --vary nodes=1..8"),
+    "spot machines": (["spot", "p3.2xlarge", "vgg16", "--epochs", "1", "--workers", "1000000"], "--workers 1000000: write 100,000 or less"),
+    "jobs unknown": (["share", "p3.16xlarge", "nosuch"], "nosuch is not in the catalog (workloads/jobs/); known: four-on-eight-gpus"),
+    "memory tiny": (["plan", "hgx-h100", "llama-3.2-1b", "--max-memory", "1KiB"], "on 8 H100-SXM5-80GB (1 KiB each)"),
+    "option of machines": (["new", "workload", "llama-3.2-1b", "--gpu", "A100"], "--gpu: does not apply to new workload; leave it out"),
+    "option of models": (["new", "--from-topo", "topo.txt", "--batch", "2"], "--batch: does not apply to new hardware; leave it out"),
+    "name of a workload": (["new", "workload", "llama-3.2-1b", "--name", ""], "--name '': write a name, or leave it out"),
+    "a table there already": (["extract", "net.py:f", "-o", "mine.yaml"], "mine.yaml: already exists; write another name, or overwrite it"),
+    "no code": (["extract", "nosuch.py:f"], "nosuch.py: no such file"),
+    "no callable": (["extract", "notes.txt"], "notes.txt: write module:callable or file.py:callable"),
+    "a result": (["run", "p3.16xlarge", "run.json"], "run.json:1:1: is a result of this program; expected a workload file"),
+    "a link in a circle": (["run", "loop", "vgg16"], "loop: this link leads to no file; write the path of a YAML file"),
+}
+
+
+@pytest.mark.parametrize("case", COMMANDS)
+def test_a_wrong_command_is_named(case: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.yaml").write_text("precious: true\n")
+    (tmp_path / "run.json").write_text('{"schema": 1, "hardware": "p3.16xlarge", "workload": "vgg16", "nodes": 1}')
+    (tmp_path / "loop").symlink_to("loop")
+    words, says = COMMANDS[case]
+    said = refusal(capsys, *words)
+    assert says in said and said.count("\n") == 1
+    assert sorted(os.listdir(tmp_path)) == ["loop", "mine.yaml", "run.json"]
+    assert (tmp_path / "mine.yaml").read_text() == "precious: true\n"
 
 
 @pytest.mark.parametrize(
@@ -96,6 +143,7 @@ FILES = {
     "a list": (b"- 1\n", "write a block of keys"),
     "empty": (b"", "file is empty; write a description"),
     "another kind": (b"extends: vgg16\n", "vgg16 is not in the catalog (hardware/); it is in workloads/"),
+    "a name of two lines": (b'extends: p3.16xlarge\nname: "a\\nb"\n', ":2:1: name: has a line break"),
     "a key twice": (b"extends: p3.16xlarge\nname: a\nname: b\n", ":3:1: name: "),
     "a misspelt key": (b"extends: p3.16xlarge\nnode: {gpu_cont: 4}\n", ":2:8: node.gpu_cont: unknown key; did you mean 'gpu_count'?"),
     "a wrong unit": (b"extends: p3.16xlarge\nnode: {nic: {bandwidth: 25 GiB}}\n", ":2:14: node.nic.bandwidth: 'GiB' is a unit of size"),

@@ -25,19 +25,19 @@ def test_agreed_words_mean_what_both_versions_say(text: str, value: object) -> N
     assert type(plain(text)) is type(value)
 
 
-MEANS_DIFFERENT = "means different things to different readers of YAML; write"
+MEANS_DIFFERENT = "is ambiguous in YAML; write"
 REFUSED = [
-    ("12:30", f"'12:30' {MEANS_DIFFERENT} it out in full, or put it in quotes"),
-    ("1:30.5", f"'1:30.5' {MEANS_DIFFERENT} it out in full, or put it in quotes"),
-    ("010", f"'010' {MEANS_DIFFERENT} it out in full, or put it in quotes"),
-    ("08", f"'08' {MEANS_DIFFERENT} it out in full, or put it in quotes"),
-    ("0b11", f"'0b11' {MEANS_DIFFERENT} it out in full, or put it in quotes"),
-    ("0o17", f"'0o17' {MEANS_DIFFERENT} it out in full, or put it in quotes"),
-    ("1_000", f"'1_000' {MEANS_DIFFERENT} it out in full, or put it in quotes"),
-    ("0x_1", f"'0x_1' {MEANS_DIFFERENT} it out in full, or put it in quotes"),
-    ("1e9", f"'1e9' {MEANS_DIFFERENT} 1.0e+9, or put it in quotes"),
-    ("1e-9", f"'1e-9' {MEANS_DIFFERENT} 1.0e-9, or put it in quotes"),
-    ("1.5E6", f"'1.5E6' {MEANS_DIFFERENT} 1.5e+6, or put it in quotes"),
+    ("12:30", f"'12:30' {MEANS_DIFFERENT} it out in full or quote it"),
+    ("1:30.5", f"'1:30.5' {MEANS_DIFFERENT} it out in full or quote it"),
+    ("010", f"'010' {MEANS_DIFFERENT} it out in full or quote it"),
+    ("08", f"'08' {MEANS_DIFFERENT} it out in full or quote it"),
+    ("0b11", f"'0b11' {MEANS_DIFFERENT} it out in full or quote it"),
+    ("0o17", f"'0o17' {MEANS_DIFFERENT} it out in full or quote it"),
+    ("1_000", f"'1_000' {MEANS_DIFFERENT} it out in full or quote it"),
+    ("0x_1", f"'0x_1' {MEANS_DIFFERENT} it out in full or quote it"),
+    ("1e9", f"'1e9' {MEANS_DIFFERENT} 1.0e+9 or quote it"),
+    ("1e-9", f"'1e-9' {MEANS_DIFFERENT} 1.0e-9 or quote it"),
+    ("1.5E6", f"'1.5E6' {MEANS_DIFFERENT} 1.5e+6 or quote it"),
     ("yes", "'yes' is a boolean to some readers of YAML and text to others; write true, false or 'yes' in quotes"),
     ("Off", "'Off' is a boolean to some readers of YAML and text to others; write true, false or 'Off' in quotes"),
     (".inf", "'.inf' is not a finite number"),

@@ -1,4 +1,4 @@
-"""Does faster hardware ever slow a step? Metamorphic: each scene again with one part faster, all-reduces of growing messages.
+"""Does faster hardware ever slow a step? Metamorphic: each scene again with one part or all of it faster, all-reduces of growing messages.
 
 A faster part may slow a step by 0.1% at most, unless NCCL decides otherwise for one of its messages than before, sockets take cores from
 loaders that bound the step, or the loaders' work falls into another moment, of which the best is compared. No oracle but the relation.
@@ -7,19 +7,26 @@ loaders that bound the step, or the loaders' work falls into another moment, of 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from itertools import cycle, pairwise
+from typing import Any, get_args
 
 import pytest
 
 from sim.events import Cause
+from sim.mesh import run_layout
 from sim.report.nccl_choice import messages_of_step
 from sim.simulate import Run, simulate
 from sim.spec.catalogue import catalogue
+from sim.spec.fields import Dimension, Spec
 from sim.spec.hardware import Hardware, Link, Node
+from sim.spec.library import load_hardware, load_workload
 from sim.spec.yaml import SpecError
 from sim.study.collective import collective_table
 from sim.study.faster import faster
 from sim.study.scenario import Scenario, prepare
+from sim.training.collectives.nccl import cost, threshold
+from sim.training.collectives.nccl import search as nccl_search
 from sim.training.collectives.price.collective_plan import CollectivePlan, Tuning
 from sim.training.collectives.price.table import CollectiveRow
 from sim.training.job import Job
@@ -177,3 +184,98 @@ def test_more_bytes_never_take_less_time_on_any_machine() -> None:
             except SpecError:
                 continue
     assert not failures, "\n".join(failures)
+
+
+# --- all rates at once ---------------------------------------------------------------------------------------------
+
+RATES, TIMES = {"bandwidth", "compute rate", "rate", "bit rate"}, {"time", "time per byte"}
+UNITLESS_RATES = {("Volume", "iops_per_gib"), ("Kernels", "exponentials"), ("Kernels", "indexed_elements")}
+LAYOUTS = (
+    ("hgx-h100", "llama-3.2-1b", ("training.parallel={shard: parameters}",)),
+    ("hgx-h100", "llama-3.2-1b", ("training.parallel={tensor: 2}",)),
+    ("p4d.24xlarge", "llama-3.2-1b", ("training.parallel={pipeline: 2}", "training.gradient_accumulation_steps=8")),
+)
+
+
+def _dimensions(annotation: object) -> set[str]:
+    marked = getattr(annotation, "__metadata__", ())
+    return {mark.name for mark in marked if isinstance(mark, Dimension)}.union(*map(_dimensions, get_args(annotation)))
+
+
+def _times(value: Any, factor: float) -> Any:
+    if isinstance(value, dict):
+        return {key: _times(each, factor) for key, each in value.items()}
+    if isinstance(value, tuple):
+        return tuple(_times(each, factor) for each in value)
+    return value * factor if isinstance(value, int | float) else value
+
+
+def quicker(value: Any, factor: float, same: dict[int, tuple[Any, Any]]) -> Any:
+    """Return the description *value* with all rates *factor* times as high and all times as short; equal parts stay the *same* object."""
+    if isinstance(value, tuple):
+        return tuple(quicker(each, factor, same) for each in value)
+    if isinstance(value, dict):
+        return {key: quicker(each, factor, same) for key, each in value.items()}
+    if not isinstance(value, Spec):
+        return value
+    if id(value) not in same:
+        changed: dict[str, Any] = {}
+        for name, field in type(value).model_fields.items():
+            own, key = getattr(value, name), (type(value).__name__, name)
+            marks = {mark.name for mark in field.metadata if isinstance(mark, Dimension)} | _dimensions(field.annotation)
+            if key == ("Gpu", "efficiency"):  # over the time that a kernel would take at peak
+                changed[name] = {
+                    op: {peak: tuple((time / factor, share) for time, share in curve) for peak, curve in each.items()}
+                    for op, each in own.items()
+                }
+            elif marks & RATES or key in UNITLESS_RATES:
+                changed[name] = _times(own, factor)
+            else:
+                changed[name] = _times(own, 1 / factor) if marks & TIMES else quicker(own, factor, same)
+        same[id(value)] = value, value.model_copy(update=changed)
+    return same[id(value)][1]
+
+
+def _tune_for(monkeypatch: pytest.MonkeyPatch, factor: float) -> None:
+    """Change the units of the constants in NCCL's tuner and search, which no description has."""
+    for module in (cost, threshold):
+        monkeypatch.setattr(module, "MICROSECOND", 1e-6 / factor)
+    for module in (cost, nccl_search):
+        monkeypatch.setattr(module, "GB", 1e9 * factor)
+    monkeypatch.setattr(nccl_search, "_ROUNDING", 1e6 * factor)
+
+
+def _step(hardware: Hardware, jobs: list[Job]) -> float:
+    return simulate(hardware, jobs, cold=False).jobs[0].warm.step_time
+
+
+@pytest.mark.parametrize(("machine", "model", "nodes"), SCENES)
+def test_twice_all_rates_halve_a_step(machine: str, model: str, nodes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By dimensions: with half of all times and twice all rates, the constants of NCCL's tuner among them, half of the step."""
+    question = prepare(Scenario(machine, model, ("dataset.samples=20000",), nodes=nodes))
+    before, same = _step(question.hardware, list(question.jobs)), dict[int, tuple[Any, Any]]()
+    _tune_for(monkeypatch, 2.0)
+    jobs = [replace(job, workload=quicker(job.workload, 2.0, same)) for job in question.jobs]
+    assert 2 * _step(quicker(question.hardware, 2.0, same), jobs) == pytest.approx(before, rel=1e-5)
+
+
+@pytest.mark.parametrize(("machine", "model", "fields"), LAYOUTS)
+def test_twice_all_rates_halve_a_step_of_a_layout(
+    machine: str, model: str, fields: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hardware, workload = load_hardware(machine).spec, load_workload(model, list(fields)).spec
+    before, same = run_layout(hardware, workload, 8).step_time, dict[int, tuple[Any, Any]]()
+    _tune_for(monkeypatch, 2.0)
+    after = run_layout(quicker(hardware, 2.0, same), quicker(workload, 2.0, same), 8).step_time
+    assert 2 * after == pytest.approx(before, rel=1e-5)
+
+
+def test_only_the_constants_of_nccl_s_tuner_keep_it_from_halving() -> None:
+    """The tuner compares its own microseconds and GB/s with the machine's, so it decides otherwise on one that is faster throughout."""
+    question = prepare(Scenario("p4d.24xlarge", "bert-base-seq128", ("dataset.samples=20000",), nodes=2))
+    same: dict[int, tuple[Any, Any]] = {}
+    base = simulate(question.hardware, question.jobs, cold=False)
+    jobs = [replace(job, workload=quicker(job.workload, 4.0, same)) for job in question.jobs]
+    run = simulate(quicker(question.hardware, 4.0, same), jobs, cold=False)
+    assert _decisions(run) != _decisions(base)
+    assert 4 * run.jobs[0].warm.step_time != pytest.approx(base.jobs[0].warm.step_time, rel=1e-3)

@@ -67,3 +67,16 @@ def test_recommend_says_why_and_what_would(capsys: pytest.CaptureFixture[str]) -
     assert main(["recommend", "resnet50", "p2.xlarge", "--batch", "300", "--budget-usd", "5", "--nodes", "1"]) == 1
     said = capsys.readouterr().out
     assert "None of these machines can be rented to run resnet50." in said and "K80 has 12 GiB" in said and "nearest that can: " in said
+
+
+@pytest.mark.parametrize("command", [
+    "compare llama-3.1-70b p3.8xlarge",
+    "recommend llama-3.1-70b g5.xlarge --tokens 1M --budget-usd 100 --nodes 1",
+])  # fmt: skip
+def test_a_machine_that_runs_it_in_a_layout_is_named(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Oracle: `plan` finds a layout on the machine that is named."""
+    assert main(command.split()) == 1
+    said = capsys.readouterr().out
+    assert "cannot either" not in said
+    name = said.lower().partition("nearest that can: ")[2].partition(",")[0]
+    assert main(["plan", name, "llama-3.1-70b", "--simulate", "1"]) == 0

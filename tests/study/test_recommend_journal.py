@@ -91,7 +91,7 @@ def test_python_takes_a_journal(tmp_path: Path) -> None:
         (("--jobs", "2", "--cluster", "dask://127.0.0.1:1"), "write one of the two"),
         (("--cluster", "127.0.0.1"), "write dask://HOST:PORT"),
         (("--journal", "FOLDER/none/rent.journal"), "cannot be written"),
-        (("--journal", "FOLDER/notes.txt"), "is not a journal of a sweep"),
+        (("--journal", "FOLDER/notes.txt"), "is not a journal; name"),
     ],
 )
 def test_bad_options_are_a_sentence(words: tuple[str, ...], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -50,6 +50,13 @@ def test_what_is_wrong_is_said(client: Any) -> None:
     assert json.loads(lines[-1])["problems"] == ["alexnett is not in the catalog (workloads/); did you mean alexnet?"]
 
 
+def test_messages_name_the_program_as_it_was_called(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["/usr/bin/stallsim"])
+    for route in ("/file/run.json", "/machines"):
+        answer = client.get(route, params={"workload": "zzz"}).text
+        assert "'stallsim list workloads'" in answer and "python -m sim" not in answer, route
+
+
 def test_other_sites_are_refused(client: Any) -> None:
     assert client.get("/", headers={"host": "elsewhere.example"}).status_code == 400
     assert client.get("/view", headers={"sec-fetch-site": "cross-site"}).status_code == 422

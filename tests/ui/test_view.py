@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from urllib.parse import parse_qsl
 
+import pytest
+
 from sim.cli import main
 from sim.study.scenario import loaded_hardware
 from sim.ui.choice import Choice, choice_of, command_of, scenario_of
-from sim.ui.view import described_values, outcome_of, remedies, summary_line, view_of
+from sim.ui.view import described_values, fitting, outcome_of, remedies, summary_line, view_of
 
 
 def test_figures_on_the_page_are_those_of_the_document() -> None:
@@ -105,3 +107,19 @@ def test_sliders_of_nodes_reach_every_group_of_workers() -> None:
         groups = [group for group in loaded_hardware(scenario_of(choice)).spec.groups if group.role == "worker"]
         assert [(group.node.nic.bandwidth, group.price and group.price.on_demand) for group in groups] == [(50e9 / 8, 3 / 3600)] * workers
         assert main([*command_of(choice), "--json"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("hardware", "workload"), [("hgx-h100", "llama-3.1-8b"), ("p4d.24xlarge", "resnet50"), ("hgx-h100", "llama-3.2-1b")]
+)
+def test_what_a_page_opens_on_has_figures(hardware: str, workload: str) -> None:
+    """The example of `ui --help` does not fit as it is; what fits stays as it is."""
+    plain = Choice({"hardware": hardware, "workload": workload})
+    opened = fitting(plain)
+    assert view_of(opened)["problems"] == []
+    assert (opened == plain) == (view_of(plain)["problems"] == [])
+
+
+def test_what_no_change_makes_fit_stays_as_it_is() -> None:
+    for choice in (Choice({"hardware": "p3.2xlarge", "workload": "llama-3.1-405b"}), Choice({"hardware": "nosuch"})):
+        assert fitting(choice) == choice

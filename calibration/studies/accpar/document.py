@@ -31,7 +31,7 @@ def accpar_document(study: AccparStudy) -> dict[str, Any]:
         "as_published": study.as_published,
         "differs": differences(study),
         "assumptions": _assumptions(),
-        "warnings": ["all data of the boards are estimates from weak sources (sim list hardware; sim check -v)"],
+        "warnings": ["all data of the boards are estimates from weak sources ('python -m sim check -v' lists them)"],
         "version": __version__,
         "inputs_sha256": dict(study.inputs),
     }

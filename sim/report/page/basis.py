@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence, Set
 
 from sim.report.page.frame import PagePart
 from sim.report.page.markup import Child, Figures, Html, bullets, details, join, section, tag
 from sim.report.page.provenance import fingerprints, machine_inputs, prices, sources, workload_inputs
 from sim.spec.hardware import Group, Hardware
 from sim.study.descriptions import Descriptions
+from sim.units import pluralized
 
 _OPEN = 1
 """Maximum number of descriptions whose inputs are shown openly; if there are more, each is folded behind its name."""
+
+
+_LISTED = 12
+"""Maximum number of assumptions or warnings that are all listed openly."""
 
 
 def basis(figures: Figures, descriptions: Descriptions | None = None) -> list[PagePart]:
@@ -23,11 +28,32 @@ def basis(figures: Figures, descriptions: Descriptions | None = None) -> list[Pa
 
 
 def _assumed(figures: Figures) -> PagePart:
-    warned = figures.value("warnings")
+    warned, machines = figures.value("warnings"), set(figures.value("inputs_sha256"))
     html = join(
-        bullets(figures.value("assumptions")), tag("h3", "Warnings") if warned else None, bullets(warned) if warned else None
-    )  # fmt: skip
+        _grouped(figures.value("assumptions"), "assumptions", machines),
+        tag("h3", "Warnings") if warned else None,
+        _grouped(warned, "warnings", machines) if warned else None,
+    )
     return PagePart("assumed", "Assumptions", section("assumed", "Assumptions", html))
+
+
+def _grouped(lines: Sequence[str], what: str, machines: Set[str]) -> Html:
+    """Return *lines* as a list; if there are many, those about some *machines* are folded, each with its machines behind its text."""
+    if len(lines) <= _LISTED:
+        return bullets(lines)
+    of_some = [line for line in lines if set(_names(line)) <= machines]
+    items = [tag("li", details(f"{line.partition(': ')[2]} ({_count(line)})", line.partition(": ")[0])) for line in of_some]
+    shared = [line for line in lines if line not in of_some]
+    return join(bullets(shared) if shared else None, details(f"{len(items):,} {what} about some machines", tag("ul", *items)))
+
+
+def _names(line: str) -> list[str]:
+    """Return the machines that *line* begins with (`sim.report.basis.merged_basis`)."""
+    return line.partition(": ")[0].removeprefix("all but ").split("; ")
+
+
+def _count(line: str) -> str:
+    return f"{'all but ' if line.startswith('all but ') else ''}{pluralized(len(_names(line)), 'machine')}"
 
 
 def _inputs(figures: Figures, descriptions: Descriptions | None) -> PagePart:

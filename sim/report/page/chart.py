@@ -58,6 +58,8 @@ class ChartPoint:
     """Relative error of the horizontal figure, for an error bar; 0 for none."""
     error_up: float = 0.0
     """Relative error of the vertical figure."""
+    is_chosen: bool = False
+    """Whether a ring marks it, and its name comes first."""
 
 
 @dataclass(frozen=True)
@@ -174,16 +176,16 @@ def chart(
     drawn += [bar for bar, _ in errors]
     dots = []
     occupied: list[_Rectangle] = []
-    for point in sorted(points, key=lambda point: point.best):  # the best ones lie on top
+    for point in sorted(points, key=lambda point: (point.is_chosen, point.best)):  # the best ones lie on top
         x, y = place(point.x, point.y)
         occupied.append((x - 7, y - 7, x + 7, y + 7))
-        look = "dot mark best" if point.best else "dot mark"
+        look = f"dot mark{' best' * point.best}{' chosen' * point.is_chosen}"
         dots.append(
             tag(
                 "circle",
                 cx=f"{x:.1f}",
                 cy=f"{y:.1f}",
-                r="7" if point.best else f"{_DOT:g}",
+                r="7" if point.best or point.is_chosen else f"{_DOT:g}",
                 class_=look,
                 data_tip=point.tooltip,
                 data_x=repr(point.figures[0][1]),
@@ -192,7 +194,8 @@ def chart(
                 data_y_at=point.figures[1][0],
             )
         )
-    first = sorted((point for point in points if point.is_labeled), key=lambda point: (not point.best, not point.has_priority))
+    labeled = [point for point in points if point.is_labeled]
+    first = sorted(labeled, key=lambda point: (not point.is_chosen, not point.best, not point.has_priority))
     written: list[_Rectangle] = []
     barred = [room for _, room in errors] + [room for _, line in traced for room in _along(line)]
     names = []

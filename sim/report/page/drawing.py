@@ -86,7 +86,7 @@ class _Drawing:
         words = self._in_words()
         picture = tag(
             "svg", *parts, viewBox=f"0 0 {layout.width:g} {height:g}", role="group", aria_label=words,
-            style=f"--least:{0.62 * layout.width:.0f}px;--most:{1.25 * layout.width:.0f}px",
+            style=f"--least:{layout.width:.0f}px;--most:{1.25 * layout.width:.0f}px",
         )  # fmt: skip
         return tag("figure", tag("div", picture, class_="drawing marks", tabindex="0", role="group", aria_label=words), self._caption())
 

@@ -9,7 +9,7 @@ from importlib.resources import files
 from typing import Any, NamedTuple
 
 from sim import __version__
-from sim.report.files import MADE_BY
+from sim.report.files import MADE_BY, TRACE
 from sim.report.page.colours import style_tokens
 from sim.report.page.markup import Child, Html, command_line, details, join, section, tag
 from sim.report.page.words import unbroken
@@ -26,7 +26,7 @@ class PagePart(NamedTuple):
 def page(title: str, kind: str, hero: Html, parts: Sequence[PagePart], documents: Mapping[str, Mapping[str, Any]]) -> str:
     """Return a whole page: *hero* (the outcome), then *parts*; *documents* are embedded as JSON by name, the first one also visibly."""
     name = next(iter(documents))
-    main = join(hero, *(part.html for part in parts), _document(name, documents[name]))
+    main = join(hero, _trace(), *(part.html for part in parts), _document(name, documents[name]))
     data = join(*(tag("script", embed_json(document), type="application/json", id=f"json-{key}") for key, document in documents.items()))
     return frame(title, kind, [(part.ident, part.title) for part in parts], main, data)
 
@@ -63,6 +63,15 @@ def _made() -> Html:
     """Return the date and the command that makes the page; empty if no command is running."""
     command = MADE_BY.get()
     return join(f", {datetime.now(UTC).date().isoformat()}: ", command_line(command)) if command else Html("")
+
+
+def _trace() -> Html | None:
+    """Return how to open the trace that was written with the page; None if there is none."""
+    if not TRACE.get():
+        return None
+    perfetto = tag("a", "Open Perfetto", href="https://ui.perfetto.dev", target="_blank", rel="noopener")
+    how = " and drag it into that window, which reads it inside your browser; nothing is uploaded."
+    return tag("p", "Trace of this run: ", tag("code", TRACE.get()), ". ", perfetto, how, class_="tools", id="trace")
 
 
 def outcome(title: str, verdict: str, set_up: str, *more: Child) -> Html:

@@ -21,6 +21,9 @@ from sim.units import pluralized, show
 _SHORT = 150
 """Maximum characters of a source that is not folded."""
 
+_OPEN_PRICES = 12
+"""Maximum number of prices that are not folded."""
+
 ProvenanceRow = tuple[str, str, object]
 """The name of an input, its value, and its source: text, or texts by key."""
 
@@ -66,7 +69,10 @@ def price_table(figures: Figures) -> Html:
         nodes = pluralized(document["nodes"], "node")
         rows = [[f"{document['hardware']}, {nodes}", *_price_cells(own, figures, "price/usd_per_h")]]
     head = [("machine", False), ("market", False), ("price", True), ("region", False), ("date", False), ("source", False)]
-    return table(head, rows, "Prices and their sources", "sources dated") if rows else Html("")
+    if not rows:
+        return Html("")
+    drawn = table(head, rows, "Prices and their sources", "sources dated")
+    return drawn if len(rows) <= _OPEN_PRICES else details(f"{len(rows):,} prices", drawn)
 
 
 PRICES_LEAD: Final = (

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from sim.report.comparison import group_by_text
 from sim.report.energy import grid_words
 from sim.report.page.bars import ERROR_BARS, bar_scale, named_bars, p90_error
 from sim.report.page.basis import basis
 from sim.report.page.chart import ChartAxis, ChartPoint, axis, chart, error_bars, with_errors
 from sim.report.page.frame import PagePart, outcome, page
-from sim.report.page.markup import Child, Figures, Html, bullets, join, note_box, section, table, tag, tiles
+from sim.report.page.markup import Child, Figures, Html, bullets, details, join, note_box, section, table, tag, tiles
 from sim.report.page.whole_job import parts_bar, parts_key
 from sim.report.page.words import as_carbon, as_energy, as_money, as_number, as_percent, as_time
 from sim.report.recommendation import nothing_to_rent, time_axis
@@ -24,6 +25,8 @@ _LONG = 5.0
 """Only candidates that take at most this many times as long as the first are drawn: longer bars would squeeze all others."""
 _NAMED = 25
 """Number of the best candidates that may have their name in the chart, in addition to those on the front."""
+_ROWS = 25
+"""Number of the best candidates in the open table; a folded one has all."""
 
 
 def recommendation_page(document: Mapping[str, Any], descriptions: Descriptions | None = None) -> str:
@@ -87,7 +90,7 @@ def _tiles(figures: Figures, chosen: Figures) -> Html:
 
 
 def _carbon(chosen: Figures) -> Child:
-    return join(chosen.format("co2_kg", as_carbon), f" ({grid_words(chosen.value('grid'))})") if chosen.value("grid") else None
+    return join(chosen.format("co2_kg", as_carbon), f" CO2 ({grid_words(chosen.value('grid'))})") if chosen.value("grid") else None
 
 
 def _saved(chosen: Figures) -> Child:
@@ -113,8 +116,12 @@ def _money(figures: Figures, rows: Sequence[Figures]) -> PagePart:
     usd = [*(point.y for point in points), *([money] if money is not None else [])]
     across, up = axis(title, times, _plain), axis("USD, whole job", usd, _plain)
     budget = [] if by_time and money is None else [("ideal", _budget(time, money, across, up))]
-    drawn = chart(points, across, up, "Cost over time of the whole job, by candidate", budget)
-    orange = join(tag("span", "Orange", class_="flag"), ": the recommendation. ") if figures.value("best") is not None else None
+    line = sorted((point.x, point.y) for point in points if point.best)
+    lines = [*budget, *([("front", line)] if len(line) > 1 else [])]
+    drawn = chart(points, across, up, "Cost over time of the whole job, by candidate", lines)
+    beaten = f"nothing else {'does more and costs less' if by_time else 'is both faster and cheaper'}. "
+    chosen = "Ringed: the recommendation. " if figures.value("best") is not None else ""
+    orange = join(tag("span", "Orange", class_="flag"), f": {beaten}{chosen}")
     dashed = "Dashed: the budget. " if budget else ""
     caption = tag(
         "figcaption",
@@ -131,9 +138,11 @@ def _point(row: Figures, place: int, length: str, by_time: bool, scale: float, f
     met = "within the budget" if row.value("within_budget") else "misses the budget"
     marked = (row.marked(across), row.marked("total_cost_usd"))
     says = f"{_named(own)}\n{_taken(own)} for {length}\n{met}"
-    best = place == 0 and row.value("within_budget")
-    off = 0.0 if by_time else p90_error(row)
-    return ChartPoint(own[across] / scale, own["total_cost_usd"], _named(own), says, marked, best, first or place < _NAMED, first, off)
+    chosen = place == 0 and row.value("within_budget")
+    return ChartPoint(
+        own[across] / scale, own["total_cost_usd"], _named(own), says, marked, best=first, is_labeled=first or chosen or place < _NAMED,
+        has_priority=chosen, error=0.0 if by_time else p90_error(row), is_chosen=chosen,
+    )  # fmt: skip
 
 
 def _budget(time: float | None, money: float | None, across: ChartAxis, up: ChartAxis) -> list[tuple[float, float]]:
@@ -143,7 +152,7 @@ def _budget(time: float | None, money: float | None, across: ChartAxis, up: Char
 
 
 def _plain(value: float) -> str:
-    return f"{value:.4g}"
+    return f"{value:,.4g}"
 
 
 def _parts(rows: Sequence[Figures]) -> PagePart:
@@ -183,9 +192,11 @@ def _table(rows: Sequence[Figures]) -> PagePart:
         ("hardware", False), ("nodes", True), ("GPUs", True), ("market", False), ("epochs", True), ("whole job", True),
         ("costs", True), ("step", True), ("expected error", True),
     ]  # fmt: skip
-    drawn = table(head, cells, "Candidates", "sortable")
+    shown = [table(head, cells[:_ROWS], "Candidates", "sortable")]
+    if len(rows) > _ROWS:
+        shown.append(details(f"All {len(rows):,} candidates", table(head, cells, "All candidates", "sortable")))
     lead = "Best first. * within the budget. Click a header to sort."
-    return PagePart("table", "Candidates", section("table", "All candidates", drawn, lead=lead))
+    return PagePart("table", "Candidates", section("table", "Candidates", *shown, lead=lead))
 
 
 def _left_out(failed: Mapping[str, str]) -> PagePart:
@@ -195,6 +206,6 @@ def _left_out(failed: Mapping[str, str]) -> PagePart:
         section(
             "left-out",
             "Machines left out",
-            bullets(f"{name}: {problem.removeprefix(f'{name}: ')}" for name, problem in failed.items()),
+            bullets(group_by_text(failed.items(), len(failed))),
         ),
     )

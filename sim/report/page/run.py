@@ -243,7 +243,7 @@ class _JobPage:
             return ""
         return (
             "Step time with one resource infinitely fast and all else unchanged; hatched: the time saved. The stalls above show what ranks "
-            "wait for; this shows what would help. Resources that no rank waits for are omitted; sim whatif tries more."
+            "wait for; this shows what would help. Resources that no rank waits for are omitted; python -m sim whatif tries more."
         )
 
     def _assumed(self) -> Html:

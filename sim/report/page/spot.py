@@ -23,7 +23,7 @@ def spot_page(document: Mapping[str, Any], descriptions: Descriptions | None = N
     """Return the page of a spot job's *document*, with its inputs from *descriptions*."""
     figures = Figures(document, "spot")
     title = f"{document['workload']} on {document['workers']} spot {document['hardware']}"
-    set_up = f"{pluralized(document['gpus'], 'GPU')}, {document['stack']}; {document['trials']} simulated runs"
+    set_up = f"{pluralized(document['gpus'], 'GPU')}, {document['stack']}; {document['trials']:,} simulated runs"
     hero = outcome(title, verdict_of(document), set_up, _tiles(figures), note_box("Assumed", document["notes"]))
     parts = [_spread(figures), _course(figures), *basis(figures, descriptions)]
     return page(title, "spot", hero, parts, {"spot": document})
@@ -78,7 +78,7 @@ def _spread(spot: Figures) -> PagePart:
     rows.append(["on demand", spot.format("on_demand/time_s", as_time), spot.format("on_demand/cost_usd", as_money)])
     figures = table([("", False), ("time", True), ("cost", True)], rows, "Time and cost", "narrow")
     same = None if drawn else tag("p", "All simulated runs take the same time: none is interrupted.")
-    lead = f"{spot.value('trials')} simulated runs with random machine lifetimes: the share that finishes within a time and within a cost."
+    lead = f"{spot.value('trials'):,} simulated runs with random machine lifetimes: the share within a time and within a cost."
     return PagePart("spread", "Time and money", section("spread", "Distribution of time and money", *drawn, same, figures, lead=lead))
 
 

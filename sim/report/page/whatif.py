@@ -52,7 +52,8 @@ def _faster(resource: Resource) -> str:
     if resource == "spread":
         return "Less step-time variation between ranks helps"
     name = NAMES[resource]
-    return f"Faster {name} help{'' if name.endswith('s') else 's'}"
+    article = "A faster" if resource in ("cpu", "disk", "network") else "Faster"
+    return f"{article} {name} help{'' if name.endswith('s') else 's'}"
 
 
 def _tiles(figures: Figures) -> Html:

@@ -65,7 +65,7 @@ def as_tenths(value: float) -> str:
 
 def as_plain(value: float) -> str:
     """Return *value* with as many digits as it needs."""
-    return f"{value:g}"
+    return f"{value:,g}"
 
 
 def as_energy(kwh: float) -> str:

@@ -8,7 +8,7 @@ from typing import Self
 
 from pydantic import model_validator
 
-from sim.spec.fields import Fraction, Source
+from sim.spec.fields import Fraction, Label, Source
 from sim.spec.parallel import MeshOptions, Shard
 from sim.spec.stack.contradictions import Contradiction, refuse
 from sim.spec.stack.exchange import Compression, Exchange, Fusion, Strategy
@@ -23,7 +23,7 @@ __all__ = [
 class Stack(StackKernels, UpdateWork, Library, Exchange):
     """A software stack: how it exchanges gradients, launches kernels and runs the optimizer."""
 
-    name: str
+    name: Label
     unpadded: bool = False
     """Whether sequences are not padded to the longest, so that only tokens are computed; the data set's ``lengths`` has their lengths."""
     length_imbalance: Fraction = 1.0

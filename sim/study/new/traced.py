@@ -75,7 +75,7 @@ def _text(table: Model, text: str, source: str, dataset: str, batch: int, comman
         "  optimizer: {name: adam}  # or momentum, sgd, lamb, ...",
         "  # stack: torch-2.x-ddp; --stack",
         "  # parallel: {shard: parameters}  # FSDP; or --shard",
-        '  source: "the defaults of sim new workload"',
+        '  source: "the defaults of python -m sim new workload"',
         "# inputs and sizes are those of the trace: for others, generate this file again",
         "model:",
         *(f"  {line}" for line in text.splitlines()),

@@ -82,7 +82,7 @@ def new_workload(
         raise SpecError(f"{' and '.join(configurations)}: {len(configurations)} model configurations; name one")
     if not told.shape and not told.model:
         raise SpecError(
-            f"{', '.join(places) or 'sim new workload'}: no model is described; add --from with a config.json, Megatron-LM arguments, a "
+            f"{', '.join(places) or 'new workload'}: no model is described; add --from with a config.json, Megatron-LM arguments, a "
             "torchtitan TOML, or a catalog decoder such as llama-3.1-8b"
         )
     if batch is not None:

@@ -17,9 +17,10 @@ from sim.spec.library import fingerprint, load_hardware, load_workload
 from sim.spec.yaml import SpecError
 from sim.study.compare import ComparedMachine, machine_rows
 from sim.study.computing import ALL_CORES, Computing
+from sim.study.jobs_file import jobs_file
 from sim.study.layout import LayoutAnswer
 from sim.study.memory_fit import is_shortage
-from sim.study.plan.question import PlanQuestion, plan, workloads_of
+from sim.study.plan.question import PlanQuestion, any_fits, plan, prepare_plan, workloads_of
 from sim.study.plan.search import Limits
 from sim.study.plan.space import LayoutCandidate
 from sim.study.scenario import Scenario, sorted_overrides, split_overrides
@@ -143,14 +144,33 @@ def with_planned_layouts(
     keep their reason for a specified layout, ramps of pre-training and several jobs, because a plan would not be what was requested.
     """
     short = [row for row in rows if row.document is None and is_shortage(row.problem) and row.hardware not in but]
-    if not short or scenario.layout or scenario.batch == "max":
-        return list(rows)
-    workload = load_workload(scenario.workload, sorted_overrides(scenario)[1]).spec
-    if workload.model.transformer is None or workload.pretraining is not None or specified_layout(scenario):
+    if not short or not is_planned(scenario):
         return list(rows)
     points, (scenario, _) = [(row.hardware, row.nodes) for row in short], _without_unused_recipe(scenario)
     planned = dict(zip(points, _planned(scenario, {}, document_of, power_cap, points, progress, computing), strict=True))
     return [planned.get((row.hardware, row.nodes), row) if row in short else row for row in rows]
+
+
+def is_planned(scenario: Scenario) -> bool:
+    """Return whether *scenario* is a decoder that gets a layout where it needs one (`with_planned_layouts`)."""
+    if scenario.layout or scenario.batch == "max" or jobs_file(scenario.workload) is not None:
+        return False
+    workload = load_workload(scenario.workload, sorted_overrides(scenario)[1]).spec
+    return workload.model.transformer is not None and workload.pretraining is None and not specified_layout(scenario)
+
+
+def layout_fits(scenario: Scenario) -> bool:
+    """Return whether *scenario* fits its machine in any layout, without simulating. Raise SpecError if it cannot run there at all."""
+    return any_fits(prepare_plan(PlanQuestion(_without_unused_recipe(scenario)[0])))
+
+
+def no_fit(scenario: Scenario) -> str:
+    """Return why *scenario* fits its machine in no layout, and what would help; empty if one fits."""
+    try:
+        plan(PlanQuestion(_without_unused_recipe(scenario)[0], limits=Limits(simulations=1, shown=1)))
+    except SpecError as error:
+        return error.problems[0]
+    return ""
 
 
 def _row(

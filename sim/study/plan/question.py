@@ -35,7 +35,7 @@ from sim.study.plan.step_cache import StepCache
 from sim.study.scenario import Infeasible, Scenario, overrides_of, sorted_overrides
 from sim.study.whole_job import token_count
 from sim.training.layouts.prices import PriceBook
-from sim.units import any_of
+from sim.units import any_of, show
 
 STACKS: Final = ("torchtitan-2.x", "megatron-core")
 """Stacks whose layouts are compared if the user names none: torch's FSDP2 and DDP pipelines take any model, Megatron-LM transformers."""
@@ -336,7 +336,7 @@ def _no_fit_error(layout_plan: LayoutPlan, trying: Callable[[str], None]) -> Inf
     nearest = "" if tally.tightest is None else f"the nearest needs {tally.tightest[0] / 2**30:.1f} GiB more; "
     text = (
         f"{setting.workload.name} fits in none of {tally.candidates:,} layouts on {setting.nodes * setting.gpus_per_node} {node.gpu.name} "
-        f"({memory / 2**30:.0f} GiB each): {nearest}{_helpful_change(layout_plan, trying)}"
+        f"({show(memory, 'binary size')} each): {nearest}{_helpful_change(layout_plan, trying)}"
     )
     return Infeasible([text], setting.nodes, setting.nodes * setting.gpus_per_node, "does not fit into GPU memory")
 
@@ -362,14 +362,14 @@ def _helpful_change(layout_plan: LayoutPlan, trying: Callable[[str], None]) -> s
     for text, trial in trials:
         trying(text)
         try:
-            if _any_fits(prepare_plan(trial)):
+            if any_fits(prepare_plan(trial)):
                 return f"{text} would fit"
         except SpecError:
             continue
     return "it needs GPUs with more memory"
 
 
-def _any_fits(layout_plan: LayoutPlan) -> bool:
+def any_fits(layout_plan: LayoutPlan) -> bool:
     """Return whether a layout of *layout_plan* fits, trying the least memory bounds first. Raise SpecError if the engine refuses all."""
     memory = layout_plan.question.limits.memory
     near: list[tuple[float, PlacedLayout]] = []

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from sim.cli import main
 from tests.report.page.browser import Tab, browser, opened
 from tests.report.page.cases import html
 
@@ -219,3 +220,22 @@ def test_other_runs_open_as_well(case: str, tmp_path: Path) -> None:
         other.point(".lane .mark")
         assert shown_tip(other)
         assert other.complaints() == [] and other.requests() == []
+
+
+def test_text_of_drawings_and_charts_is_readable_on_a_phone(tab: Tab, tmp_path: Path) -> None:
+    """At 400 pixels no text is under 9, and none is cut off at the edge of its drawing."""
+    curve = tmp_path / "curve.html"
+    assert main(["collective", "p3.16xlarge", "--html", str(curve)]) == 0
+    tab.size(400, 900)
+    with opened(curve) as other:
+        other.size(400, 900)
+        for each in (tab, other):
+            sizes = each.evaluate(f"[...document.querySelectorAll('svg text')].filter(text => {SEEN}).map(text => {HEIGHT})")
+            assert len(sizes) > 10 and min(sizes) > 9
+            assert each.evaluate(f"[...document.querySelectorAll('svg text')].filter(text => {SEEN} && {CUT}).length") == 0
+    tab.size(1200, 900)
+
+
+HEIGHT = "text.getBoundingClientRect().height"
+SEEN = f"{HEIGHT} > 0"
+CUT = "text.getBoundingClientRect().left < text.ownerSVGElement.getBoundingClientRect().left - 1"

@@ -124,7 +124,7 @@ def test_ties_are_within_the_expected_error_of_each_layout(made: LayoutPlan, mon
     assert document["ties"] == sum(row["tie"] for row in document["layouts"])
     assert document["expected_error"] == expected_layout_error(made.tally.outcomes[0].run)
     widest = max(row["tie_within"] for row in document["layouts"] if row["tie"])
-    assert document["ties"] == 1 or f"within their expected errors (up to {100 * widest:.0f}%)" in document["verdict"]
+    assert document["ties"] == 1 or f"within the expected error ({100 * widest:.0f}%)" in document["verdict"]
     monkeypatch.setattr(report, "expected_layout_error", lambda run: None)
     assert {row["tie_within"] for row in plan_document(made)["layouts"]} == {report.TIE}
 

@@ -327,7 +327,7 @@ def test_the_document_counts_every_layout_and_its_command_simulates_the_same_ste
     assert_commands_repeat(small, small.tally.outcomes[:6])
     text, page = plan_text(document), plan_page(document)
     assert document["layouts"][0]["name"] in text
-    assert "proven best" in text
+    assert "optimal under the model" in text
     priced = document["layouts"][0] | {"job_time_s": 60.0, "job_energy_kwh": None}
     for usd, shown in ((0.0003, "$0.0003"), (7.4341, "$7.43"), (7434.1, "$7,434.10")):
         priced_text = plan_text(document | {"tokens": 5e7, "layouts": [priced | {"job_cost_usd": usd}]})
