@@ -233,7 +233,7 @@ def test_bad_input_writes_nothing(tmp_path: Path) -> None:
         (
             "a.json",
             json.dumps({"model_type": "mamba"}),
-            "unknown model_type mamba; if its layers are like those of llama, set model_type to that",
+            "unknown model_type mamba: its state-space or linear-attention layers are not modeled",
         ),
         (
             "a.json",
