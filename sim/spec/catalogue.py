@@ -132,9 +132,9 @@ def _released(name: str, folder: str) -> Path | None:
     """Return the model of *folder* whose name is *name*, a name on the hub, without its owner and the way it was tuned; None if none is."""
     if folder not in ("workloads", "workloads/models"):
         return None
-    asked = name.rpartition("/")[2].lower()
+    released_name = name.rpartition("/")[2].lower()
     files = all_files(folder)
-    for spelling in dict.fromkeys((asked, _TUNED.sub("", asked), f"{_TUNED.sub('', asked)}-pt")):
+    for spelling in dict.fromkeys((released_name, _TUNED.sub("", released_name), f"{_TUNED.sub('', released_name)}-pt")):
         if (path := files.get(spelling) or _by_alias(spelling, files)) is not None:
             return path
     return None

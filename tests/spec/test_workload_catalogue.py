@@ -313,7 +313,7 @@ def test_decoders_have_the_published_parameters() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "name"),
+    ("hub_name", "name"),
     [
         ("meta-llama/Llama-3.1-8B", "llama-3.1-8b"),
         ("meta-llama/Meta-Llama-3.1-70B-Instruct", "llama-3.1-70b"),
@@ -329,14 +329,14 @@ def test_decoders_have_the_published_parameters() -> None:
         ("Qwen/Qwen3-Coder-480B-A35B-Instruct", "qwen3-coder-480b-a35b"),
     ],
 )
-def test_names_of_the_hub_resolve(asked: str, name: str) -> None:
+def test_names_of_the_hub_resolve(hub_name: str, name: str) -> None:
     """Oracle: the releases under these names have the sizes of the catalogue's model."""
-    assert load_workload(asked).spec.name == name
+    assert load_workload(hub_name).spec.name == name
 
 
 def test_other_names_with_an_owner_are_paths() -> None:
-    for asked in ("meta-llama/Llama-9-8B", "./llama-3.1-8b", "mine/llama-3.1-8b.yaml", "a/b/llama-3.1-8b"):
+    for hub_name in ("meta-llama/Llama-9-8B", "./llama-3.1-8b", "mine/llama-3.1-8b.yaml", "a/b/llama-3.1-8b"):
         with pytest.raises(SpecError, match="no such file"):
-            load_workload(asked)
+            load_workload(hub_name)
     with pytest.raises(SpecError, match="did you mean"):
         load_workload("resnet50-it-works")

@@ -72,7 +72,13 @@ def _described(kind: str, said: Mapping[str, Any], place: str, around: Mapping[s
     unread_note = [f"ignored: {listed(unread)}"] if unread else []
     return DecoderDescription(
         shape,
-        (*(notes if config.assumed else ()), *(towers if other_configs else ()), *unread_note, *config.notes, *_not_modeled(said)),
+        (
+            *(notes if config.assumed else ()),
+            *(towers if other_configs else ()),
+            *unread_note,
+            *config.notes,
+            *_not_modeled({**(around or {}), **said}),
+        ),
         config.keys_of(MEANT),
     )
 

@@ -424,10 +424,12 @@ def _rotary(config: Config) -> Shape:
     block = config.get("rope_parameters")
     inside = block if isinstance(block, Mapping) and not any(isinstance(each, Mapping) for each in block.values()) else {}
     scaling = config.get("rope_scaling", default=inside)
-    kind = scaling.get("rope_type", scaling.get("type", "default")) if isinstance(scaling, Mapping) else scaling
+    kind = scaling.get("rope_type") or scaling.get("type") or "default" if isinstance(scaling, Mapping) else scaling
     if kind not in _SCALINGS:
         raise SpecError(f"{config.place}: {config.within}rope_scaling: unknown type {str(kind)[:40]}; known: {', '.join(_SCALINGS)}")
-    factor = scaling.get("factor", 1) if isinstance(scaling, Mapping) else 1
+    factor = scaling.get("factor") if isinstance(scaling, Mapping) else None
+    if factor is None:
+        factor = 1
     if isinstance(factor, bool) or not isinstance(factor, int | float) or not factor > 0:
         raise SpecError(f"{config.place}: {config.within}rope_scaling.factor {str(factor)[:40]}: write a number above 0")
     base = config.get("rope_theta", "rotary_emb_base", default=inside.get("rope_theta"))

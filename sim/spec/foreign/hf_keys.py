@@ -25,7 +25,7 @@ _EXPERT_COUNT: Final = re.compile(r"(num|n)_(\w+_)?experts")
 _SIZE: Final = re.compile(r"_(size|dim|rank|width|heads?|layers?|interval)$|^(n|num)_")
 _NO_SIZE: Final = re.compile(
     r"_token_|^max_window_layers$|^num_(labels|beams|beam_groups|return_sequences|logits_to_keep)$|^n_(ctx|group)$|^chunk_size|^ep_size$"
-    r"|^query_pre_attn|^rotary_dim$|^no_rope_layer_interval$|^type_vocab_size$|^pad_vocab_size"
+    r"|^query_pre_attn|^rotary_dim$|^no_rope_layer_interval$|^type_vocab_size$|^pad_vocab_size|^num_nextn_predict_layers$"
 )
 """Keys that look like sizes but do not affect shapes: for generation, for the start of training, for details of routing or positions."""
 _TYPES: Final = re.compile(r"(block|layer)_types?|layers_block|hybrid")

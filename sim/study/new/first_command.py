@@ -26,14 +26,14 @@ from sim.study.scenario import Scenario, has_layout, loaded_hardware, prepare, s
 
 
 @dataclass(frozen=True)
-class Machine:
+class NextMachine:
     """A machine of the catalogue, and its GPUs."""
 
     name: str
     gpus: int
 
 
-MACHINE: Final = Machine("hgx-h100", 8)
+MACHINE: Final = NextMachine("hgx-h100", 8)
 STATES: Final = 16
 """Bytes of weights, gradients and optimizer states per parameter (AdamW in mixed precision)."""
 ROOM: Final = 40e9
@@ -60,10 +60,10 @@ _SHARDED: Final = (("--shard", "parallel.shard", "parameters"),)
 _CHANGES: Final = (_SmallerStep(), _SmallerStep(overrides=(_BLOCKS,)), _SmallerStep(_SHARDED), _SmallerStep(_SHARDED, (_BLOCKS,)))
 
 
-def machine_with(gpu: str, gpus: int | None) -> Machine | None:
+def machine_with(gpu: str, gpus: int | None) -> NextMachine | None:
     """Return the machine of the catalogue with so many *gpus* named *gpu*, as clusters spell them; else a larger one, or None."""
     words = re.split(r"[-_ ]", gpu.lower().removeprefix("nvidia_").removeprefix("tesla_"))
-    found: list[tuple[tuple[object, ...], Machine]] = []
+    matches: list[tuple[tuple[object, ...], NextMachine]] = []
     for name, file in catalogue("hardware").items():
         value = read(file).value
         node = value.get("node") if isinstance(value, dict) else None
@@ -71,13 +71,16 @@ def machine_with(gpu: str, gpus: int | None) -> Machine | None:
         if not isinstance(kind, str) or not isinstance(count, int) or "count" in value or count < (gpus or 1):
             continue
         if (parts := kind.lower().split("-"))[0] == words[0] and all(any(word in part for part in parts) for word in words):
-            found.append(
-                ((count != (gpus or MACHINE.gpus), "pcie" in parts, name != MACHINE.name, "provider" in value, name), Machine(name, count))
+            matches.append(
+                (
+                    (count != (gpus or MACHINE.gpus), "pcie" in parts, name != MACHINE.name, "provider" in value, name),
+                    NextMachine(name, count),
+                )
             )
-    return min(found, key=lambda each: each[0])[1] if found else None
+    return min(matches, key=lambda each: each[0])[1] if matches else None
 
 
-def first_command(path: str, shown: str, global_batch: int | None = None, gpus: int | None = None, machine: Machine = MACHINE) -> str:
+def first_command(path: str, shown: str, global_batch: int | None = None, gpus: int | None = None, machine: NextMachine = MACHINE) -> str:
     """Return a command for the workload in the file *path*, which it names *shown*; a search if no usual layout fits.
 
     *gpus* is the minimum number of GPUs, on as many of *machine*; fewer than a node's are used alone if the step fits on them.

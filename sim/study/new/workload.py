@@ -32,7 +32,7 @@ from sim.spec.transformer import Transformer
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 from sim.study.new.file import for_editors, write_new
-from sim.study.new.first_command import MACHINE, Machine, first_command, machine_with
+from sim.study.new.first_command import MACHINE, NextMachine, first_command, machine_with
 from sim.units import pluralized, rounded
 
 LONGEST: Final = 8192
@@ -148,7 +148,7 @@ def write(
     return NewWorkload(path, note, command, tuple(told.notes))
 
 
-def _machine(told: LaunchSettings) -> Machine:
+def _machine(told: LaunchSettings) -> NextMachine:
     """Return the machine for the next command, with the GPU that the launch files name, and add a note on it to *told*."""
     machine = machine_with(told.gpu, told.gpus_per_node) if told.gpu else MACHINE
     if machine is None:

@@ -353,8 +353,8 @@ def test_windows_of_the_last_layers_are_simulated_as_the_closest_mixture(first: 
     assert decoder.shape["global_every"] == every
     assert f"the first {first} of 28 layers attend to all tokens; simulated as" in decoder.notes[0]
     assert error in decoder.notes[0]
-    whole = Transformer.model_validate(decoder_of(config | {"max_window_layers": 28}, "config.json").shape)
-    assert whole.window == 0
+    unlimited = Transformer.model_validate(decoder_of(config | {"max_window_layers": 28}, "config.json").shape)
+    assert unlimited.window == 0
     windows = Transformer.model_validate(decoder_of(config | {"max_window_layers": 0}, "config.json").shape)
     assert (windows.window, windows.global_every) == (128, 0)
 
