@@ -463,7 +463,7 @@ def _every(config: Config, default: int) -> int:
 def _types(config: Config) -> list[str]:
     """Return ``layer_types``, if the file lists kinds of attention for its layers."""
     kinds = config.said.get("layer_types")
-    return kinds if isinstance(kinds, list) and kinds and all(kind in ATTENTION for kind in kinds) else []
+    return kinds if isinstance(kinds, list) and kinds and all(isinstance(kind, str) and kind in ATTENTION for kind in kinds) else []
 
 
 def _typed_window(config: Config, shape: Shape) -> Shape:

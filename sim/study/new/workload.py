@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from sim.spec import yaml
-from sim.spec.catalogue import UnknownName, all_files, is_file, is_folder
+from sim.spec.catalogue import UnknownName, is_file, is_folder, locate
 from sim.spec.decoder import parameter_count
 from sim.spec.foreign.hf_config import decoder_of
 from sim.spec.foreign.launch_accelerate import accelerate
@@ -200,12 +200,33 @@ def _read(source: str) -> tuple[str, LaunchSettings]:
             raise SpecError(f"{source}: no config.json in this folder; write the path of one file")
     if not is_file(path):
         if _HUB_ID.fullmatch(source) and path.suffix.lower() not in _SUFFIXES:
-            return source, _configuration(_json(_from_hub(source), source), source)
-        if source in all_files("workloads"):
+            return source, _of_hub(source)
+        if "/" not in source and path.suffix.lower() not in _SUFFIXES and _is_known(source):
             return source, LaunchSettings(model=_decoder_model(source))
         named = "" if "/" in source or path.suffix.lower() in _SUFFIXES else ", and no catalog model"
         raise SpecError(f"{source[:80]}: no such file or folder{named}")
     return str(path), _told_by_file(path, _text_of(path))
+
+
+def _of_hub(name: str) -> LaunchSettings:
+    """Return the model *name* of the hub, or if the hub cannot be read, the catalogue's model of that name."""
+    try:
+        text = _from_hub(name)
+    except SpecError:
+        if not _is_known(name):
+            raise
+        model = _decoder_model(name)
+        return LaunchSettings(model=model, notes=[f"{name} cannot be read from the hub: used {model} of the catalog"])
+    return _configuration(_json(text, name), name)
+
+
+def _is_known(name: str) -> bool:
+    """Return whether the catalogue has a workload of this *name*."""
+    try:
+        locate(name, "workloads")
+    except SpecError:
+        return False
+    return True
 
 
 _ARGUMENTS: Final = re.compile(

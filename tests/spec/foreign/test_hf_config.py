@@ -331,6 +331,11 @@ def test_types_of_layers_decide_which_have_a_window(kind: str) -> None:
         decoder_of(config | {"layer_types": [FULL if layer in (3, 7, 8) else SLIDING for layer in range(24)]}, "config.json")
 
 
+def test_lists_of_anything_else_are_no_types() -> None:
+    plain = decoder_of({"model_type": "llama", **SMALL}, "config.json")
+    assert decoder_of({"model_type": "llama", **SMALL, "layer_types": [[1], {"kind": 2}]}, "config.json").shape == plain.shape
+
+
 def test_patterns_of_other_keys_fit_the_model() -> None:
     for config, sentence in (
         (

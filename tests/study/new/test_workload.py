@@ -420,6 +420,21 @@ def test_a_decoder_of_the_catalogue_is_the_model_of_launch_files(tmp_path: Path)
         new_workload(["vgg16", str(tmp_path / "zero.json")], tmp_path / "b.yaml")
 
 
+def test_names_of_tuned_models_are_the_catalogues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Oracle: the catalogue's own parameters."""
+
+    def unreachable(name: str) -> str:
+        raise SpecError(f"{name}: the hub does not respond")
+
+    monkeypatch.setattr("sim.study.new.workload._from_hub", unreachable)
+    tuned = new_workload(["gemma-2-9b-it"], tmp_path / "a.yaml")
+    assert load_workload(str(tuned.path)).spec.model.name == "gemma-2-9b" and not tuned.left_out
+    gated = new_workload(["meta-llama/Llama-3.1-8B"], tmp_path / "b.yaml")
+    assert gated.left_out == ("meta-llama/Llama-3.1-8B cannot be read from the hub: used llama-3.1-8b of the catalog",)
+    with pytest.raises(SpecError, match="mine/Own-7B: the hub does not respond"):
+        new_workload(["mine/Own-7B"], tmp_path / "c.yaml")
+
+
 def test_names_of_nothing_are_told_so(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"^llama-9: no such file or folder, and no catalog model$"):
         new_workload(["llama-9"], tmp_path / "a.yaml")
@@ -553,8 +568,8 @@ def test_a_hub_that_gives_nothing_is_one_sentence(error: str, sentence: str, tmp
         raise type(error, (Exception,), {})("many\nlines")
 
     monkeypatch.setitem(sys.modules, "huggingface_hub", SimpleNamespace(hf_hub_download=refuse))
-    with pytest.raises(SpecError, match=f"^meta-llama/Llama-3.1-8B: {sentence}[^\n]*; or download its config.json and pass the file$"):
-        new_workload(["meta-llama/Llama-3.1-8B"], tmp_path / "mine.yaml")
+    with pytest.raises(SpecError, match=f"^meta-llama/Llama-9-8B: {sentence}[^\n]*; or download its config.json and pass the file$"):
+        new_workload(["meta-llama/Llama-9-8B"], tmp_path / "mine.yaml")
     assert not (tmp_path / "mine.yaml").exists()
 
 
