@@ -165,17 +165,17 @@ def _shape(told: LaunchSettings, origin: str) -> Transformer:
         return transformer
     try:
         shape = Transformer.model_validate(told.shape)
-        if parameter_count(shape) > MOST_PARAMETERS:
-            name, size = max(((name, each) for name, each in told.shape.items() if type(each) is int), key=lambda pair: pair[1])
-            raise SpecError(
-                f"{origin}: {told.keys.get(name, name)} {size:,} makes a model of over {MOST_PARAMETERS / 1e12:,.0f} trillion parameters; "
-                "write a smaller number"
-            )
-        return shape
     except ValueError as error:
         errors = error.errors() if hasattr(error, "errors") else []
         sentences = [": ".join([*map(str, each["loc"][-1:]), str(each["msg"]).removeprefix("Value error, ")]) for each in errors]
         raise SpecError([f"{origin}: {told.in_words_of_file(sentence)}" for sentence in sentences or [str(error)]]) from None
+    if parameter_count(shape) > MOST_PARAMETERS:
+        name, size = max(((name, each) for name, each in told.shape.items() if type(each) is int), key=lambda pair: pair[1])
+        raise SpecError(
+            f"{origin}: {told.keys.get(name, name)} {size:,} makes a model of over {MOST_PARAMETERS / 1e12:,.0f} trillion parameters; "
+            "write a smaller number"
+        )
+    return shape
 
 
 def _whole_steps(told: LaunchSettings, origin: str) -> None:
