@@ -209,6 +209,13 @@ def pluralized(count: int, what: str) -> str:
     return f"{count:,} {what}{'s' * (count != 1)}"
 
 
+def show_tokens(tokens: float) -> str:
+    """Return a number of tokens as it is written in options: ``300B``, ``1.5T``, or in digits if it is not as round."""
+    scale, letter = next(((scale, letter) for scale, letter in ((1e12, "T"), (1e9, "B"), (1e6, "M")) if tokens >= scale), (1.0, ""))
+    short = f"{tokens / scale:g}"
+    return f"{short}{letter}" if float(short) * scale == tokens else f"{tokens:.0f}"
+
+
 def axis_unit(seconds: Sequence[float]) -> tuple[str, float]:
     """Return name and length (s) of the unit in which an axis shows *seconds*: the longest that half of them reach, hours at most."""
     middle = sorted(seconds)[(len(seconds) - 1) // 2] if seconds else 0.0

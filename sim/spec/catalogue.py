@@ -99,6 +99,10 @@ def locate(name: str, folder: str, near: SearchFolders = None, written_in: Path 
     *written_in* is the file that contains the name (None: a command line): paths are relative to it, and its own parts take precedence over
     the catalogue's. *near* are additional folders to search first. Raise UnknownName if there is no such file.
     """
+    if written_in is None and _OF_HUB.fullmatch(name) and not exists(elsewhere.user_path(name)):
+        released = _released(name, folder)
+        if released is not None:
+            return released
     if is_path(name):
         return _file_at(name, folder, written_in)
     tail = folder.split("/", 1)[-1]
@@ -111,6 +115,8 @@ def locate(name: str, folder: str, near: SearchFolders = None, written_in: Path 
     by_lower = {known_name.lower(): path for known_name, path in files.items()}
     if (alias := by_lower.get(name.lower()) or _by_alias(name, files)) is not None:
         return alias
+    if not exists(elsewhere.user_path(name)) and (released := _released(name, folder)) is not None:
+        return released
     if written_in is None and name and _is_there(elsewhere.user_path(name)):
         return _file_at(name, folder, None)
     raise UnknownName(f"{_shown(name)} is not in the catalog ({folder}/){unknown_name_hint(name, folder)}")
@@ -119,6 +125,24 @@ def locate(name: str, folder: str, near: SearchFolders = None, written_in: Path 
 def _is_there(path: Path) -> bool:
     """Return whether *path* is a file, a folder or a link, even one that leads nowhere."""
     return is_file(path) or is_folder(path) or islink(path)
+
+
+_OF_HUB: Final = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(?<!\.yaml)(?<!\.yml)")
+"""Names of models on the Hugging Face hub, with their owner."""
+_TUNED: Final = re.compile(r"^meta-(?=llama)|-(it|instruct|base|chat|hf|pt)(?=-|$)")
+"""Parts of such names that do not change the sizes of a model."""
+
+
+def _released(name: str, folder: str) -> Path | None:
+    """Return the model of *folder* whose name is *name*, a name on the hub, without its owner and the way it was tuned; None if none is."""
+    if folder not in ("workloads", "workloads/models"):
+        return None
+    released_name = name.rpartition("/")[2].lower()
+    files = all_files(folder)
+    for spelling in dict.fromkeys((released_name, _TUNED.sub("", released_name), f"{_TUNED.sub('', released_name)}-pt")):
+        if (path := files.get(spelling) or _by_alias(spelling, files)) is not None:
+            return path
+    return None
 
 
 def read(path: Path, before: str | None = None) -> Document:

@@ -45,7 +45,7 @@ from sim.study.weeks import (
     store_of,
 )
 from sim.training.layer_times import mix_of
-from sim.units import any_of, pluralized, rounded, show, show_least
+from sim.units import any_of, pluralized, rounded, show, show_least, show_tokens
 
 DAY = 86400.0
 _HOPELESS = 1e-6
@@ -278,7 +278,8 @@ def _require_finite(run: LongRun, weeks: Weeks) -> None:
     length, rate = min(run.horizon, run.work / share), run.rate[1] + run.planned[0]
     expected = length * rate
     if expected > _MOST_EVENTS:
-        option = f"--days {weeks.days:g}" if weeks.days else f"--tokens {weeks.tokens:g}" if weeks.tokens else f"--epochs {weeks.epochs:g}"
+        amount = f"--tokens {show_tokens(weeks.tokens)}" if weeks.tokens else f"--epochs {weeks.epochs or 0:g}"
+        option = f"--days {weeks.days:g}" if weeks.days else amount
         raise SpecError(
             f"{option}: {rounded(expected)} interruptions and planned stops are expected in {rounded(length / DAY)} days, but at most "
             f"{_MOST_EVENTS:,} can be simulated; write a job of {math.floor(_MOST_EVENTS / rate / DAY):,} days or less"

@@ -15,6 +15,7 @@ from sim.spec.pretraining import Pretraining, Regime
 from sim.spec.yaml import SpecError
 from sim.study.one_batch import without_micro_batches
 from sim.study.scenario import Scenario, with_overrides, without_keys
+from sim.units import show_tokens
 
 
 @dataclass(frozen=True)
@@ -52,13 +53,14 @@ def parts_of(scenario: Scenario, run: LayoutRun, tokens: float, simulate: Callab
     left = round(tokens - ramps.least_tokens)
     if left < 0:
         raise SpecError(
-            f"--tokens {tokens:g}: the parts of pretraining already need {ramps.least_tokens:g}; write at least that many, or shorter parts"
+            f"--tokens {show_tokens(tokens)}: the parts of pretraining already need {show_tokens(ramps.least_tokens)}; write at least "
+            "that many, or shorter parts"
         )
     one = run.global_batch * each
     if 0 < left < one:
         raise SpecError(
-            f"--tokens {tokens:g}: the parts of pretraining leave {left:,.0f} for the workload's own steps of {one:,.0f} each; write "
-            f"{ramps.least_tokens:g}, or {ramps.least_tokens + one:g} and more"
+            f"--tokens {show_tokens(tokens)}: the parts of pretraining leave {left:,.0f} for the workload's own steps of {one:,.0f} each; "
+            f"write {show_tokens(ramps.least_tokens)}, or {show_tokens(ramps.least_tokens + one)} and more"
         )
     own_batch = replace(without_micro_batches(scenario), plan=None, global_batch=run.global_batch)
     own = PretrainingPart(left, run.global_batch, sequence, each, run.step_time)

@@ -41,6 +41,7 @@ from sim.study.arguments import (
 from sim.study.job_length import require_length
 from sim.study.options import OptionTerms, PowerOptions, options_of
 from sim.study.whole_job import filling_times
+from sim.units import show_tokens
 
 Slowed = Callable[[Store | None], float]
 """Returns the seconds that steps lose while one checkpoint is written to a store during them (None: to the nodes' own disks)."""
@@ -449,7 +450,9 @@ def _length(weeks: Weeks, steps: Steps) -> tuple[float, float]:
         if steps.tokens is None:
             raise SpecError(f"--tokens: {steps.workload.model.name} has no token sequences; write --epochs or --days")
         if weeks.tokens < steps.samples * steps.tokens:
-            raise SpecError(f"--tokens {weeks.tokens:g}: one step takes {steps.samples * steps.tokens:,.0f}; write at least that many")
+            raise SpecError(
+                f"--tokens {show_tokens(weeks.tokens)}: one step takes {steps.samples * steps.tokens:,.0f}; write at least that many"
+            )
         if steps.parts:
             return math.fsum(part.own_steps for part in steps.parts) * steps.step_time, math.inf
         return steps.time_of(weeks.tokens // steps.tokens), math.inf  # whole sequences

@@ -23,6 +23,7 @@ from sim.spec.stack import Stack
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 from sim.study.job_length import MOST_TOKENS, require_length
+from sim.units import show_tokens
 
 
 class Course(NamedTuple):
@@ -88,8 +89,8 @@ def in_epochs(plan: JobPlan, samples: int, workload: Workload) -> JobPlan:
         raise SpecError(f"--tokens: {workload.model.name} has no token sequences; write --epochs, or use a model with a transformer")
     if plan.tokens < samples * tokens:
         raise SpecError(
-            f"--tokens {plan.tokens:g}: one step takes {samples * tokens:,.0f} ({samples} samples of {tokens:,.0f}); write at least that "
-            "many"
+            f"--tokens {show_tokens(plan.tokens)}: one step takes {samples * tokens:,.0f} ({samples} samples of {tokens:,.0f}); write at "
+            "least that many"
         )
     return plan._replace(epochs=plan.tokens // tokens / workload.dataset.samples)  # whole sequences
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -71,8 +71,29 @@ def _described(kind: str, said: Mapping[str, Any], place: str, around: Mapping[s
     towers = [f"only text_config is modeled: the model's {' and '.join(other_configs)}, and image or audio tokens, are left out"]
     unread_note = [f"ignored: {listed(unread)}"] if unread else []
     return DecoderDescription(
-        shape, (*(notes if config.assumed else ()), *(towers if other_configs else ()), *unread_note), config.keys_of(MEANT)
+        shape,
+        (
+            *(notes if config.assumed else ()),
+            *(towers if other_configs else ()),
+            *unread_note,
+            *config.notes,
+            *_not_modeled({**(around or {}), **said}),
+        ),
+        config.keys_of(MEANT),
     )
+
+
+def _not_modeled(said: Mapping[str, Any]) -> Iterator[str]:
+    """Yield notes on keys of *said* that change the cost of training, but not the layers that transformers trains."""
+    if predicted := _count(said, "num_nextn_predict_layers", 0):
+        yield (
+            f"num_nextn_predict_layers {predicted}: not trained here, as in transformers; for multi-token prediction, add "
+            f"prediction_layers: {predicted} to model.transformer"
+        )
+    quantization = said.get("quantization_config")
+    if isinstance(quantization, Mapping) and quantization:
+        kind = next((name for name in ("load_in_4bit", "load_in_8bit") if quantization.get(name)), quantization.get("quant_method", ""))
+        yield f"quantization_config {kind} is not modeled: weights have the bytes of training.precision".replace("  ", " ")
 
 
 def _unknown(kind: str, said: Mapping[str, Any]) -> str:
@@ -89,12 +110,14 @@ def _unknown(kind: str, said: Mapping[str, Any]) -> str:
 
 def _advice(kind: str, said: Mapping[str, Any]) -> str:
     """Return advice on a configuration whose family *kind* is unknown or does not have such layers."""
-    class_name = _class(said)
+    class_name, recurrent = _class(said), kind.replace("-", "_") in _RECURRENT
     traced = f"; or, with transformers installed, trace it: {_trace_command(class_name, said)}" if class_name else ""
     if _attends_to_an_encoder(said) or (class_name and not class_name.endswith(_DECODERS)):
         ready = [name for name in sorted(catalogue("workloads")) if re.match(rf"{re.escape(kind)}[-_]", name)] if kind else []
         alone = f"; the catalog has {', '.join(ready[:_NAMED])}" if ready else ""
         return f", and {class_name or 'its architecture'} is not a decoder{alone}{traced}"
+    if recurrent:
+        return f": its state-space or linear-attention layers are not modeled{traced}"
     similar = _similar_families(kind, said)
     similar_hint = (
         f"; if its layers are like those of {' or '.join(similar)}, set model_type to that in a copy of the file"
@@ -108,6 +131,14 @@ def _advice(kind: str, said: Mapping[str, Any]) -> str:
 
 _DECODERS: Final = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
 """Ends of the names of classes in transformers that generate text."""
+_RECURRENT: Final = frozenset(
+    (
+        *("mamba", "mamba2", "falcon_mamba", "rwkv", "recurrent_gemma", "xlstm"),
+        *("jamba", "bamba", "zamba", "zamba2", "falcon_h1", "nemotron_h", "granitemoehybrid", "plamo2", "phi4flash", "lfm2", "lfm2_moe"),
+        *("qwen3_next", "minimax", "minimax_text_01", "minimax_m1", "kimi_linear", "bailing_moe_linear"),
+    )
+)
+"""Families whose layers are, at least in part, state spaces, convolutions or linear attention."""
 _NAMED: Final = 3
 """Maximum number of the catalogue's workloads in a message."""
 _SIZE: Final = re.compile(

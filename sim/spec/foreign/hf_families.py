@@ -24,7 +24,7 @@ from sim.spec.foreign.hf_experts import (
     olmoe_experts,
     qwen_experts,
 )
-from sim.spec.foreign.hf_keys import Config, Shape
+from sim.spec.foreign.hf_keys import ATTENTION, Config, Shape
 from sim.spec.yaml import SpecError
 
 NAMES: Final[Mapping[str, tuple[str, ...]]] = {
@@ -75,12 +75,23 @@ def _llama(config: Config, shape: Shape) -> Shape:
 
 
 def _qwen2(config: Config, shape: Shape) -> Shape:
-    return shape | {"bias": "qkv"} | _used_window(config)
+    return shape | {"bias": "qkv"} | _used_window(config, shape["layers"])
 
 
 def _qwen3(config: Config, shape: Shape) -> Shape:
     bias = "qkv_output" if config.get("attention_bias") else "none"
-    return shape | {"qk_norm": "head", "bias": bias} | _used_window(config)
+    return shape | {"qk_norm": "head", "bias": bias} | _used_window(config, shape["layers"])
+
+
+def _smollm3(config: Config, shape: Shape) -> Shape:
+    layers, interval = shape["layers"], config.size("no_rope_layer_interval", default=4) or 4
+    rotary = config.get("no_rope_layers", default=[int((layer + 1) % interval != 0) for layer in range(layers)])
+    if not isinstance(rotary, list) or len(rotary) != layers:
+        raise SpecError(f"{config.place}: {config.within}no_rope_layers must be a list with one entry for each of the {layers} layers")
+    used = bool(config.get("use_sliding_window"))
+    fields = {name: value for name, value in _llama(config, shape).items() if used or name != "window"}
+    kinds = ["full_attention" if each else "sliding_attention" for each in rotary]
+    return fields | (_mixture(config, layers, kinds, "no_rope_layers") if "window" in fields and not _types(config) else {})
 
 
 def _mixtral(config: Config, shape: Shape) -> Shape:
@@ -149,7 +160,7 @@ def _gemma2(config: Config, shape: Shape) -> Shape:
 
 
 def _gemma3(config: Config, shape: Shape) -> Shape:
-    every = config.size("sliding_window_pattern", "_sliding_window_pattern", default=6)
+    every = _every(config, 6)
     return _gemma(config, shape) | {"norms_per_layer": 4, "qk_norm": "head"} | _window(config, every)
 
 
@@ -218,7 +229,7 @@ def _olmo3(config: Config, shape: Shape) -> Shape:
 
 def _exaone4(config: Config, shape: Shape) -> Shape:
     pattern = config.get("sliding_window_pattern", default=4)
-    every = pattern.upper().rfind("G") + 1 if isinstance(pattern, str) else config.size("sliding_window_pattern", default=4)
+    every = pattern.upper().rfind("G") + 1 if isinstance(pattern, str) else _every(config, 4)
     return shape | {"qk_norm": "head"} | _window(config, every)
 
 
@@ -233,7 +244,7 @@ def _cohere(config: Config, shape: Shape) -> Shape:
 
 
 def _cohere2(config: Config, shape: Shape) -> Shape:
-    every = config.size("sliding_window_pattern", "_sliding_window_pattern", default=4)
+    every = _every(config, 4)
     return _cohere(config, shape) | _window(config, every)
 
 
@@ -343,7 +354,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "olmo": Family(_olmo, norm="nonparametric"),
     "olmo2": Family(_olmo2),
     "granite": Family(_llama),
-    "smollm3": Family(_llama, tied=True),
+    "smollm3": Family(_smollm3, tied=True),
     "seed_oss": Family(_seed_oss, dropout=0.1),
     "ernie4_5": Family(_ernie, tied=True),
     "hunyuan_v1_dense": Family(_qwen3),
@@ -394,19 +405,33 @@ def shape_of(family: Family, config: Config) -> Shape:
         "composed_gelu": activation_name == "gelu_new" and not family.gated,
         "norm": family.norm,
         "positions": "rope",
-        "tied": bool(config.get("tie_word_embeddings", default=family.tied)),
+        "tied": config.flag("tie_word_embeddings", family.tied),
         "dropout": config.get("resid_pdrop", "hidden_dropout", "residual_dropout", default=family.dropout),
         "norm_epsilon": config.get("rms_norm_eps", "layer_norm_epsilon", "layer_norm_eps", "norm_eps", "norm_epsilon"),
     }
     fields = family.read(config, shape)
+    fields |= _typed_window(config, fields)
     fields |= _rotary(config) if fields["positions"] == "rope" else {}
     return {name: value for name, value in fields.items() if value is not None}
+
+
+_SCALINGS: Final = ("default", "linear", "dynamic", "yarn", "longrope", "su", "llama3", "mrope", "proportional")
+"""Ways to scale rotary positions (modeling_rope_utils.py, and former names of them)."""
 
 
 def _rotary(config: Config) -> Shape:
     """Return the base and share of rotary positions, from top-level keys or, since version 5 of transformers, from a block."""
     block = config.get("rope_parameters")
     inside = block if isinstance(block, Mapping) and not any(isinstance(each, Mapping) for each in block.values()) else {}
+    scaling = config.get("rope_scaling", default=inside)
+    kind = scaling.get("rope_type") or scaling.get("type") or "default" if isinstance(scaling, Mapping) else scaling
+    if kind not in _SCALINGS:
+        raise SpecError(f"{config.place}: {config.within}rope_scaling: unknown type {str(kind)[:40]}; known: {', '.join(_SCALINGS)}")
+    factor = scaling.get("factor") if isinstance(scaling, Mapping) else None
+    if factor is None:
+        factor = 1
+    if isinstance(factor, bool) or not isinstance(factor, int | float) or not factor > 0:
+        raise SpecError(f"{config.place}: {config.within}rope_scaling.factor {str(factor)[:40]}: write a number above 0")
     base = config.get("rope_theta", "rotary_emb_base", default=inside.get("rope_theta"))
     share = config.get("partial_rotary_factor", "rotary_pct", default=inside.get("partial_rotary_factor"))
     return {"rope_base": base, "rope_share": share}
@@ -418,5 +443,63 @@ def _window(config: Config, every: int | None = None) -> Shape:
     return {"window": window} | ({"global_every": every} if every else {}) if window else {}
 
 
-def _used_window(config: Config) -> Shape:
-    return _window(config) if config.get("use_sliding_window") else {}
+def _used_window(config: Config, layers: int) -> Shape:
+    """Return the window of Qwen's classes: layers from ``max_window_layers`` on have it."""
+    window = _window(config) if config.get("use_sliding_window") else {}
+    first = min(config.size("max_window_layers", default=28) or 0, layers)
+    if not window or _types(config):
+        return window
+    return window | _mixture(config, layers, ["full_attention"] * first + ["sliding_attention"] * (layers - first), "max_window_layers")
+
+
+def _every(config: Config, default: int) -> int:
+    """Return the period of the layers that attend to all tokens. Raise SpecError unless it is 1 or more."""
+    every = config.size("sliding_window_pattern", "_sliding_window_pattern", default=default)
+    if every is None or every < 1:
+        raise SpecError(f"{config.place}: {config.within}sliding_window_pattern {every}: write a whole number, 1 or more")
+    return every
+
+
+def _types(config: Config) -> list[str]:
+    """Return ``layer_types``, if the file lists kinds of attention for its layers."""
+    kinds = config.said.get("layer_types")
+    return kinds if isinstance(kinds, list) and kinds and all(isinstance(kind, str) and kind in ATTENTION for kind in kinds) else []
+
+
+def _typed_window(config: Config, shape: Shape) -> Shape:
+    """Return which layers have the window of *shape* according to ``layer_types``. Raise SpecError if it is not as long as the model."""
+    kinds, layers = _types(config), shape["layers"]
+    if not kinds:
+        return {}
+    config.read.add("layer_types")
+    if len(kinds) != layers:
+        raise SpecError(f"{config.place}: {config.within}layer_types has {len(kinds)} entries, but the model has {layers} layers")
+    return _mixture(config, layers, kinds, "layer_types") if shape.get("window") else {}
+
+
+def _mixture(config: Config, layers: int, kinds: list[str], key: str) -> Shape:
+    """Return the period of layers with full attention among *kinds*, which *key* specifies; if they are the first ones, the closest one.
+
+    Raise SpecError for any other order.
+    """
+    full = [layer for layer, kind in enumerate(kinds) if kind == "full_attention"]
+    if len(full) in (0, layers):
+        return {"global_every": 0} | ({"window": 0} if full else {})
+    every = full[0] + 1
+    if full == [*range(every - 1, layers, every)]:
+        return {"global_every": every}
+    if full != [*range(len(full))]:
+        raise SpecError(
+            f"{config.place}: {config.within}{key}: layers with full attention must be every n-th one, or the first ones; here they are "
+            f"{', '.join(map(str, full[:6]))}{', ...' if len(full) > 6 else ''}, counted from 0"
+        )
+    every = min(range(1, layers + 1), key=lambda period: abs(layers // period - len(full)))
+    closest = layers // every
+    error = (
+        "as many" if closest == len(full) else "more, so attention takes too long" if closest > len(full) else "fewer, so it is too fast"
+    )
+    config.notes.append(
+        f"{config.within}{key}: the first {len(full)} of {layers} layers attend to all tokens; simulated as every layer whose number is a "
+        f"multiple of {every} ({closest} layers: {error})"
+    )
+    return {"global_every": every}

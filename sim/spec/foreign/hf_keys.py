@@ -16,7 +16,8 @@ from sim.spec.yaml import SpecError
 Shape = dict[str, Any]
 """Fields of a Transformer as plain data."""
 _STRUCTURE: Final = re.compile(
-    r"expert|moe|ssm|mamba|conv|recurrent|lru|linear_|state_size|lora_rank|hybrid|(block|layer)_types?|layers_block"
+    r"expert|moe|ssm|mamba|conv|recurrent|lru|linear_|state_size|lora_rank|hybrid|(block|layer)_types?|layers_block|"
+    r"^block_configs$|^attn_layer_period$|^attn_type_list$"
 )
 """Words in names of keys that change which products a layer has."""
 _EXPERTS: Final = re.compile(r"expert|moe")
@@ -24,11 +25,15 @@ _EXPERT_COUNT: Final = re.compile(r"(num|n)_(\w+_)?experts")
 _SIZE: Final = re.compile(r"_(size|dim|rank|width|heads?|layers?|interval)$|^(n|num)_")
 _NO_SIZE: Final = re.compile(
     r"_token_|^max_window_layers$|^num_(labels|beams|beam_groups|return_sequences|logits_to_keep)$|^n_(ctx|group)$|^chunk_size|^ep_size$"
-    r"|^query_pre_attn|^rotary_dim$|^no_rope_layer_interval$|^type_vocab_size$|^pad_vocab_size"
+    r"|^query_pre_attn|^rotary_dim$|^no_rope_layer_interval$|^type_vocab_size$|^pad_vocab_size|^num_nextn_predict_layers$"
 )
 """Keys that look like sizes but do not affect shapes: for generation, for the start of training, for details of routing or positions."""
 _TYPES: Final = re.compile(r"(block|layer)_types?|layers_block|hybrid")
-_USUAL: Final = frozenset({"full_attention", "sliding_attention", "chunked_attention", "dense"})
+_OTHER_LAYERS: Final = frozenset({"block_configs", "attn_layer_period", "attn_type_list"})
+"""Keys of models in which some layers have no attention, or sizes of their own; 1 means attention in every layer."""
+ATTENTION: Final = frozenset({"full_attention", "sliding_attention", "chunked_attention"})
+"""Types of layers that differ only in the tokens to which they attend."""
+_USUAL: Final = ATTENTION | {"dense"}
 """Types of layers that have only attention and a plain feed-forward block."""
 
 
@@ -40,6 +45,8 @@ class Config:
         self.read: set[str] = {"model_type", "architectures"}
         self.assumed: dict[str, int] = {}
         """Sizes that the file leaves out, with the defaults of the class."""
+        self.notes: list[str] = []
+        """Notes for the user on what the description cannot express."""
 
     def get(self, *names: str, default: Any = None) -> Any:
         """Return the first of *names* that is present and not null; if none is present, the default of the class, or *default*."""
@@ -62,6 +69,13 @@ class Config:
         if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
             name = next(name for name in names if self.said.get(name) is not None)
             raise SpecError(f"{self.place}: {self.within}{name}: {value!r} is not a whole number; write a whole number")
+        return value
+
+    def flag(self, name: str, default: bool) -> bool:
+        """Return whether *name* is true, or *default*; raise SpecError for anything but true or false."""
+        value = self.get(name, default=default)
+        if not isinstance(value, bool):
+            raise SpecError(f"{self.place}: {self.within}{name}: {value!r} is not true or false; write one of them")
         return value
 
     def due(self, *names: str) -> int:
@@ -112,6 +126,8 @@ class Config:
         if name in self.read:
             return False
         each = value if isinstance(value, list) else [value]
+        if name in _OTHER_LAYERS:
+            return any(item not in (None, 1) for item in each)
         return any(map(_is_above_one, each)) or (
             bool(_TYPES.search(name)) and any(isinstance(word, str) and word not in _USUAL for word in each)
         )
@@ -128,5 +144,7 @@ def listed(keys: Mapping[str, Any]) -> str:
 
 
 def _short(value: Any) -> str:
+    if isinstance(value, list) and any(isinstance(each, Mapping) for each in value):
+        return f"for {len(value)} layers"
     words = list(dict.fromkeys(map(str, value))) if isinstance(value, list) else [str(value)]
     return "/".join(words[:4]) + ("/..." if len(words) > 4 else "")

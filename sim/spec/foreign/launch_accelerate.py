@@ -6,17 +6,21 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from sim.spec.fields import Fp8Recipe
-from sim.spec.foreign.launch_deepspeed import ZERO_STAGES
+from sim.spec.foreign.launch_deepspeed import ZERO_STAGES, zero_stack
 from sim.spec.foreign.launch_settings import LaunchSettings, block_of, exchange_of, note_offloading
 from sim.spec.strict import whole_number
 from sim.spec.yaml import SpecError
-from sim.units import shorten
+from sim.units import any_of, shorten
 
 _FSDP: Final[Mapping[str, str]] = {
     **dict.fromkeys(("FULL_SHARD", "1", "HYBRID_SHARD", "4"), "parameters"),
     **dict.fromkeys(("SHARD_GRAD_OP", "2", "HYBRID_SHARD_ZERO2", "5"), "gradients"),
     **dict.fromkeys(("NO_SHARD", "3"), "none"),
+    **dict.fromkeys(("TRUE", "FALSE"), "parameters"),
 }
+_STRATEGIES: Final = [name for name in _FSDP if "_" in name]
+_TYPES: Final = ("NO", "MULTI_GPU", "FSDP", "DEEPSPEED", "MEGATRON_LM")
+"""Values of ``distributed_type`` for GPUs that are modeled (accelerate/utils/dataclasses.py, DistributedType)."""
 _MX: Final = "use_mxfp8_block_scaling"
 ACCELERATE_8BIT: Final[Mapping[Fp8Recipe, Mapping[str, str | bool]]] = {
     "delayed": {"backend": "TE"},
@@ -30,6 +34,8 @@ ACCELERATE_8BIT: Final[Mapping[Fp8Recipe, Mapping[str, str | bool]]] = {
 def accelerate(config: Mapping[str, Any], place: str) -> LaunchSettings:
     """Return the settings in Accelerate's YAML file."""
     told = LaunchSettings()
+    if (kind := str(config.get("distributed_type", "NO")).upper()) not in (*_TYPES, "FALSE"):
+        raise SpecError(f"{place}: distributed_type {shorten(kind)} is not modeled; write {any_of(_TYPES)}")
     precisions = {"bf16": "bf16", "fp16": "amp_fp16", "fp8": "fp8", "no": "fp32", "false": "fp32"}
     precision = precisions.get(kind := str(config.get("mixed_precision", "")).lower())
     if kind and not precision:
@@ -42,22 +48,13 @@ def accelerate(config: Mapping[str, Any], place: str) -> LaunchSettings:
         if stage not in ("0", "1", "2", "3"):
             raise SpecError(f"{place}: deepspeed_config.zero_stage {shorten(stage)}: write 0, 1, 2 or 3")
         told.parallel |= {"shard": ZERO_STAGES[int(stage)]} if stage != "0" else {}
+        told.training |= zero_stack(int(stage)) if precision in ("bf16", "amp_fp16") else {}
         steps = zero.get("gradient_accumulation_steps")
         told.training |= {"gradient_accumulation_steps": steps} if isinstance(steps, int) else {}
         for option in ("offload_optimizer_device", "offload_param_device"):
             note_offloading(f"deepspeed_config.{option}", zero.get(option), told)
     if sharded:
-        strategy = str(sharded.get("fsdp_sharding_strategy", sharded.get("fsdp_reshard_after_forward", "FULL_SHARD")))
-        shard = _FSDP.get(strategy, "parameters")
-        told.parallel |= {"reshard_after_forward": False} if strategy.lower() == "false" else {}
-        told.parallel |= {"shard": shard} if shard != "none" else {}
-        least = sharded.get("fsdp_min_num_params")
-        sized = shard == "parameters" and str(sharded.get("fsdp_auto_wrap_policy")) == "SIZE_BASED_WRAP"
-        told.parallel |= {"wrap": least} if sized and isinstance(least, int) and least > 0 else {}
-        if strategy.startswith("HYBRID") or strategy in ("4", "5"):
-            told.notes.append("hybrid sharding: set the number of replicas (usually the number of nodes) with --replicate N")
-        note_offloading("fsdp_config.fsdp_offload_params", sharded.get("fsdp_offload_params"), told)
-        told.training |= {"activation_checkpointing": "blocks"} if sharded.get("fsdp_activation_checkpointing") is True else {}
+        _add_fsdp(sharded, told, place)
     for option, name in (("tp_size", "tensor"), ("cp_size", "context"), ("dp_replicate_size", "replicate")):
         size = _number(mesh, f"parallelism_config_{option}" if f"parallelism_config_{option}" in mesh else option, place)
         told.parallel |= {name: size} if size > 1 else {}
@@ -69,13 +66,33 @@ def accelerate(config: Mapping[str, Any], place: str) -> LaunchSettings:
         size = whole_number(str(megatron_block.get(option, 1))) or 1
         told.parallel |= {name: size} if size > 1 else {}
     processes = _number(config, "num_processes", place)
-    told.gpus = processes if processes > 1 else None
+    machines = _number(config, "num_machines", place)
+    told.gpus, told.gpus_per_node = (processes, processes // machines) if processes > 1 else (None, None)
+    if processes % machines:
+        near = -(-processes // machines) * machines
+        raise SpecError(f"{place}: num_processes {processes} is not a multiple of num_machines {machines}; write {near}")
     if not (zero or sharded or mesh or megatron_block) and "distributed_type" not in config:
         raise SpecError(
             f"{place}: is not a configuration of Accelerate: distributed_type is missing; YAML files of other programs are not read, but "
             "their command lines are, such as 'torchrun --nproc-per-node=2 train.py --per_device_train_batch_size 4 --lora_r 16'"
         )
     return told
+
+
+def _add_fsdp(sharded: Mapping[str, Any], told: LaunchSettings, place: str) -> None:
+    """Set in *told* what the block ``fsdp_config`` specifies. Raise SpecError for an unknown strategy."""
+    strategy = str(sharded.get("fsdp_sharding_strategy", sharded.get("fsdp_reshard_after_forward", "FULL_SHARD")))
+    if (shard := _FSDP.get(strategy.upper())) is None:
+        raise SpecError(f"{place}: fsdp_config.fsdp_sharding_strategy {shorten(strategy)}: write {any_of(_STRATEGIES)}")
+    told.parallel |= {"reshard_after_forward": False} if strategy.lower() == "false" else {}
+    told.parallel |= {"shard": shard} if shard != "none" else {}
+    least = sharded.get("fsdp_min_num_params")
+    sized = shard == "parameters" and str(sharded.get("fsdp_auto_wrap_policy")) == "SIZE_BASED_WRAP"
+    told.parallel |= {"wrap": least} if sized and isinstance(least, int) and least > 0 else {}
+    if strategy.startswith("HYBRID") or strategy in ("4", "5"):
+        told.notes.append("hybrid sharding: set the number of replicas (usually the number of nodes) with --replicate N")
+    note_offloading("fsdp_config.fsdp_offload_params", sharded.get("fsdp_offload_params"), told)
+    told.training |= {"activation_checkpointing": "blocks"} if sharded.get("fsdp_activation_checkpointing") is True else {}
 
 
 def _recipe(said: Mapping[str, Any], place: str) -> dict[str, str]:

@@ -9,7 +9,7 @@ from typing import Any, Final, get_args
 from sim.spec.foreign.launch_megatron_model import LATENT, OPTIONS, SIZES, model_shape
 from sim.spec.foreign.launch_options import Arguments, arguments
 from sim.spec.foreign.launch_settings import LaunchSettings, note_offloading
-from sim.spec.foreign.launch_unread import FP8_RECIPES, unread
+from sim.spec.foreign.launch_unread import FP8_RECIPES, refuse_typos, unread
 from sim.spec.parallel import NEAR_PIPELINE, even_blocks
 from sim.spec.training import RecomputedModule
 from sim.spec.yaml import SpecError
@@ -54,6 +54,7 @@ def megatron(text: str, place: str) -> LaunchSettings:
     A script without any size of the model specifies only layout and batch.
     """
     options = Arguments(arguments(text, place, NUMERIC), place)
+    refuse_typos(options.values, _READ, place)
     sizes = ("num-layers", "hidden-size", "num-attention-heads")
     sized = any(option in options.values for option in sizes)
     for option in sizes if sized else ():
@@ -80,7 +81,7 @@ def megatron(text: str, place: str) -> LaunchSettings:
     told.training |= _blocks(options, told) | _modules(text, options.values, told)
     for option in ("optimizer-cpu-offload", "cpu-offloading", "fine-grained-activation-offloading"):
         note_offloading(f"--{option}", option in options.values, told)
-    told.notes += unread(text, options.values, _READ, told.sequence)
+    told.notes += unread(text, options.values, told.sequence)
     return told
 
 

@@ -9,7 +9,7 @@ of GPUs, the launcher's applies.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from sim.spec.foreign.launch_megatron import NUMERIC
@@ -20,6 +20,9 @@ from sim.spec.yaml import SpecError
 from sim.units import pluralized, shorten
 
 _DIRECTIVE: Final = re.compile(r"^#SBATCH[ \t]+(--?[\w-]+)(?:=|[ \t]+|(?<=-N)|(?<=-G))(\S+)", re.MULTILINE)
+_STARTED: Final = re.compile(r"^[^#\n]*\b(?:srun|sbatch|salloc)[ \t]([^\n]*)", re.MULTILINE)
+_STARTED_WITH: Final = re.compile(r"(?<!\S)(-N|-G|--nodes|--gpus-per-node|--gres|--gpus)(?:=|[ \t]*)(\S+)")
+"""Options of Slurm's commands for nodes and GPUs, in a line that calls one."""
 _NODES: Final = ("nnodes", "num-nodes", "num-machines")
 """Options for the number of nodes of torchrun, deepspeed and accelerate."""
 _EACH: Final = ("nproc-per-node", "num-gpus")
@@ -31,7 +34,10 @@ _SLURM_NODES: Final = re.compile(r"\$\{?(SLURM_NNODES|SLURM_JOB_NUM_NODES)\b\}?"
 
 def launch_script(text: str, place: str) -> LaunchSettings:
     """Return the number of GPUs and the settings of a Trainer in the script *text*."""
-    nodes, each, total = _slurm(text, place)
+    nodes, each, total, gpu = _slurm(_DIRECTIVE.findall(text), place)
+    started = [option for line in _STARTED.findall(text.replace("\\\n", " ")) for option in _STARTED_WITH.findall(line)]
+    more = _slurm(started, place)
+    nodes, each, total, gpu = nodes or more[0], each or more[1], total or more[2], gpu or more[3]
     if nodes:
         text = _SLURM_NODES.sub(str(nodes), text)
     options = Arguments(arguments(text, place, NUMERIC), place)
@@ -39,6 +45,8 @@ def launch_script(text: str, place: str) -> LaunchSettings:
     each = _first_number(options, _EACH) or each
     told = _trainer(options)
     _add_adapters(options, told)
+    told.gpu, told.gpus_per_node = gpu, each
+    told.released = next((options.values[name] for name in _MODEL if name in options.values), "")
     told.gpus = _first_number(options, ("num-processes",)) or (nodes * each if nodes and each else total or each)
     if nodes and not told.gpus:
         told.gpus = nodes * USUAL
@@ -46,10 +54,18 @@ def launch_script(text: str, place: str) -> LaunchSettings:
     return told
 
 
-def _slurm(text: str, place: str) -> tuple[int | None, int | None, int | None]:
-    """Return the nodes, the GPUs per node and the total GPUs requested in ``#SBATCH`` lines."""
+_MODEL: Final = ("model-name-or-path", "model-id")
+"""Options for the model's name on the hub in common training scripts."""
+_GPU: Final = re.compile(r"(?:gpu:)?([A-Za-z][\w.-]*):\d+")
+
+
+def _slurm(said: Sequence[tuple[str, str]], place: str) -> tuple[int | None, int | None, int | None, str]:
+    """Return the nodes, the GPUs per node, the total GPUs and the name of the GPU that Slurm's options *said* request."""
     nodes = each = total = None
-    for option, value in _DIRECTIVE.findall(text):
+    gpu = ""
+    for option, value in said:
+        if "gpu" in option or value.startswith("gpu"):
+            gpu = named[1] if (named := _GPU.match(value)) is not None and named[1] != "gpu" else gpu
         count = re.search(r"(?:^|:)(\d+)(?:\(|$)", value.split(",")[0])  # 8, gpu:8, gpu:h100:8
         if option in ("-N", "--nodes"):
             nodes = _count(first[0], place) if (first := re.match(r"\d+", value)) else None  # 4, 4-8
@@ -57,7 +73,7 @@ def _slurm(text: str, place: str) -> tuple[int | None, int | None, int | None]:
             each = _count(count[1], place)
         elif count and option in ("-G", "--gpus"):
             total = _count(count[1], place)
-    return nodes, each, total
+    return nodes, each, total, gpu
 
 
 def _first_number(options: Arguments, names: tuple[str, ...]) -> int | None:
@@ -109,6 +125,10 @@ def _trainer(options: Arguments) -> LaunchSettings:
         told.notes += [] if name else [f"--optim {optimizer} is not modeled: the workload uses adam"]
     shard = next((kind for word in said.get("fsdp", "").split() if (kind := _SHARDED.get(word))), None)
     told.parallel |= {"shard": shard} if shard else {}
+    if shard:
+        told.notes.append(
+            "--fsdp runs on torchtitan's stack, whose blocks are compiled; the Trainer's are not unless --torch_compile is set"
+        )
     told.sequence = next((length for option in _LENGTHS if (length := options.number(option))), None)
     return told
 

@@ -24,6 +24,11 @@ class LaunchSettings:
     global_batch: int | None = None
     gpus: int | None = None
     """Total number over all nodes."""
+    gpu: str = ""
+    """Name of the GPU that the job asks its cluster for; empty if it names none."""
+    gpus_per_node: int | None = None
+    released: str = ""
+    """Name on the hub of the model that a script trains, where no file describes another one."""
     lora_rank: int | None = None
     """Rank of low-rank adapters next to frozen weights; None if all weights are trained."""
     notes: list[str] = field(default_factory=list)
@@ -37,10 +42,13 @@ class LaunchSettings:
             {**self.shape, **other.shape},
             other.model or self.model,
             other.sequence or self.sequence,
-            {**self.training, **other.training},
+            {**self.training, **other.training, **({"stack": self.training["stack"]} if "stack" in self.training else {})},
             {**self.parallel, **other.parallel},
             other.global_batch or self.global_batch,
             other.gpus or self.gpus,
+            other.gpu or self.gpu,
+            other.gpus_per_node or self.gpus_per_node,
+            other.released or self.released,
             other.lora_rank or self.lora_rank,
             self.notes + other.notes,
             {**self.keys, **other.keys},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from sim.spec.foreign.launch_settings import LaunchSettings, block_of, exchange_of, note_offloading
@@ -71,11 +71,31 @@ def torchtitan(config: Mapping[str, Any], place: str) -> LaunchSettings:
         "stack": "torchtitan-2.x",
     }
     optimizer = str(block_of(config, "optimizer", place).get("name", "AdamW"))
-    told.notes += [] if optimizer in ("Adam", "AdamW") else [f"optimizer {optimizer} is not modeled: the workload uses adam"]
+    rule = {"adam": "adam", "adamw": "adam", "muon": "muon"}.get(optimizer.lower())
+    told.training |= {"optimizer": {"name": rule}} if rule == "muon" else {}
+    told.notes += [] if rule else [f"optimizer {optimizer} is not modeled: the workload uses adam"]
+    told.notes += _not_modeled(config, layout, place)
     note_offloading("training.enable_cpu_offload", training.get("enable_cpu_offload"), told)
     global_batch = training.get("global_batch_size", -1)
     told.global_batch = global_batch if isinstance(global_batch, int) and global_batch > 0 else None
     return told
+
+
+_READ: Final = frozenset(("model", "training", "parallelism", "optimizer", "activation_checkpoint", "quantize", "float8", "compile"))
+_WITHOUT_COST: Final = frozenset(
+    ("job", "profiling", "metrics", "lr_scheduler", "checkpoint", "comm", "validation", "memory_estimation", "debug", "logging")
+)
+"""Sections that do not change the time or memory of a step."""
+
+
+def _not_modeled(config: Mapping[str, Any], layout: Mapping[str, Any], place: str) -> Iterator[str]:
+    """Yield notes on settings that change a step but are not modeled."""
+    if not block_of(config, "compile", place).get("enable", True):
+        yield "compile.enable is false: blocks are simulated as compiled, with fewer kernels and less memory traffic than without"
+    if layout.get("enable_async_tensor_parallel"):
+        yield "parallelism.enable_async_tensor_parallel is not modeled: tensor ranks wait for their collectives"
+    if unknown := sorted(config.keys() - _READ - _WITHOUT_COST):
+        yield f"ignored: {', '.join(f'[{name}]' for name in unknown)}"
 
 
 def _quantized(said: Mapping[str, Any], model: Mapping[str, Any], place: str, told: LaunchSettings) -> dict[str, str]:

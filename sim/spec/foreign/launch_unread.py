@@ -1,4 +1,4 @@
-"""Which of Megatron-LM's arguments does the workload not represent? A note for each, and the options for unsupported kinds of layers.
+"""Which of Megatron-LM's arguments does the workload not represent? Notes, refused typos, and the options for unsupported kinds of layers.
 
 Names are from megatron/training/arguments.py. An option that is spelled almost like one that is read is a typo, which Megatron-LM would
 reject.
@@ -13,6 +13,7 @@ from typing import Final
 
 from sim.spec.fields import Fp8Recipe
 from sim.spec.strict import whole_number
+from sim.spec.yaml import SpecError
 
 OTHER_LAYERS: Final = (
     "is-hybrid-model", "hybrid-override-pattern", "hybrid-layer-pattern", "hybrid-attention-ratio", "hybrid-mlp-ratio",
@@ -27,8 +28,8 @@ _ALIKE: Final = 0.93
 _RAMP: Final = re.compile(r"--rampup-batch-size[=\s]+(\d{1,9})\s+(\d{1,9})\s+(\d{1,15})\b")
 
 
-def unread(text: str, said: Mapping[str, str], read: Collection[str], sequence: int | None) -> Iterator[str]:
-    """Yield notes on the options *said* in *text* that are not in *read*; *sequence* is the tokens of a sample."""
+def unread(text: str, said: Mapping[str, str], sequence: int | None) -> Iterator[str]:
+    """Yield notes on the options *said* in *text* that are not modeled; *sequence* is the tokens of a sample."""
     if ramp := _RAMP.search(text):
         start, step, samples = ramp.groups()
         tokens = str(int(samples) * sequence) if sequence else f"{samples} x sequence"
@@ -40,6 +41,10 @@ def unread(text: str, said: Mapping[str, str], read: Collection[str], sequence: 
         yield f"--fp8-recipe {recipe} is not modeled: the workload uses {FP8_RECIPES[0]}"
     if (whole_number(said.get("expert-tensor-parallel-size", "1")) or 1) > 1:
         yield "--expert-tensor-parallel-size is not modeled: experts are distributed over tensor ranks as over expert ranks"
+
+
+def refuse_typos(said: Collection[str], read: Collection[str], place: str) -> None:
+    """Raise SpecError for an option of *said* that is not in *read*, but spelled almost like one of them."""
     for option in said:
         if option not in read and (near := difflib.get_close_matches(option, read, n=1, cutoff=_ALIKE)):
-            yield f"unknown option --{option}; did you mean --{near[0]}?"
+            raise SpecError(f"{place}: unknown option --{option}; did you mean --{near[0]}?")

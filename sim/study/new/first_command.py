@@ -7,6 +7,7 @@ A workload with a layout or a global batch is also tried on more nodes.
 from __future__ import annotations
 
 import math
+import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -16,15 +17,23 @@ from sim.analysis.layout_memory import memory_by_stage
 from sim.check import check_run
 from sim.mesh import prepare as laid_out
 from sim.mesh import worker_node
+from sim.spec.catalogue import catalogue, read
 from sim.spec.library import load_workload
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 from sim.study.layout import with_micro_batches
 from sim.study.scenario import Scenario, has_layout, loaded_hardware, prepare, sorted_overrides
 
-MACHINE: Final = "hgx-h100"
-NODE: Final = 8
-"""GPUs of one machine."""
+
+@dataclass(frozen=True)
+class NextMachine:
+    """A machine of the catalogue, and its GPUs."""
+
+    name: str
+    gpus: int
+
+
+MACHINE: Final = NextMachine("hgx-h100", 8)
 STATES: Final = 16
 """Bytes of weights, gradients and optimizer states per parameter (AdamW in mixed precision)."""
 ROOM: Final = 40e9
@@ -51,32 +60,59 @@ _SHARDED: Final = (("--shard", "parallel.shard", "parameters"),)
 _CHANGES: Final = (_SmallerStep(), _SmallerStep(overrides=(_BLOCKS,)), _SmallerStep(_SHARDED), _SmallerStep(_SHARDED, (_BLOCKS,)))
 
 
-def first_command(path: str, shown: str, global_batch: int | None = None, gpus: int | None = None) -> str:
+def machine_with(gpu: str, gpus: int | None) -> NextMachine | None:
+    """Return the machine of the catalogue with so many *gpus* named *gpu*, as clusters spell them; else a larger one, or None."""
+    words = re.split(r"[-_ ]", gpu.lower().removeprefix("nvidia_").removeprefix("tesla_"))
+    matches: list[tuple[tuple[object, ...], NextMachine]] = []
+    for name, file in catalogue("hardware").items():
+        value = read(file).value
+        node = value.get("node") if isinstance(value, dict) else None
+        kind, count = (node.get("gpu"), node.get("gpu_count", MACHINE.gpus)) if isinstance(node, dict) else (None, None)
+        if not isinstance(kind, str) or not isinstance(count, int) or "count" in value or count < (gpus or 1):
+            continue
+        if (parts := kind.lower().split("-"))[0] == words[0] and all(any(word in part for part in parts) for word in words):
+            matches.append(
+                (
+                    (count != (gpus or MACHINE.gpus), "pcie" in parts, name != MACHINE.name, "provider" in value, name),
+                    NextMachine(name, count),
+                )
+            )
+    return min(matches, key=lambda each: each[0])[1] if matches else None
+
+
+def first_command(path: str, shown: str, global_batch: int | None = None, gpus: int | None = None, machine: NextMachine = MACHINE) -> str:
     """Return a command for the workload in the file *path*, which it names *shown*; a search if no usual layout fits.
 
-    *gpus* is the minimum number of GPUs; fewer than a node's are used alone if the step fits on them.
+    *gpus* is the minimum number of GPUs, on as many of *machine*; fewer than a node's are used alone if the step fits on them.
     """
     workload = load_workload(path).spec
     may_grow = workload.training.has_layout or global_batch is not None
-    least_nodes = -(-(gpus or 1) // NODE)
+    node = machine.gpus
+    least_nodes = -(-(gpus or 1) // node)
     candidates: list[tuple[_SmallerStep, int, int | None]] = [
-        (change, nodes, None) for change, nodes in _candidates(workload, may_grow, least_nodes)
+        (change, nodes, None) for change, nodes in _candidates(workload, may_grow, least_nodes, node)
     ]
-    if gpus and gpus < NODE:
-        candidates = [*((change, 1, gpus) for change in _CHANGES), *candidates]
+    if gpus and gpus < node:
+        candidates = [*((change, 1, gpus) for change in _keeping(workload)), *candidates]
     for change, nodes, part in candidates:
         scenario = Scenario(
-            MACHINE, path, change.overrides, nodes=nodes if nodes > 1 else None, gpus=part, layout=change.layout, global_batch=global_batch
+            machine.name,
+            path,
+            change.overrides,
+            nodes=nodes if nodes > 1 else None,
+            gpus=part,
+            layout=change.layout,
+            global_batch=global_batch,
         )
-        if steps := _accumulated(workload, global_batch, part or NODE * nodes, scenario):
+        if steps := _accumulated(workload, global_batch, part or node * nodes, scenario):
             change = replace(change, layout=(*change.layout, ("--micro-batches", "gradient_accumulation_steps", steps)))
             scenario = replace(scenario, layout=change.layout)
         if _fits(scenario):
             more = f" --nodes {nodes}" if nodes > 1 else f" --gpus {part}" if part else ""
             batch = f" --global-batch {global_batch}" if global_batch else ""
-            return f"python -m sim run {MACHINE} {shlex.quote(shown)}{more}{change.text}{batch}"
-    nodes = max(least_nodes, math.ceil(STATES * workload.model.parameters / (NODE * ROOM)))
-    return f"python -m sim plan {MACHINE} {shlex.quote(shown)} --nodes {nodes}"
+            return f"python -m sim run {machine.name} {shlex.quote(shown)}{more}{change.text}{batch}"
+    nodes = max(least_nodes, math.ceil(STATES * workload.model.parameters / (node * ROOM)))
+    return f"python -m sim plan {machine.name} {shlex.quote(shown)} --nodes {nodes}"
 
 
 def _accumulated(workload: Workload, global_batch: int | None, gpus: int, scenario: Scenario) -> int:
@@ -91,15 +127,23 @@ def _accumulated(workload: Workload, global_batch: int | None, gpus: int, scenar
     return 0 if rest or steps == workload.training.gradient_accumulation_steps else steps
 
 
-def _candidates(workload: Workload, may_grow: bool, least_nodes: int) -> Iterator[tuple[_SmallerStep, int]]:
+def _candidates(workload: Workload, may_grow: bool, least_nodes: int, node: int) -> Iterator[tuple[_SmallerStep, int]]:
     """Yield changes and numbers of nodes to try, smallest change first: *least_nodes*, and more if the job *may_grow*."""
     parallel = workload.training.parallel
     tensor = [2**power for power in range(1, 4) if 2**power > parallel.tensor]
     wider = [_SmallerStep((("--tp", "parallel.tensor", size), *_SHARDED), (_BLOCKS,)) for size in tensor if may_grow]
-    least = max(-(-parallel.model_ranks // NODE), least_nodes)
-    for doubling in range(_DOUBLINGS if may_grow else 1):
-        for change in (*_CHANGES, *wider):
-            yield change, least * 2**doubling
+    least = max(-(-parallel.model_ranks // node), least_nodes)
+    kept, every = _keeping(workload), (*_CHANGES, *wider)
+    for changes in (kept, every) if kept != _CHANGES else (every,):
+        for doubling in range(_DOUBLINGS if may_grow else 1):
+            for change in changes:
+                yield change, least * 2**doubling
+
+
+def _keeping(workload: Workload) -> tuple[_SmallerStep, ...]:
+    """Return the changes that keep what *workload* says to shard."""
+    own = workload.training.parallel.shard not in ("none", "parameters")
+    return tuple(change for change in _CHANGES if not (own and change.layout))
 
 
 def _fits(scenario: Scenario) -> bool:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from sim.spec import yaml
-from sim.spec.catalogue import all_files, is_file, is_folder
+from sim.spec.catalogue import UnknownName, is_file, is_folder, locate
 from sim.spec.decoder import parameter_count
 from sim.spec.foreign.hf_config import decoder_of
 from sim.spec.foreign.launch_accelerate import accelerate
@@ -32,11 +32,13 @@ from sim.spec.transformer import Transformer
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 from sim.study.new.file import for_editors, write_new
-from sim.study.new.first_command import NODE, first_command
-from sim.units import pluralized
+from sim.study.new.first_command import MACHINE, NextMachine, first_command, machine_with
+from sim.units import pluralized, rounded
 
 LONGEST: Final = 8192
 """Tokens per sample if not specified: as many as the model takes, up to this; estimate (what most decoders are trained at)."""
+MOST_PARAMETERS: Final = 10**15
+"""Maximum parameters of a model; products of more are no longer exact."""
 _HUB_ID: Final = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _SUFFIXES: Final = frozenset((".json", ".toml", ".yaml", ".yml", ".sh", ".sbatch", ".slurm", ".txt", ".args", ".py", ".pt", ".pth"))
 """Extensions of files that this or other commands read; names on the hub contain dots too, such as Llama-3.1-8B."""
@@ -80,6 +82,8 @@ def new_workload(
         told = told.joined(more)
     if len(configurations) > 1:
         raise SpecError(f"{' and '.join(configurations)}: {len(configurations)} model configurations; name one")
+    if told.released and not told.shape and not told.model:
+        told.model = _decoder_model(told.released)
     if not told.shape and not told.model:
         raise SpecError(
             f"{', '.join(places) or 'new workload'}: no model is described; add --from with a config.json, Megatron-LM arguments, a "
@@ -132,15 +136,26 @@ def write(
         return write_new(path, _text(told, name, command, shape, tokens, origin, dataset), lambda file: load_workload(file).spec)
 
     workload = written("")
-    command = first_command(str(path), str(path), told.global_batch, told.gpus)
-    if told.gpus and told.gpus % NODE and f" --gpus {told.gpus}" not in command:
-        of_nodes = pluralized(-(-told.gpus // NODE), "node")
-        told.notes.append(f"the launch files request {pluralized(told.gpus, 'GPU')}; the command below uses {of_nodes} of {NODE}")
+    machine = _machine(told)
+    command = first_command(str(path), str(path), told.global_batch, told.gpus, machine)
+    if told.gpus and told.gpus % machine.gpus and f" --gpus {told.gpus}" not in command:
+        of_nodes = pluralized(-(-told.gpus // machine.gpus), "node")
+        told.notes.append(f"the launch files request {pluralized(told.gpus, 'GPU')}; the command below uses {of_nodes} of {machine.gpus}")
     written(command.replace(shlex.quote(str(path)), shlex.quote(path.name)))
-    note = f"{workload.model.parameters / 1e9:.3g} billion parameters, sequences of {tokens:,} tokens"
+    note = f"{_in_words(workload.model.parameters)} parameters, sequences of {tokens:,} tokens"
     if not (sequence or told.sequence) and shape.max_seq is not None and shape.max_seq > tokens:
         note += f" (the model takes {shape.max_seq:,}; --sequence N)"
     return NewWorkload(path, note, command, tuple(told.notes))
+
+
+def _machine(told: LaunchSettings) -> NextMachine:
+    """Return the machine for the next command, with the GPU that the launch files name, and add a note on it to *told*."""
+    machine = machine_with(told.gpu, told.gpus_per_node) if told.gpu else MACHINE
+    if machine is None:
+        told.notes.append(f"no machine in the catalog has a GPU {told.gpu}; the command below uses {MACHINE.name}")
+    elif machine != MACHINE:
+        told.notes.append(f"the launch files request {told.gpu}; the command below uses {machine.name}, which has {machine.gpus}")
+    return machine or MACHINE
 
 
 def _shape(told: LaunchSettings, origin: str) -> Transformer:
@@ -149,11 +164,18 @@ def _shape(told: LaunchSettings, origin: str) -> Transformer:
         assert transformer is not None, f"{told.model} is not a decoder"
         return transformer
     try:
-        return Transformer.model_validate(told.shape)
+        shape = Transformer.model_validate(told.shape)
     except ValueError as error:
         errors = error.errors() if hasattr(error, "errors") else []
         sentences = [": ".join([*map(str, each["loc"][-1:]), str(each["msg"]).removeprefix("Value error, ")]) for each in errors]
         raise SpecError([f"{origin}: {told.in_words_of_file(sentence)}" for sentence in sentences or [str(error)]]) from None
+    if parameter_count(shape) > MOST_PARAMETERS:
+        name, size = max(((name, each) for name, each in told.shape.items() if type(each) is int), key=lambda pair: pair[1])
+        raise SpecError(
+            f"{origin}: {told.keys.get(name, name)} {size:,} makes a model of over {MOST_PARAMETERS / 1e12:,.0f} trillion parameters; "
+            "write a smaller number"
+        )
+    return shape
 
 
 def _whole_steps(told: LaunchSettings, origin: str) -> None:
@@ -178,12 +200,33 @@ def _read(source: str) -> tuple[str, LaunchSettings]:
             raise SpecError(f"{source}: no config.json in this folder; write the path of one file")
     if not is_file(path):
         if _HUB_ID.fullmatch(source) and path.suffix.lower() not in _SUFFIXES:
-            return source, _configuration(_json(_from_hub(source), source), source)
-        if source in all_files("workloads"):
+            return source, _of_hub(source)
+        if "/" not in source and path.suffix.lower() not in _SUFFIXES and _is_known(source):
             return source, LaunchSettings(model=_decoder_model(source))
         named = "" if "/" in source or path.suffix.lower() in _SUFFIXES else ", and no catalog model"
         raise SpecError(f"{source[:80]}: no such file or folder{named}")
     return str(path), _told_by_file(path, _text_of(path))
+
+
+def _of_hub(name: str) -> LaunchSettings:
+    """Return the model *name* of the hub, or if the hub cannot be read, the catalogue's model of that name."""
+    try:
+        text = _from_hub(name)
+    except SpecError:
+        if not _is_known(name):
+            raise
+        model = _decoder_model(name)
+        return LaunchSettings(model=model, notes=[f"{name} cannot be read from the hub: used {model} of the catalog"])
+    return _configuration(_json(text, name), name)
+
+
+def _is_known(name: str) -> bool:
+    """Return whether the catalogue has a workload of this *name*."""
+    try:
+        locate(name, "workloads")
+    except SpecError:
+        return False
+    return True
 
 
 _ARGUMENTS: Final = re.compile(
@@ -332,7 +375,7 @@ def _text(told: LaunchSettings, name: str, command: str, shape: Transformer, tok
     count = parameter_count(shape)
     lines = [*for_editors("workload"), f"# {name}: {count:,} parameters, from {plain_comment(origin)}.", f"# {command}"]
     lines += [f"# {plain_comment(note)}" for note in told.notes]
-    lines += [f"name: {name}", f'description: "{name}, {count / 1e9:.3g} billion parameters, sequences of {tokens:,} tokens"', "model:"]
+    lines += [f"name: {name}", f'description: "{name}, {_in_words(count)} parameters, sequences of {tokens:,} tokens"', "model:"]
     if told.model:
         lines += [f"  extends: {told.model}"]
     else:
@@ -347,6 +390,10 @@ def _text(told: LaunchSettings, name: str, command: str, shape: Transformer, tok
         else "# data set: the token stream of workloads/datasets/tokens.yaml, cut into samples of this length"
     )
     return "\n".join([*lines, stream, *_training(told, origin)]) + "\n"
+
+
+def _in_words(count: int) -> str:
+    return f"{rounded(count / 1e9)} billion" if count >= 1e9 else f"{rounded(count / 1e6)} million"
 
 
 def _fields(shape: Transformer) -> list[str]:
@@ -422,7 +469,10 @@ def by_questions(ask: Ask) -> LaunchSettings:
 
 
 def _decoder_model(name: str) -> str:
-    workload = load_workload(name).spec
+    try:
+        workload = load_workload(name).spec
+    except UnknownName:
+        raise SpecError(f"{name}: no such model in the catalog; add --from with its config.json") from None
     if workload.model.transformer is None:
         raise SpecError(f"{name}: is not a decoder; 'python -m sim list workloads' shows all workloads")
     return workload.model.name

@@ -35,7 +35,7 @@ from sim.study.plan.step_cache import StepCache
 from sim.study.scenario import Infeasible, Scenario, overrides_of, sorted_overrides
 from sim.study.whole_job import token_count
 from sim.training.layouts.prices import PriceBook
-from sim.units import any_of, show
+from sim.units import any_of, show, show_tokens
 
 STACKS: Final = ("torchtitan-2.x", "megatron-core")
 """Stacks whose layouts are compared if the user names none: torch's FSDP2 and DDP pipelines take any model, Megatron-LM transformers."""
@@ -181,7 +181,7 @@ def prepare_plan(question: PlanQuestion) -> LayoutPlan:
             raise SpecError(f"--tokens: {loaded[0].spec.model.name} has no token sequences; leave it out")
         if tokens < batch * sample:
             step = f"{batch * sample:,.0f} ({batch} samples of {sample:,.0f})"
-            raise SpecError(f"--tokens {tokens:g}: one step takes {step}; write at least that many")
+            raise SpecError(f"--tokens {show_tokens(tokens)}: one step takes {step}; write at least that many")
     inputs = {"hardware": machine.sha256, "workload": loaded[0].sha256}
     return LayoutPlan(question, layouts, Tally(), batch, tokens, inputs)
 

@@ -305,3 +305,86 @@ def test_an_encoder_with_a_decoder_is_not_taken_for_a_decoder() -> None:
     ):  # fmt: skip
         with pytest.raises(SpecError, match=f"{config['architectures'][0]} is not a decoder.* --input {inputs} --input decoder_input_ids="):
             decoder_of(config, "config.json")
+
+
+SLIDING, FULL = "sliding_attention", "full_attention"
+WINDOWED: dict[str, dict[str, Any]] = {
+    "gpt_oss": {"num_local_experts": 32, "sliding_window": 128},
+    "qwen3": {"sliding_window": 128, "use_sliding_window": True},
+    "gemma3_text": {"sliding_window": 128},
+}
+
+
+@pytest.mark.parametrize("kind", WINDOWED)
+def test_types_of_layers_decide_which_have_a_window(kind: str) -> None:
+    """Oracle: the file's own list, for each layer."""
+    config = {"model_type": kind, **SMALL, **WINDOWED[kind], "num_hidden_layers": 24}
+    for pattern in ([SLIDING], [SLIDING, FULL], [SLIDING] * 3 + [FULL], [SLIDING] * 5 + [FULL], [FULL]):
+        kinds = pattern * (24 // len(pattern))
+        decoder = decoder_of(config | {"layer_types": kinds}, "config.json")
+        shape = Transformer.model_validate(decoder.shape)
+        assert [shape.window_of(layer) for layer in range(24)] == [128 if each == SLIDING else 0 for each in kinds]
+        assert not any("layer_types" in note for note in decoder.notes)
+    with pytest.raises(SpecError, match="layer_types has 10 entries, but the model has 24 layers"):
+        decoder_of(config | {"layer_types": [SLIDING, FULL] * 5}, "config.json")
+    with pytest.raises(SpecError, match="full attention must be every n-th one, or the first ones; here they are 3, 7, 8, counted"):
+        decoder_of(config | {"layer_types": [FULL if layer in (3, 7, 8) else SLIDING for layer in range(24)]}, "config.json")
+
+
+def test_lists_of_anything_else_are_no_types() -> None:
+    plain = decoder_of({"model_type": "llama", **SMALL}, "config.json")
+    assert decoder_of({"model_type": "llama", **SMALL, "layer_types": [[1], {"kind": 2}]}, "config.json").shape == plain.shape
+
+
+def test_patterns_of_other_keys_fit_the_model() -> None:
+    for config, sentence in (
+        (
+            {"model_type": "gemma3_text", "sliding_window": 64, "sliding_window_pattern": 0},
+            "sliding_window_pattern 0: write a whole number",
+        ),
+        ({"model_type": "smollm3", "no_rope_layers": [1, 1, 1]}, "no_rope_layers must be a list with one entry for each of the 4 layers"),
+    ):
+        with pytest.raises(SpecError, match=sentence):
+            decoder_of(SMALL | config, "config.json")
+
+
+@pytest.mark.parametrize(
+    ("first", "every", "error"), [(14, 2, "14 layers: as many"), (18, 2, "14 layers: fewer, so"), (25, 1, "28 layers: more")]
+)
+def test_windows_of_the_last_layers_are_simulated_as_the_closest_mixture(first: int, every: int, error: str) -> None:
+    """Oracle: layers from max_window_layers on have the window (transformers, configuration_qwen2.py)."""
+    config = {"model_type": "qwen2", **SMALL, "num_hidden_layers": 28, "use_sliding_window": True, "sliding_window": 128}
+    decoder = decoder_of(config | {"max_window_layers": first}, "config.json")
+    assert decoder.shape["global_every"] == every
+    assert f"the first {first} of 28 layers attend to all tokens; simulated as" in decoder.notes[0]
+    assert error in decoder.notes[0]
+    unlimited = Transformer.model_validate(decoder_of(config | {"max_window_layers": 28}, "config.json").shape)
+    assert unlimited.window == 0
+    windows = Transformer.model_validate(decoder_of(config | {"max_window_layers": 0}, "config.json").shape)
+    assert (windows.window, windows.global_every) == (128, 0)
+
+
+def test_keys_that_change_the_cost_are_named() -> None:
+    plain = {"model_type": "llama", **SMALL}
+    predicted = decoder_of(plain | {"num_nextn_predict_layers": 1}, "config.json")
+    assert "num_nextn_predict_layers 1: not trained here" in predicted.notes[0]
+    quantized = decoder_of(plain | {"quantization_config": {"load_in_4bit": True}}, "config.json")
+    assert quantized.notes == ("quantization_config load_in_4bit is not modeled: weights have the bytes of training.precision",)
+
+
+@pytest.mark.parametrize(
+    ("said", "sentence"),
+    [
+        ({"model_type": "jamba", "attn_layer_period": 8}, "jamba.*state-space or linear-attention layers are not modeled"),
+        ({"model_type": "minimax_text_01", "attn_type_list": [0, 1, 0, 1]}, "state-space or linear-attention layers are not modeled"),
+        ({"model_type": "nemotron-nas", "block_configs": [{"attention": {}}, {"ffn": {}}]}, "no .* layers with block_configs for 2 layers"),
+        ({"model_type": "mixtral", "attn_layer_period": 8, "num_local_experts": 8}, "attn_layer_period 8: layers of mixtral do not"),
+        ({"model_type": "llama", "rope_scaling": {"type": "banana", "factor": -3}}, "rope_scaling: unknown type banana; known: default"),
+        ({"model_type": "llama", "rope_scaling": {"type": "yarn", "factor": -3}}, "rope_scaling.factor -3: write a number above 0"),
+        ({"model_type": "llama", "tie_word_embeddings": "yes"}, "tie_word_embeddings: 'yes' is not true or false; write one of them"),
+    ],
+)
+def test_what_no_decoder_here_has_is_refused_without_a_similar_one(said: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(SpecError, match=sentence) as raised:
+        decoder_of(SMALL | said, "config.json")
+    assert "like those of" not in str(raised.value)

@@ -127,6 +127,19 @@ REFUSED: dict[str, tuple[Callable[[], LaunchSettings], str]] = {
         lambda: accelerate({"parallelism_config": {"tp_size": "two"}}, "a"),
         "tp_size 'two': write a whole number",
     ),
+    "a board of TPUs": (lambda: accelerate({"distributed_type": "TPU"}, "a"), "distributed_type 'TPU' is not modeled; write NO, MULTI_GPU"),
+    "a strategy of nothing": (
+        lambda: accelerate({"distributed_type": "FSDP", "fsdp_config": {"fsdp_sharding_strategy": "WOBBLE"}}, "a"),
+        "fsdp_config.fsdp_sharding_strategy 'WOBBLE': write FULL_SHARD",
+    ),
+    "seven processes on two machines": (
+        lambda: accelerate({"distributed_type": "MULTI_GPU", "num_processes": 7, "num_machines": 2}, "a"),
+        "num_processes 7 is not a multiple of num_machines 2; write 8",
+    ),
+    "a typo": (
+        lambda: megatron(SIZES + "--tensor-model-paralel-size 2", "m"),
+        "unknown option --tensor-model-paralel-size; did you mean --tensor-model-parallel-size?",
+    ),
     "minus eight processes": (
         lambda: accelerate({"distributed_type": "FSDP", "num_processes": -8}, "a"),
         "num_processes '-8'",

@@ -141,6 +141,8 @@ LOOK_AT_THE_NEXT_COMMAND = (
     "test_what_no_usual_layout_holds_is_searched",
     "test_nodes_of_a_script_are_those_of_the_next_command",
     "test_a_script_asks_for_no_more_than_there_is",
+    "test_a_script_names_its_model_and_machine",
+    "test_the_next_command_keeps_what_deepspeed_shards",
     "test_launch_files",
     "test_settings_of_a_trainer_are_taken_over",
     "test_the_line_that_starts_a_job_is_read_in_place_of_a_file",
@@ -233,7 +235,7 @@ def test_bad_input_writes_nothing(tmp_path: Path) -> None:
         (
             "a.json",
             json.dumps({"model_type": "mamba"}),
-            "unknown model_type mamba; if its layers are like those of llama, set model_type to that",
+            "unknown model_type mamba: its state-space or linear-attention layers are not modeled",
         ),
         (
             "a.json",
@@ -360,6 +362,37 @@ def test_nodes_of_a_script_are_those_of_the_next_command(tmp_path: Path) -> None
         new_workload([str(tmp_path / "config.json"), str(tmp_path / "silent.sh")], tmp_path / "c.yaml")
 
 
+def test_a_script_names_its_model_and_machine(tmp_path: Path) -> None:
+    """Oracle: the catalogue's machine with as many of the GPU, and its model of that name."""
+    trainer = "train.py --model_name_or_path {} --per_device_train_batch_size 1 --fsdp full_shard --bf16"
+    for number, (text, name, machine) in enumerate((
+        ("#SBATCH -N 2\n#SBATCH --gpus-per-node=a100:4\nsrun torchrun " + trainer.format("Qwen/Qwen2.5-7B"), "qwen2.5-7b", "a2-highgpu-4g"),
+        ("srun -N 2 --gpus-per-node=a100_80gb:4 torchrun " + trainer.format("meta-llama/Llama-3.1-8B"), "llama-3.1-8b", "a2-ultragpu-4g"),
+        ("#SBATCH -N 2\n#SBATCH --gres=gpu:h100:8\nsrun torchrun " + trainer.format("Qwen/Qwen2.5-7B"), "qwen2.5-7b", "hgx-h100"),
+    )):  # fmt: skip
+        (tmp_path / "job.sh").write_text(text)
+        made = new_workload([str(tmp_path / "job.sh")], tmp_path / f"{number}.yaml")
+        assert load_workload(str(made.path)).spec.model.name == name
+        assert made.command.startswith(f"python -m sim run {machine} ") and " --nodes 2" in made.command
+        assert any("--fsdp runs on torchtitan's stack" in note for note in made.left_out)
+    (tmp_path / "job.sh").write_text("#SBATCH -N 2\n#SBATCH --gpus-per-node=zx9:4\ntorchrun " + trainer.format("gpt2"))
+    assert (
+        "no machine in the catalog has a GPU zx9; the command below uses hgx-h100"
+        in new_workload([str(tmp_path / "job.sh")], tmp_path / "z.yaml").left_out
+    )
+    (tmp_path / "job.sh").write_text("torchrun " + trainer.format("mine/Own-7B"))
+    with pytest.raises(SpecError, match="mine/Own-7B: no such model in the catalog; add --from"):
+        new_workload([str(tmp_path / "job.sh")], tmp_path / "y.yaml")
+
+
+def test_sizes_of_no_model_cite_the_file(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", **SMALL, "head_dim": 8, "hidden_size": 10**12}))
+    with pytest.raises(
+        SpecError, match=r"^[^:]*config.json: hidden_size 1,000,000,000,000 makes a model of over 1,000 trillion parameters; write a"
+    ):
+        new_workload([str(tmp_path / "config.json")], tmp_path / "a.yaml")
+
+
 def test_the_line_that_starts_a_job_is_read_in_place_of_a_file(tmp_path: Path) -> None:
     """Oracle: the same line in a file."""
     (tmp_path / "config.json").write_text(json.dumps(EIGHT_BILLION))
@@ -385,6 +418,21 @@ def test_a_decoder_of_the_catalogue_is_the_model_of_launch_files(tmp_path: Path)
     assert (made.training.batch, made.training.parallel.shard) == (3, "gradients")
     with pytest.raises(SpecError, match="vgg16: is not a decoder"):
         new_workload(["vgg16", str(tmp_path / "zero.json")], tmp_path / "b.yaml")
+
+
+def test_names_of_tuned_models_are_the_catalogues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Oracle: the catalogue's own parameters."""
+
+    def unreachable(name: str) -> str:
+        raise SpecError(f"{name}: the hub does not respond")
+
+    monkeypatch.setattr("sim.study.new.workload._from_hub", unreachable)
+    tuned = new_workload(["gemma-2-9b-it"], tmp_path / "a.yaml")
+    assert load_workload(str(tuned.path)).spec.model.name == "gemma-2-9b" and not tuned.left_out
+    gated = new_workload(["meta-llama/Llama-3.1-8B"], tmp_path / "b.yaml")
+    assert gated.left_out == ("meta-llama/Llama-3.1-8B cannot be read from the hub: used llama-3.1-8b of the catalog",)
+    with pytest.raises(SpecError, match="mine/Own-7B: the hub does not respond"):
+        new_workload(["mine/Own-7B"], tmp_path / "c.yaml")
 
 
 def test_names_of_nothing_are_told_so(tmp_path: Path) -> None:
@@ -520,8 +568,8 @@ def test_a_hub_that_gives_nothing_is_one_sentence(error: str, sentence: str, tmp
         raise type(error, (Exception,), {})("many\nlines")
 
     monkeypatch.setitem(sys.modules, "huggingface_hub", SimpleNamespace(hf_hub_download=refuse))
-    with pytest.raises(SpecError, match=f"^meta-llama/Llama-3.1-8B: {sentence}[^\n]*; or download its config.json and pass the file$"):
-        new_workload(["meta-llama/Llama-3.1-8B"], tmp_path / "mine.yaml")
+    with pytest.raises(SpecError, match=f"^meta-llama/Llama-9-8B: {sentence}[^\n]*; or download its config.json and pass the file$"):
+        new_workload(["meta-llama/Llama-9-8B"], tmp_path / "mine.yaml")
     assert not (tmp_path / "mine.yaml").exists()
 
 
@@ -558,14 +606,15 @@ def test_optimizers_modules_and_windows_of_megatron(tmp_path: Path) -> None:
 
 
 def test_arguments_of_megatron_that_are_not_read_are_named(tmp_path: Path) -> None:
-    more = "--rampup-batch-size 64 64 100000 --fp8-format hybrid --fp8-recipe custom --micro-batch-sise 4 --frobnicate 3 --lr 1e-4"
+    more = "--rampup-batch-size 64 64 100000 --fp8-format hybrid --fp8-recipe custom --frobnicate 3 --lr 1e-4"
     assert parsed(f"{MEGATRON.rstrip()} {more}\n", tmp_path)[1] == (
         "--rampup-batch-size 64 64 100000 is ignored: for a token budget, write "
         "pretraining: {batch_ramp: {start: 64, step: 64, tokens: 204800000}}",
         "--fp8-recipe custom is not modeled: the workload uses delayed",
-        "unknown option --micro-batch-sise; did you mean --micro-batch-size?",
     )
     assert parsed(MEGATRON, tmp_path)[1] == ()
+    with pytest.raises(SpecError, match="unknown option --micro-batch-sise; did you mean --micro-batch-size"):
+        parsed(f"{MEGATRON.rstrip()} --micro-batch-sise 4\n", tmp_path)
 
 
 @pytest.mark.parametrize("recipe", ["delayed", "tensorwise", "blockwise", "mxfp8"])
@@ -611,11 +660,16 @@ def test_settings_of_torchtitan_that_are_not_modeled_are_named(tmp_path: Path) -
     """Oracle: torchtitan/config/job_config.py."""
     workload, notes = parsed(TORCHTITAN.replace('"70B"', '"70B"\nconverters = ["quantize.linear.mx"]'), tmp_path, "run.toml")
     assert (workload.training.precision, notes) == ("fp8", ())
-    text = TORCHTITAN.replace('mode = "full"', 'mode = "selective"\nselective_ac_option = "2"') + '[optimizer]\nname = "Muon"\n'
+    text = TORCHTITAN.replace('mode = "full"', 'mode = "selective"\nselective_ac_option = "2"') + '[optimizer]\nname = "Lion"\n'
+    text = text.replace("[parallelism]", "[compile]\nenable = false\n[fault_tolerance]\n[parallelism]\nenable_async_tensor_parallel = true")
     assert parsed(text, tmp_path, "run.toml")[1] == (
         "activation_checkpoint.selective_ac_option 2 is not modeled: the workload uses op",
-        "optimizer Muon is not modeled: the workload uses adam",
+        "optimizer Lion is not modeled: the workload uses adam",
+        "compile.enable is false: blocks are simulated as compiled, with fewer kernels and less memory traffic than without",
+        "parallelism.enable_async_tensor_parallel is not modeled: tensor ranks wait for their collectives",
+        "ignored: [fault_tolerance]",
     )
+    assert parsed(TORCHTITAN + '[optimizer]\nname = "Muon"\n', tmp_path, "run.toml")[0].training.optimizer.name == "muon"
 
 
 MIXTRAL = usual(2, 64, 4, 128, 100, 32, model_type="mixtral", num_key_value_heads=4, num_local_experts=4, num_experts_per_tok=2)
@@ -724,10 +778,18 @@ def test_a_global_batch_of_deepspeed_keeps_its_micro_batches(tmp_path: Path, mon
         zero = {"zero_optimization": {"stage": stage}, "train_batch_size": 256, "train_micro_batch_size_per_gpu": 4}
         Path("zero.json").write_text(json.dumps(zero | {"bf16": {"enabled": True}}))
         made = new_workload(["config.json", "zero.json"], Path("mine.yaml"), overwrite=True)
-        assert [note.split(" runs")[0] for note in made.left_out] == ([f"ZeRO stage {stage}"] if stage else [])
+        mesh = load_workload(str(made.path)).spec.training.mesh
+        assert not made.left_out and (mesh is not None and (mesh.weights, mesh.master) == ("bf16", True)) == (stage == 2)
         command = first_command("mine.yaml", "mine.yaml", 256)
         said = capture(shlex.split(command)[3:])
         assert (said["batch_per_gpu"], round(said["throughput_samples_per_s"] * said["step_time_s"])) == (4, 256)
+
+
+def test_the_next_command_keeps_what_deepspeed_shards(tmp_path: Path) -> None:
+    (tmp_path / "zero.json").write_text(json.dumps({"zero_optimization": {"stage": 2}, "bf16": {"enabled": True}}))
+    for name in ("llama-3.1-8b", "llama-2-13b"):
+        made = new_workload([name, str(tmp_path / "zero.json")], tmp_path / f"{name}.yaml")
+        assert made.command.startswith("python -m sim run hgx-h100 ") and "--shard" not in made.command
 
 
 def capture(words: list[str]) -> dict[str, Any]:
