@@ -6,7 +6,7 @@ write blocks training (synchronous) or shares each NIC with the traffic of train
 the NICs of both nodes: each node sends its parts to a second node, and stores the parts of a third.
 
 Either every node reads all it needs from the store, or all nodes together read each part once and forward it to those that need it
-(ByteCheckpoint, arXiv 2407.20143: no redundant loading; Megatron Core: ``--ckpt-fully-parallel-load``).
+(ByteCheckpoint, arXiv 2407.20143: no redundant loading; Megatron Core: ``ckpt_fully_parallel_load``).
 
 Limits: serialization on the CPU takes no time; a store does not burst above its sustained bandwidth; the network between nodes and store
 is never the bottleneck.

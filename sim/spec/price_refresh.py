@@ -126,10 +126,10 @@ def _quote_from(offer: Offer, price: float, since: str, day: str) -> _Quote | No
     return _Quote(price, f"{offer.source}{when}", offer.day or day)
 
 
-_Block = TypeVar("_Block", Prices, CheapestPrices)
+_DatedPrices = TypeVar("_DatedPrices", Prices, CheapestPrices)
 
 
-def _with_quotes(old: _Block, on_demand: _Quote | None, spot: _Quote | None) -> _Block:
+def _with_quotes(old: _DatedPrices, on_demand: _Quote | None, spot: _Quote | None) -> _DatedPrices:
     """Return *old* with the prices of the quotes, and their days and sources."""
     sources = old.source if isinstance(old.source, Mapping) else {"*": str(old.source)}
     first = on_demand.source if on_demand else str(sources.get("on_demand", sources.get("*", "")))

@@ -95,7 +95,7 @@ def _error(
     measured = []
     if name in names[2:]:
         beyond.append(f"no or too few measured {kind} layouts on {gpu}")
-        measured = [group for known, group in validated.items() if known.startswith(f"{kind}, {family}, ")]
+        measured = [group for member, group in validated.items() if member.startswith(f"{kind}, {family}, ")]
     return _answer(name, errors, beyond, measured, similar=not unmeasured_features)
 
 

@@ -22,7 +22,7 @@ class StackKernels(Spec):
     (NVIDIA-NeMo/Megatron-Bridge #682), 11 s for smaller graphs (pytorch/torchtitan #3145)."""
     loads_once: bool = False
     """Whether a job that restarts reads each part of a checkpoint from the store once for all replicas, and its nodes forward it to each
-    other (Megatron Core's ``--ckpt-fully-parallel-load``, off by default); false: each node reads everything that its GPUs need."""
+    other (Megatron Core's ``ckpt_fully_parallel_load``, off by default); false: each node reads everything that its GPUs need."""
     kernels_per_operator: Factor = 1.0
     """Factor on the layer table's number of kernels, both those the host launches and those the GPU starts."""
     compute_factor: Factor = 1.0
