@@ -23,3 +23,26 @@ def test_only_the_stage_that_begins_the_model_loads() -> None:
 def test_an_operation_may_be_several_collectives() -> None:
     start = Start(("bucket 0", 0, 0), "all_gather", "shard", 8.0, "gradients", more_messages=(Message("all_gather", 4.0),))
     assert start.messages == (Message("all_gather", 8.0), Message("all_gather", 4.0))
+
+
+def reductions(shard: str, framework: str) -> list[tuple[str, float]]:
+    """Operation and bytes of each reduction of four blocks of 100 elements, in buckets of 30, over two ranks."""
+    made = layout(
+        block_model({f"layers.{number}.product": [100] for number in range(4)}),
+        2,
+        stack={"framework": framework, "bucket_elements": 30, "overlap_parameters": False},
+        shard=shard,
+    )
+    return [(each.op, each.nbytes) for each in program(made, 0) if isinstance(each, Start) and each.tag[0].startswith("reduce")]
+
+
+def test_nanotron_s_ddp_closes_buckets_inside_blocks() -> None:
+    """400 elements of 4 bytes in 12 messages of about 30 elements (its trainer.py wraps the model in torch's DDP)."""
+    parts = reductions("none", "nanotron")
+    assert parts == [("all_reduce", 400 / 3)] * 12
+
+
+def test_zero_replaces_nanotron_s_ddp() -> None:
+    """Then, and in frameworks whose units are not cut, 40 million elements close a bucket, or a block does."""
+    assert reductions("optimizer", "nanotron") == [("reduce_scatter", 1600.0)]
+    assert reductions("none", "fsdp2") == [("all_reduce", 400.0)] * 4

@@ -41,7 +41,14 @@ class Bucketed(Lowering):
         options = self.layout.options
         if options.framework in ("megatron", "apex") and (self.stage > 0 or not options.overlap_gradients):
             return math.inf
-        return options.bucket_elements or max(MEGATRON_BUCKET, 1e6 * self.layout.mesh.pool)
+        if options.bucket_elements and (self._has_ddp or options.framework != "nanotron"):
+            return options.bucket_elements
+        return max(MEGATRON_BUCKET, 1e6 * self.layout.mesh.pool)
+
+    @property
+    def _has_ddp(self) -> bool:
+        """Whether torch's DDP reduces gradients, in buckets of whole tensors. In nanotron, ZeRO-1 replaces it (trainer.py, _init_model)."""
+        return self.layout.options.framework == "nanotron" and not self.sharded
 
     def _cut(self, units: Sequence[int]) -> Iterator[list[int]]:
         bucket: list[int] = []
@@ -115,7 +122,10 @@ class Bucketed(Lowering):
         for bucket in self.buckets[layout.chunk_of(self.stage, action.chunk)]:
             yield from (Work(action.kind, unit, unit, action.micro_batch) for unit in bucket)
             op: Op = "reduce_scatter" if self.sharded else "all_reduce"
-            starts = list(self.reductions(("reduce", bucket[0], action.micro_batch), *self._elements(bucket), op))
+            dense, experts = self._elements(bucket)
+            parts = max(1, round((dense + experts) / self.bucket)) if self._has_ddp else 1  # its buckets close inside blocks, too
+            tags = [("reduce" if part == 0 else f"reduce {part}", bucket[0], action.micro_batch) for part in range(parts)]
+            starts = [start for tag in tags for start in self.reductions(tag, dense / parts, experts / parts, op)]
             if layout.options.overlap_gradients:
                 self.open += [start.tag for start in starts]
                 yield from starts
