@@ -14,6 +14,8 @@ from tests.study.knobs import FACTORS, SCENARIOS, knobs, moves, writes
 pytestmark = pytest.mark.slow
 WITHOUT_EFFECT = {
     "Prices.spot": "a run costs what is paid on demand; `sim.analysis.cost` can be asked for the other market",
+    "CheapestPrices.on_demand": "for information: `prices` lists it; costs use the machine's region",
+    "CheapestPrices.spot": "for information: `prices` lists it; costs use the machine's region",
     "Layer.arithmetic": "memory bounds what multiplies nothing: for the roofline of `sim show`",
     "Layer.backward_arithmetic": "the same, of the backward",
     "Layer.composed": "no scenario is of Hugging Face's GPT-2: tests/cluster/test_gpu.py",
