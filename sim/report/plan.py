@@ -488,8 +488,9 @@ def _flip_text(flip: Mapping[str, Any], unit: str) -> str:
     holds, lost, end = (f"{100 * flip[key]:.0f}%" if unit == SHARE else f"{flip[key]:,.0f}" for key in ("holds", "lost", "end"))
     what = f"flips between {holds} and {lost} {unit}: {flip['best']} [{flip['stack']}] is best beyond that"
     if flip["behind"] is None:
-        return f"{what}; the planned layout cannot run at {end}"
-    return f"{what}; at {end} the planned layout is {100 * flip['behind']:.2g}% worse{', within the expected error' if flip['tie'] else ''}"
+        return f"{what}; the planned layout is not among those searched at {end}"
+    tie = ", within the expected error" if flip["tie"] else ""
+    return f"{what}; at {end} the planned layout is {rounded(100 * flip['behind'], 2)}% worse{tie}"
 
 
 def _times(times: float) -> str:

@@ -78,13 +78,14 @@ def torchrun_line(launch: Launch, arguments: str) -> str:
 
 
 def skypilot_yaml(launch: Launch, run: str) -> str:
-    """Return a SkyPilot task that starts *run* on every node."""
+    """Return a SkyPilot task that starts *run* on every node, in a copy of the folder where it is launched, with the files beside it."""
     import yaml
 
     script = f'export HEAD=$(echo "$SKYPILOT_NODE_IPS" | head -n1)\nexport NODE_RANK=$SKYPILOT_NODE_RANK\n{run}'
     task = {
         "name": launch.name.replace(".", "-"),
         "num_nodes": launch.nodes,
+        "workdir": ".",
         "resources": {"accelerators": f"{launch.accelerator}:{launch.gpus_per_node}"},
         "run": script,
     }

@@ -151,7 +151,7 @@ def test_flips_are_in_text_page_and_document(made: LayoutPlan) -> None:
     assert (up["holds"], up["lost"], up["end"], up["behind"], up["tie"]) == (72, 80, 128, 0.01, True)
     lines = flip_lines(change)
     assert lines[0].startswith("flips between 64 and 60 samples: ") and lines[0].endswith(
-        " is best beyond that; the planned layout cannot run at 32"
+        " is best beyond that; the planned layout is not among those searched at 32"
     )
     assert lines[1].endswith("; at 128 the planned layout is 1% worse, within the expected error")
     assert all(f"    {line}\n" in plan_text(document) for line in lines)

@@ -387,7 +387,8 @@ def test_written_layouts_read_back_equal(small: LayoutPlan) -> None:
     assert min(counts.values()) > 0, counts
     files, left_out, _ = export_files(small)
     assert {"torchrun.sh", "skypilot.yaml", "sim.sh"} <= set(files)
-    assert yaml.safe_load(files["skypilot.yaml"])["num_nodes"] == 1
+    task = yaml.safe_load(files["skypilot.yaml"])
+    assert task["num_nodes"] == 1 and task["workdir"] == "."  # the files that it reads are copied
     assert all(left_out.values())
 
 
