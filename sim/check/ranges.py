@@ -19,6 +19,7 @@ from sim.spec.fields import Dimension, Key, Spec, blocks
 from sim.spec.input import Dataset, Input
 from sim.spec.layer import Layer
 from sim.spec.model import Model
+from sim.spec.node_prices import CheapestPrices, Prices
 from sim.spec.servers import Servers
 from sim.spec.stack import Compression, Fusion, Stack
 from sim.spec.stores import Store
@@ -89,7 +90,7 @@ RANGES: Final[dict[type[Spec], dict[str, Bounds]]] = {
     hw.Storage: {"bandwidth": ("1 MB/s", "10 TB/s"), "iops": ("1 IOPS", "1,000,000,000 IOPS")},
     hw.Node: {"gpu_count": (0, 1024)},
     hw.Group: {"count": (1, 100_000)},
-    hw.Prices: {"on_demand": ("0.001 USD/h", "1,000 USD/h"), "spot": ("0.001 USD/h", "1,000 USD/h")},
+    **{kind: dict.fromkeys(("on_demand", "spot"), ("0.001 USD/h", "1,000 USD/h")) for kind in (Prices, CheapestPrices)},
     hw.Fabric: {"latency": ("0 s", "1 s"), "core_bandwidth": ("10 Mbps", "100,000 Tbps")},
     LeafSpine: {"nodes_per_leaf": (1, 10_000), "oversubscription": (0.1, 1000), "uplink_bandwidth": _TRUNK, "radix": (2, 10_000)},
     Pods: {"leaves": (1, 10_000), "oversubscription": (1, 1000)},

@@ -18,7 +18,7 @@ from sim.terminal import messages, print_json, show_text
 from sim.units import pluralized
 
 if TYPE_CHECKING:
-    from sim.spec.hardware import Prices
+    from sim.spec.node_prices import Prices
 
 
 @app.command(epilog="Examples:\n  python -m sim prices aws H100\n  python -m sim prices --where provider=aws --today 2027-01-31")

@@ -7,7 +7,8 @@ from typing import Any
 
 from sim.analysis.cost import Market, node_price
 from sim.spec.days import STALE_DAYS, is_future, is_stale
-from sim.spec.hardware import Hardware, Prices
+from sim.spec.hardware import Hardware
+from sim.spec.node_prices import Prices
 from sim.units import dollars
 
 _NAMED = 4

@@ -24,7 +24,6 @@ from sim.spec.fields import (
     OperatorClass,
     Peak,
     Power,
-    Price,
     Rate,
     Seconds,
     Share,
@@ -33,6 +32,7 @@ from sim.spec.fields import (
     Whole,
 )
 from sim.spec.kernels import Kernels
+from sim.spec.node_prices import Prices
 from sim.spec.transport import Link as Link
 from sim.spec.transport import Transport as Transport
 from sim.units import shorten
@@ -383,55 +383,6 @@ class Node(Spec):
                 f"({self.host.physical_cores})"
             )
         return self
-
-
-class CheapestPrices(Spec):
-    """The lowest prices of one node in any of the provider's regions. They are for information: costs use those of the region."""
-
-    on_demand: Price | None = None
-    """Lowest on-demand price of one node; none: unknown."""
-    spot: Price | None = None
-    """Lowest spot price of one node; none: unknown."""
-    region: str = ""
-    """Region with the lowest on-demand price; empty if the source does not say."""
-    spot_region: str = ""
-    """Region with the lowest spot price; empty if the source does not say."""
-    date: str = ""
-    """Day or month of the prices; empty if unknown."""
-    spot_date: str | None = None
-    """Day or month of the spot price, if it differs from ``date``; empty if unknown. None: ``date``."""
-    source: Source = "as given, without a source"
-
-    @property
-    def day_of_spot(self) -> str:
-        """Return the day or month of the spot price; empty if unknown."""
-        return self.date if self.spot_date is None else self.spot_date
-
-
-class Prices(Spec):
-    """The price of one node."""
-
-    on_demand: Price | None = None
-    """On-demand price of one node; none: unknown."""
-    spot: Price | None = None
-    """Price of one spot (preemptible) node; none: unknown."""
-    date: str = ""
-    """Day or month of the prices; empty if unknown."""
-    spot_date: str | None = None
-    """Day or month of the spot price, if it differs from ``date``; empty if unknown. None: ``date``."""
-    region: str = ""
-    """The provider's region to which the prices apply; it also decides the carbon intensity of the electricity."""
-    cheapest: CheapestPrices | None = None
-    """The lowest prices in any region, for information; none: unknown, or the provider has one price for all regions."""
-    copied_from: str = ""
-    """The machine that has these prices, if this one extends it and changes its node; empty: they are this machine's own. Set for files
-    that extend a machine without a price of their own."""
-    source: Source = "as given, without a source"
-
-    @property
-    def day_of_spot(self) -> str:
-        """Return the day or month of the spot price; empty if unknown."""
-        return self.date if self.spot_date is None else self.spot_date
 
 
 class Group(Spec):

@@ -261,8 +261,8 @@ class MeshOptions(Spec):
     overlap_parameters: bool = True
     """Whether sharded optimizers gather updated parameters during the next forward; false: right after the optimizer step."""
     bucket_elements: Whole = 0
-    """Elements at which a gradient bucket closes, if parameters are not sharded (FSDP reduces by unit). 0: Megatron's max(40 M, 1 M x data
-    ranks)."""
+    """Elements at which a gradient bucket closes, if parameters are not sharded (FSDP reduces by unit); with nanotron, only without ZeRO.
+    0: Megatron's max(40 M, 1 M x data ranks)."""
     forward_prefetch: bool = True
     """Whether the gather of the next unit is issued before the current one computes. In FSDP1, the host always issues it ahead of use:
     before it launches the current unit if true, else right after."""

@@ -19,7 +19,8 @@ from typing import Final, NamedTuple, TypeVar
 from sim.spec import library
 from sim.spec.catalogue import catalogue
 from sim.spec.days import first_day
-from sim.spec.hardware import CheapestPrices, Hardware, Prices
+from sim.spec.hardware import Hardware
+from sim.spec.node_prices import CheapestPrices, Prices
 from sim.spec.price_files import Offer, offers_in
 from sim.spec.yaml import SpecError
 
@@ -126,10 +127,10 @@ def _quote_from(offer: Offer, price: float, since: str, day: str) -> _Quote | No
     return _Quote(price, f"{offer.source}{when}", offer.day or day)
 
 
-_DatedPrices = TypeVar("_DatedPrices", Prices, CheapestPrices)
+_AnyPrices = TypeVar("_AnyPrices", Prices, CheapestPrices)
 
 
-def _with_quotes(old: _DatedPrices, on_demand: _Quote | None, spot: _Quote | None) -> _DatedPrices:
+def _with_quotes(old: _AnyPrices, on_demand: _Quote | None, spot: _Quote | None) -> _AnyPrices:
     """Return *old* with the prices of the quotes, and their days and sources."""
     sources = old.source if isinstance(old.source, Mapping) else {"*": str(old.source)}
     first = on_demand.source if on_demand else str(sources.get("on_demand", sources.get("*", "")))

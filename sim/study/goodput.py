@@ -19,9 +19,10 @@ import numpy as np
 
 from sim.analysis.course import MOST, draw
 from sim.analysis.energy import GridIntensity, NodePower, NodesOfKind, grid_of, mean_power, named_grid, power_model, shares_of
+from sim.analysis.expected_share import closed_form, meta_share
 from sim.analysis.failure_law import EXPONENTIAL, UserLaw, failure_law
 from sim.analysis.long_run import Courses, LongRun, Saving
-from sim.analysis.renewal import Uniform, best_interval, daly_interval, effective_share, laplace_of_sum, meta_ettr
+from sim.analysis.renewal import Uniform, best_interval, daly_interval, effective_share
 from sim.analysis.transient import Survival, young_interval
 from sim.analysis.whole_job import START_UP
 from sim.cluster.checkpoint import CheckpointParts, CheckpointTimes, checkpoint_times, memory_of_peers
@@ -145,7 +146,7 @@ def simulate_weeks(
     _require_spares(run, courses)
     return Goodput(
         steps, weeks, reliability, run, times, slower, parts.total, parts.writers, courses, intervals, closed_form(run),
-        _meta(run),
+        meta_share(run),
         _changes(run, weeks, steps, (store, slower, slowed), progress) if changes else (),
         _powers(steps, limit), power_model().pue,
         named_grid(weeks.region) if weeks.region else grid_of(steps.region, steps.provider),
@@ -329,58 +330,6 @@ def _endless(run: LongRun, weeks: Weeks, drawn_share: float | None = None) -> st
             f"they save much work; write {any_of(advice)}"
         )
     return f"the job never ends: it is interrupted {often}, before it saves much work; write {any_of(advice)}"
-
-
-# --- the closed form, and the effect of changes ------------------------------------------------------------------------
-
-
-def recoveries(run: LongRun) -> list[tuple[float, list[Uniform]]]:
-    """Return the probability of each kind of recovery, and the durations that it sums; spares are assumed to be ready at once."""
-    kinds, saving = [], run.saving
-    for cause in run.causes:
-        for leaves, share in ((True, cause.share * cause.replaces), (False, cause.share * (1 - cause.replaces))):
-            load = saving.load if saving.memory_interval is None else saving.peer_load if leaves else saving.memory_load
-            fixed = (run.restart if leaves else run.restart_in_place) + load
-            spans = [cause.detection, cause.localisation, run.communicators, run.compilation, Uniform(fixed, fixed)]
-            kinds.append((share, [*spans, run.spare] if leaves else spans))
-    total = sum(share for share, _ in kinds)
-    return [(share / total, spans) for share, spans in kinds]
-
-
-def _mean_overhead(run: LongRun) -> float:
-    return sum(share * sum(span.mean for span in spans) for share, spans in recoveries(run))
-
-
-def closed_form(run: LongRun) -> float:
-    """Return the effective share of *run* at its middle rate: a renewal process without repeats, slow nodes or waits for spares."""
-    rate = run.rate[1]
-    if rate <= 0:
-        return _undisturbed_share(run)
-    recovery = sum(share * laplace_of_sum(spans, rate) for share, spans in recoveries(run))
-    saving = run.saving
-    if saving.memory_interval is not None:
-        return effective_share(1 / rate, saving.memory_interval, saving.memory_blocking, saving.memory_persist, recovery)
-    return effective_share(1 / rate, saving.interval, saving.blocking, saving.persist, recovery)
-
-
-def _undisturbed_share(run: LongRun) -> float:
-    """Return the effective share of *run* without failures: all but its start and its saves, the last one at the end of its work."""
-    first = run.restart_in_place + run.communicators.mean if run.start_up is None else run.start_up
-    first += run.compilation.mean
-    interval, blocking = run.saving.interval, run.saving.blocking
-    if math.isfinite(run.work):
-        return run.work / (first + run.work + blocking * math.ceil(run.work / interval - 1e-9))
-    cycles, rest = divmod(max(run.horizon - first, 0.0), interval + blocking)
-    return (cycles * interval + min(rest, interval)) / run.horizon
-
-
-def _meta(run: LongRun) -> float:
-    """Return the same by Meta's formula, which has one kind of checkpoint: the kind that a failure goes back to."""
-    saving = run.saving
-    apart, blocking = saving.interval, saving.blocking
-    if saving.memory_interval is not None:
-        apart, blocking = saving.memory_interval, saving.memory_blocking
-    return meta_ettr(run.rate[1], _mean_overhead(run), apart, blocking)
 
 
 class _SetUp(NamedTuple):

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from sim.analysis import cost
-from sim.spec.hardware import Group, Hardware, Node, Prices
+from sim.spec.hardware import Group, Hardware, Node
+from sim.spec.node_prices import Prices
 
 P3_16XLARGE = {"on_demand": "24.48 USD/h", "spot": "7.344 USD/h", "date": "2022-06-01", "source": "test"}
 P3_8XLARGE = {"on_demand": "12.24 USD/h", "date": "2022-06-01", "source": "test"}

@@ -14,9 +14,9 @@ from sim.documents import document
 from sim.report.listing import columns_text
 from sim.spec import price_refresh
 from sim.spec.days import STALE_DAYS, first_day
-from sim.spec.hardware import Prices
 from sim.spec.library import load_hardware
 from sim.spec.listing import export_row, per_hour_text
+from sim.spec.node_prices import Prices
 from sim.spec.prices import PRICES, fitting_columns, named_rows, price_rows
 from sim.spec.yaml import SpecError
 from sim.study.scenario import Scenario

@@ -15,7 +15,8 @@ import pytest
 
 from sim.spec import library
 from sim.spec.catalogue import catalogue
-from sim.spec.hardware import Hardware, Prices
+from sim.spec.hardware import Hardware
+from sim.spec.node_prices import Prices
 
 TABLE = Path(__file__).resolve().parents[3] / "shared" / "facts" / "gpu_prices.csv"
 pytestmark = pytest.mark.skipif(not TABLE.is_file(), reason="../shared is not beside this checkout")

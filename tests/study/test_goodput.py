@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from sim.analysis.course import draw
+from sim.analysis.expected_share import closed_form
 from sim.analysis.long_run import OTHERS, ZERO_TIME, DrawnCause, LongRun, Saving
 from sim.analysis.renewal import Uniform, best_interval, effective_share
 from sim.analysis.transient import lifetimes_of, survival
@@ -23,11 +24,11 @@ from sim.documents import Documents, document, weeks_document
 from sim.report.energy import energy_text
 from sim.report.goodput import goodput_document, goodput_text
 from sim.report.limited import under_power_cap
-from sim.spec.hardware import Prices
 from sim.spec.library import load_hardware, load_workload
+from sim.spec.node_prices import Prices
 from sim.spec.parallel import Parallel
 from sim.spec.yaml import SpecError
-from sim.study.goodput import Goodput, closed_form, simulate_weeks, time_of_changes
+from sim.study.goodput import Goodput, simulate_weeks, time_of_changes
 from sim.study.layout import layout_answer
 from sim.study.power_cap import slower_runs
 from sim.study.saved_parts import saved_parts

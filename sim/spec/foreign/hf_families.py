@@ -24,7 +24,8 @@ from sim.spec.foreign.hf_experts import (
     olmoe_experts,
     qwen_experts,
 )
-from sim.spec.foreign.hf_keys import ATTENTION, Config, Shape
+from sim.spec.foreign.hf_keys import Config, Shape
+from sim.spec.foreign.hf_windows import global_period, layer_mixture, layer_types, typed_window, used_window, window
 from sim.spec.yaml import SpecError
 
 NAMES: Final[Mapping[str, tuple[str, ...]]] = {
@@ -71,16 +72,16 @@ ShapeReader = Callable[[Config, Shape], Shape]
 def _llama(config: Config, shape: Shape) -> Shape:
     projections, inner = bool(config.get("attention_bias")), bool(config.get("mlp_bias"))
     bias = {(True, True): "all", (True, False): "qkv_output", (False, True): "ffn"}.get((projections, inner), "none")
-    return shape | {"bias": bias} | _window(config)
+    return shape | {"bias": bias} | window(config)
 
 
 def _qwen2(config: Config, shape: Shape) -> Shape:
-    return shape | {"bias": "qkv"} | _used_window(config, shape["layers"])
+    return shape | {"bias": "qkv"} | used_window(config, shape["layers"])
 
 
 def _qwen3(config: Config, shape: Shape) -> Shape:
     bias = "qkv_output" if config.get("attention_bias") else "none"
-    return shape | {"qk_norm": "head", "bias": bias} | _used_window(config, shape["layers"])
+    return shape | {"qk_norm": "head", "bias": bias} | used_window(config, shape["layers"])
 
 
 def _smollm3(config: Config, shape: Shape) -> Shape:
@@ -91,11 +92,11 @@ def _smollm3(config: Config, shape: Shape) -> Shape:
     used = bool(config.get("use_sliding_window"))
     fields = {name: value for name, value in _llama(config, shape).items() if used or name != "window"}
     kinds = ["full_attention" if each else "sliding_attention" for each in rotary]
-    return fields | (_mixture(config, layers, kinds, "no_rope_layers") if "window" in fields and not _types(config) else {})
+    return fields | (layer_mixture(config, layers, kinds, "no_rope_layers") if "window" in fields and not layer_types(config) else {})
 
 
 def _mixtral(config: Config, shape: Shape) -> Shape:
-    return mixtral_experts(config, shape) | _window(config)
+    return mixtral_experts(config, shape) | window(config)
 
 
 def _qwen2_moe(config: Config, shape: Shape) -> Shape:
@@ -156,12 +157,12 @@ def _gemma(config: Config, shape: Shape) -> Shape:
 
 
 def _gemma2(config: Config, shape: Shape) -> Shape:
-    return _gemma(config, shape) | {"norms_per_layer": 4} | _window(config, every=2)
+    return _gemma(config, shape) | {"norms_per_layer": 4} | window(config, every=2)
 
 
 def _gemma3(config: Config, shape: Shape) -> Shape:
-    every = _every(config, 6)
-    return _gemma(config, shape) | {"norms_per_layer": 4, "qk_norm": "head"} | _window(config, every)
+    every = global_period(config, 6)
+    return _gemma(config, shape) | {"norms_per_layer": 4, "qk_norm": "head"} | window(config, every)
 
 
 def _phi(config: Config, shape: Shape) -> Shape:
@@ -169,7 +170,7 @@ def _phi(config: Config, shape: Shape) -> Shape:
 
 
 def _phi3(config: Config, shape: Shape) -> Shape:
-    return shape | _window(config)
+    return shape | window(config)
 
 
 def _deepseek(config: Config, shape: Shape) -> Shape:
@@ -188,7 +189,7 @@ def _gpt_oss(config: Config, shape: Shape) -> Shape:
     biased = {"bias": "all" if config.get("attention_bias", default=True) else "ffn", "sinks": True, "activation": "swiglu"}
     biased["clamped"] = True  # modeling_gpt_oss.py, GptOssExperts: limit = 7.0
     biased["rope_scaled"] = True  # GptOssRotaryEmbedding: attention_scaling of YaRN, 0.1 ln(factor) + 1
-    return gpt_oss_experts(config, shape) | biased | _window(config, every=2)
+    return gpt_oss_experts(config, shape) | biased | window(config, every=2)
 
 
 def _nemotron(config: Config, shape: Shape) -> Shape:
@@ -209,7 +210,7 @@ def _olmo2(config: Config, shape: Shape) -> Shape:
 
 
 def _starcoder2(config: Config, shape: Shape) -> Shape:
-    return shape | {"bias": "all" if config.get("use_bias", default=True) else "none"} | _window(config)
+    return shape | {"bias": "all" if config.get("use_bias", default=True) else "none"} | window(config)
 
 
 def _seed_oss(config: Config, shape: Shape) -> Shape:
@@ -224,13 +225,13 @@ def _ernie(config: Config, shape: Shape) -> Shape:
 
 
 def _olmo3(config: Config, shape: Shape) -> Shape:
-    return _olmo2(config, shape) | _window(config, every=4)
+    return _olmo2(config, shape) | window(config, every=4)
 
 
 def _exaone4(config: Config, shape: Shape) -> Shape:
     pattern = config.get("sliding_window_pattern", default=4)
-    every = pattern.upper().rfind("G") + 1 if isinstance(pattern, str) else _every(config, 4)
-    return shape | {"qk_norm": "head"} | _window(config, every)
+    every = pattern.upper().rfind("G") + 1 if isinstance(pattern, str) else global_period(config, 4)
+    return shape | {"qk_norm": "head"} | window(config, every)
 
 
 def _cohere(config: Config, shape: Shape) -> Shape:
@@ -244,8 +245,8 @@ def _cohere(config: Config, shape: Shape) -> Shape:
 
 
 def _cohere2(config: Config, shape: Shape) -> Shape:
-    every = _every(config, 4)
-    return _cohere(config, shape) | _window(config, every)
+    every = global_period(config, 4)
+    return _cohere(config, shape) | window(config, every)
 
 
 def _glm(config: Config, shape: Shape) -> Shape:
@@ -410,7 +411,7 @@ def shape_of(family: Family, config: Config) -> Shape:
         "norm_epsilon": config.get("rms_norm_eps", "layer_norm_epsilon", "layer_norm_eps", "norm_eps", "norm_epsilon"),
     }
     fields = family.read(config, shape)
-    fields |= _typed_window(config, fields)
+    fields |= typed_window(config, fields)
     fields |= _rotary(config) if fields["positions"] == "rope" else {}
     return {name: value for name, value in fields.items() if value is not None}
 
@@ -435,71 +436,3 @@ def _rotary(config: Config) -> Shape:
     base = config.get("rope_theta", "rotary_emb_base", default=inside.get("rope_theta"))
     share = config.get("partial_rotary_factor", "rotary_pct", default=inside.get("partial_rotary_factor"))
     return {"rope_base": base, "rope_share": share}
-
-
-def _window(config: Config, every: int | None = None) -> Shape:
-    """Return the window of attention; with *every*, each layer with that period attends to all tokens."""
-    window = config.size("sliding_window")
-    return {"window": window} | ({"global_every": every} if every else {}) if window else {}
-
-
-def _used_window(config: Config, layers: int) -> Shape:
-    """Return the window of Qwen's classes: layers from ``max_window_layers`` on have it."""
-    window = _window(config) if config.get("use_sliding_window") else {}
-    first = min(config.size("max_window_layers", default=28) or 0, layers)
-    if not window or _types(config):
-        return window
-    return window | _mixture(config, layers, ["full_attention"] * first + ["sliding_attention"] * (layers - first), "max_window_layers")
-
-
-def _every(config: Config, default: int) -> int:
-    """Return the period of the layers that attend to all tokens. Raise SpecError unless it is 1 or more."""
-    every = config.size("sliding_window_pattern", "_sliding_window_pattern", default=default)
-    if every is None or every < 1:
-        raise SpecError(f"{config.place}: {config.within}sliding_window_pattern {every}: write a whole number, 1 or more")
-    return every
-
-
-def _types(config: Config) -> list[str]:
-    """Return ``layer_types``, if the file lists kinds of attention for its layers."""
-    kinds = config.said.get("layer_types")
-    return kinds if isinstance(kinds, list) and kinds and all(isinstance(kind, str) and kind in ATTENTION for kind in kinds) else []
-
-
-def _typed_window(config: Config, shape: Shape) -> Shape:
-    """Return which layers have the window of *shape* according to ``layer_types``. Raise SpecError if it is not as long as the model."""
-    kinds, layers = _types(config), shape["layers"]
-    if not kinds:
-        return {}
-    config.read.add("layer_types")
-    if len(kinds) != layers:
-        raise SpecError(f"{config.place}: {config.within}layer_types has {len(kinds)} entries, but the model has {layers} layers")
-    return _mixture(config, layers, kinds, "layer_types") if shape.get("window") else {}
-
-
-def _mixture(config: Config, layers: int, kinds: list[str], key: str) -> Shape:
-    """Return the period of layers with full attention among *kinds*, which *key* specifies; if they are the first ones, the closest one.
-
-    Raise SpecError for any other order.
-    """
-    full = [layer for layer, kind in enumerate(kinds) if kind == "full_attention"]
-    if len(full) in (0, layers):
-        return {"global_every": 0} | ({"window": 0} if full else {})
-    every = full[0] + 1
-    if full == [*range(every - 1, layers, every)]:
-        return {"global_every": every}
-    if full != [*range(len(full))]:
-        raise SpecError(
-            f"{config.place}: {config.within}{key}: layers with full attention must be every n-th one, or the first ones; here they are "
-            f"{', '.join(map(str, full[:6]))}{', ...' if len(full) > 6 else ''}, counted from 0"
-        )
-    every = min(range(1, layers + 1), key=lambda period: abs(layers // period - len(full)))
-    closest = layers // every
-    error = (
-        "as many" if closest == len(full) else "more, so attention takes too long" if closest > len(full) else "fewer, so it is too fast"
-    )
-    config.notes.append(
-        f"{config.within}{key}: the first {len(full)} of {layers} layers attend to all tokens; simulated as every layer whose number is a "
-        f"multiple of {every} ({closest} layers: {error})"
-    )
-    return {"global_every": every}
