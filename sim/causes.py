@@ -16,7 +16,7 @@ Resource = Literal["disk", "cpu", "decode", "copy", "nvlink", "pcie", "network",
 class CauseTraits:
     """How a cause is shown, and what shortens its time."""
 
-    colour: str
+    color: str
     dark: str = ""
     """Replacement for a color that is too dark in dark mode."""
     meaning: str
@@ -33,29 +33,29 @@ class CauseTraits:
 
 CAUSES: Final[Mapping[Cause, CauseTraits]] = {
     Cause.COMPUTE: CauseTraits(
-        colour="#4477aa",
+        color="#4477aa",
         meaning="GPU kernels, optimizer, gradient copies",
         brief="GPU kernels and optimizer",
         in_graph="GPU kernels",
         faster=("gpu",),
     ),
-    Cause.FETCH: CauseTraits(colour="#aa3377", dark="#cf5a9c", meaning="waiting for disk", blamed=("disk",), faster=("disk",)),
+    Cause.FETCH: CauseTraits(color="#aa3377", dark="#cf5a9c", meaning="waiting for disk", blamed=("disk",), faster=("disk",)),
     Cause.PREP: CauseTraits(
-        colour="#ee6677",
+        color="#ee6677",
         meaning="waiting for decode and augmentation",
         brief="waiting for prepared samples",
         blamed=("cpu", "decode"),
         faster=("cpu",),
     ),
     Cause.COPY: CauseTraits(
-        colour="#ccbb44",
+        color="#ccbb44",
         meaning="host-to-device copies",
         in_graph="loads and stores of memory",
         blamed=("copy", "pcie"),
         faster=("copy", "pcie"),
     ),
     Cause.INTERCONNECT: CauseTraits(
-        colour="#228833",
+        color="#228833",
         meaning="gradient exchange inside the node",
         brief="messages inside the node",
         in_graph="messages inside the node",
@@ -63,7 +63,7 @@ CAUSES: Final[Mapping[Cause, CauseTraits]] = {
         faster=("pcie",),
     ),
     Cause.NETWORK: CauseTraits(
-        colour="#66ccee",
+        color="#66ccee",
         meaning="gradient exchange between nodes",
         brief="messages between nodes",
         in_graph="messages between nodes",
@@ -71,14 +71,14 @@ CAUSES: Final[Mapping[Cause, CauseTraits]] = {
         faster=("network",),
     ),
     Cause.STRAGGLER: CauseTraits(
-        colour="#bbbbbb",
+        color="#bbbbbb",
         meaning="waiting for the slowest rank",
         in_graph="waiting for other ranks",
         blamed=("spread",),
         faster=("spread", "gpu"),
     ),
     Cause.LAUNCH: CauseTraits(
-        colour="#775522",
+        color="#775522",
         dark="#b8863f",
         meaning="host launching kernels",
         in_graph="operations of the host",
@@ -86,7 +86,7 @@ CAUSES: Final[Mapping[Cause, CauseTraits]] = {
         faster=("launch",),
     ),
     Cause.PIPELINE: CauseTraits(
-        colour="#dddd88",
+        color="#dddd88",
         meaning="pipeline bubble: waiting for other stages",
         in_graph="waiting for messages that are not sent yet",
     ),
@@ -94,7 +94,7 @@ CAUSES: Final[Mapping[Cause, CauseTraits]] = {
 """By cause, in the order of the stall table. The colors are Paul Tol's bright scheme, which color-blind readers can distinguish, with
 brown added for launch and light yellow for pipeline."""
 
-COLOURS: Final[Mapping[Cause, str]] = {cause: traits.colour for cause, traits in CAUSES.items()}
+COLORS: Final[Mapping[Cause, str]] = {cause: traits.color for cause, traits in CAUSES.items()}
 MEANINGS: Final[Mapping[Cause, str]] = {cause: traits.meaning for cause, traits in CAUSES.items()}
 BRIEF: Final[Mapping[Cause, str]] = {cause: traits.brief or traits.meaning for cause, traits in CAUSES.items()}
 GRAPH_MEANINGS: Final[Mapping[Cause, str]] = {cause: traits.in_graph or traits.meaning for cause, traits in CAUSES.items()}

@@ -9,7 +9,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sim.causes import COLOURS, MEANINGS
+from sim.causes import COLORS, MEANINGS
 from sim.events import causes_of
 from sim.report.document import run_document
 from sim.report.extras import RunExtras
@@ -132,7 +132,7 @@ def _section(document: Mapping[str, Any]) -> str:
     rows = [
         f"<tr><td>{cause.value}</td><td style='text-align:right'>{show(seconds, 'time')}</td>"
         f"<td style='text-align:right'>{100 * seconds / step:.1f}%</td><td><div title='{MEANINGS[cause]}' style='height:0.8em;"
-        f"width:{16 * seconds / step:.2f}em;background:{COLOURS[cause]}'></div></td></tr>"
+        f"width:{16 * seconds / step:.2f}em;background:{COLORS[cause]}'></div></td></tr>"
         for cause in causes_of(document["stalls_s"])
         if (seconds := document["stalls_s"][cause.value]) > 1e-12
     ]

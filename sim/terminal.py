@@ -100,14 +100,14 @@ def show_text(text: str) -> None:
     """
     text = named_as_called(text)
     if sys.stdout.isatty():
-        from sim.report.fitting import colour_text, fit_text
+        from sim.report.fitting import color_text, fit_text
 
         text = fit_text(text, shutil.get_terminal_size().columns)
-        text = colour_text(text) if in_colour() else text
+        text = color_text(text) if in_color() else text
     typer.echo(text)
 
 
-def in_colour() -> bool:
+def in_color() -> bool:
     """Return whether the environment allows colors (no-color.org: not if NO_COLOR is set and not empty)."""
     return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 

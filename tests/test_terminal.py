@@ -112,14 +112,14 @@ def test_a_pipe_gets_every_byte_and_a_terminal_what_fits(monkeypatch: pytest.Mon
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     monkeypatch.setenv("COLUMNS", "60")
     monkeypatch.setenv("TERM", "xterm")
-    for name, value, colour in (("NO_COLOR", "", True), ("NO_COLOR", "1", False), ("TERM", "dumb", False)):
+    for name, value, color in (("NO_COLOR", "", True), ("NO_COLOR", "1", False), ("TERM", "dumb", False)):
         with monkeypatch.context() as patch:
             patch.setenv("NO_COLOR", "")
             patch.setenv(name, value)
             show_text(wide)
             shown = capsys.readouterr().out
         assert max(map(len, re.sub(r"\x1b\[\d+m", "", shown).splitlines())) <= 60
-        assert ("\x1b" in shown) is colour
+        assert ("\x1b" in shown) is color
 
 
 def test_progress_is_a_line_a_minute_without_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from sim import __version__
-from sim.spec.foreign.topo_matrix import COLOUR
+from sim.spec.foreign.topo_matrix import COLOR
 from sim.study.pool import cores
 
 PACKAGES: Final = ("numpy", "pillow", "torchvision")
@@ -92,7 +92,7 @@ def _topology() -> str:
         result = subprocess.run(["nvidia-smi", "topo", "-m"], capture_output=True, text=True, timeout=60, check=False)
     except (OSError, subprocess.SubprocessError):
         return ""
-    return COLOUR.sub("", result.stdout) if result.returncode == 0 else ""
+    return COLOR.sub("", result.stdout) if result.returncode == 0 else ""
 
 
 def version_facts() -> dict[str, str]:

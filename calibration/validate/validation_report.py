@@ -309,8 +309,8 @@ def validation_figure(validation: Validation) -> Figure:
     axes = figure.subplots()
     for number, cluster in enumerate(shown):
         steps = [row.question.step_time for row in cluster.scored_rows], [row.predictions["calibrated"] for row in cluster.scored_rows]
-        mark, colour = _MARKS[number // 10 % len(_MARKS)], f"C{number % 10}"
-        axes.scatter(*steps, s=10, alpha=0.6, label=cluster.name, marker=mark, color=colour, linewidths=0)
+        mark, color = _MARKS[number // 10 % len(_MARKS)], f"C{number % 10}"
+        axes.scatter(*steps, s=10, alpha=0.6, label=cluster.name, marker=mark, color=color, linewidths=0)
     times = [time for row in validation.scored_rows for time in (row.question.step_time, row.predictions["calibrated"])] or [0.1, 1.0]
     ends = [min(times) / _MARGIN, max(times) * _MARGIN]
     axes.plot(ends, ends, color="black", linewidth=0.8)

@@ -267,8 +267,8 @@ def _fold_slot(slot: Slot, crossings: Mapping[str, Hashable], fold: bool) -> tup
     ranks = [(job, gpu) for job, gpus in slot.lent_gpus for gpu in gpus]
     routes = [Counter(graph.host_to_device(gpu).links) for _, gpu in ranks]
     demands = [((job, None if fold else gpu), route) for (job, gpu), route in zip(ranks, routes, strict=True)]
-    colours = {name: (link.capacity, link.tier, crossings.get(name), None if fold else name) for name, link in graph.links.items()}
-    rank_class, link_class = refine(demands, colours)
+    colors = {name: (link.capacity, link.tier, crossings.get(name), None if fold else name) for name, link in graph.links.items()}
+    rank_class, link_class = refine(demands, colors)
     names: dict[str, str] = {}
     first: dict[int, str] = {}
     for link, number in link_class.items():

@@ -15,7 +15,7 @@ def refine(
     activities: Sequence[tuple[Hashable, Mapping[str, Hashable]]], links: Mapping[str, Hashable]
 ) -> tuple[list[int], dict[str, int]]:
     """Return the class of each of *activities* (color, load per link) and of each of *links* (name to color)."""
-    activity_class = _number([colour for colour, _ in activities])
+    activity_class = _number([color for color, _ in activities])
     link_class = dict(zip(links, _number(list(links.values())), strict=True))
     crossing: dict[str, list[int]] = {link: [] for link in links}
     for index, (_, usage) in enumerate(activities):
@@ -35,7 +35,7 @@ def _counted(items: Iterable[Hashable]) -> frozenset[tuple[Hashable, int]]:
     return frozenset(Counter(items).items())
 
 
-def _number(colours: Sequence[Hashable]) -> list[int]:
+def _number(colors: Sequence[Hashable]) -> list[int]:
     """Return the colors as small integers, in order of first appearance."""
     numbers: dict[Hashable, int] = {}
-    return [numbers.setdefault(colour, len(numbers)) for colour in colours]
+    return [numbers.setdefault(color, len(numbers)) for color in colors]

@@ -113,8 +113,8 @@ def _wire(axes: Any, one: tuple[float, float], other: tuple[float, float]) -> No
     axes.plot(*zip(one, other, strict=True), color=_LINK, linewidth=1.2, zorder=1)
 
 
-def _box(axes: Any, across: float, up: float, words: str, colour: str, width: float, height: float = 0.36) -> None:
+def _box(axes: Any, across: float, up: float, words: str, color: str, width: float, height: float = 0.36) -> None:
     from matplotlib.patches import Rectangle
 
-    axes.add_patch(Rectangle((across - width / 2, up - height / 2), width, height, color=colour, zorder=2))
+    axes.add_patch(Rectangle((across - width / 2, up - height / 2), width, height, color=color, zorder=2))
     axes.text(across, up, words, color="white", ha="center", va="center", fontsize=7, zorder=3)

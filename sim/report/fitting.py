@@ -200,7 +200,7 @@ def _in_parts(columns: list[list[str]], width: int) -> list[list[list[str]]]:
     return [[*fixed, *part] for part in parts]
 
 
-def colour_text(text: str) -> str:
+def color_text(text: str) -> str:
     """Return *text* with terminal colors: the first line bold, bars cyan, the ``*`` of the best rows green, warnings yellow."""
     lines = text.split("\n")
     shown = [f"{_BOLD}{lines[0]}{_END}" if lines[0] else ""]

@@ -90,9 +90,9 @@ def layers_plot(document: Mapping[str, Any]) -> Picture:
         "saved activations": [row["saved_bytes"] for row in rows],
         **({"time": [_time(row) for row in rows]} if roof else {}),
     }
-    for (name, values), colour in zip(series.items(), ("#4477aa", "#ee6677", "#228833", "#ccbb44"), strict=False):
+    for (name, values), color in zip(series.items(), ("#4477aa", "#ee6677", "#228833", "#ccbb44"), strict=False):
         total = sum(values) or 1.0
-        axes[0].plot([100 * value / total for value in accumulate(values)], label=name, color=colour)
+        axes[0].plot([100 * value / total for value in accumulate(values)], label=name, color=color)
     axes[0].set_xlabel("layer, in forward order")
     axes[0].set_ylabel("% so far")
     axes[0].set_title(f"{document['workload']}: cumulative work, parameters and activations", fontsize=11, loc="left")
@@ -107,10 +107,10 @@ def _roofline(axes: Any, document: Mapping[str, Any]) -> None:
     roof = document["roofline"]
     points = [row for row in document["layers"] if row["intensity_flop_per_byte"] > 0 and _time(row) > 0]
     kinds = sorted({row["op"] for row in points}, key=lambda op: -sum(_time(row) for row in points if row["op"] == op))
-    for kind, colour in zip(kinds, ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#bbbbbb"), strict=False):
+    for kind, color in zip(kinds, ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#bbbbbb"), strict=False):
         of_kind = [row for row in points if row["op"] == kind]
         rates = [_rate(row, document) for row in of_kind]
-        axes.scatter([row["intensity_flop_per_byte"] for row in of_kind], rates, s=14, color=colour, alpha=0.7, label=kind)
+        axes.scatter([row["intensity_flop_per_byte"] for row in of_kind], rates, s=14, color=color, alpha=0.7, label=kind)
     ends = [0.1, roof["ridge_flop_per_byte"], 1e4]
     axes.plot(ends, [min(roof["peak_flop_per_s"], end * roof["memory_bytes_per_s"]) for end in ends], color="#775522")
     axes.set_xscale("log")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from sim.analysis.bottleneck import Bottleneck
-from sim.causes import COLOURS
+from sim.causes import COLORS
 from sim.events import STALLS, Cause
 from sim.report.expected_error import expected_error
 from sim.report.page.words import unbroken
@@ -79,7 +79,7 @@ def draw_stacked(
     for cause in causes:
         widths = [1e3 * table[cause] for table in tables]
         if is_visible(cause, tables):
-            axes.barh(names, widths, left=left, color=COLOURS[cause], edgecolor="white", linewidth=0.5)
+            axes.barh(names, widths, left=left, color=COLORS[cause], edgecolor="white", linewidth=0.5)
         left = [start + width for start, width in zip(left, widths, strict=True)]
     for name, total, off in zip(names, left, errors, strict=True):
         if off > 0:
@@ -97,7 +97,7 @@ def is_visible(cause: Cause, tables: Sequence[Any]) -> bool:
 def _key(drawn: Figure, causes: Sequence[Cause]) -> None:
     from matplotlib.patches import Patch
 
-    patches = [Patch(color=COLOURS[cause], label=cause.value) for cause in causes]
+    patches = [Patch(color=COLORS[cause], label=cause.value) for cause in causes]
     drawn.legend(handles=patches, loc="outside lower center", ncols=8, fontsize=8, frameon=False)
 
 
@@ -111,7 +111,7 @@ def _timeline(axes: Axes, run: Run, number: int) -> set[Cause]:
     for place, (name, spans) in enumerate(rows):
         for cause, t0, t1 in spans:
             begin, stop = max(t0, start), min(t1, end)
-            axes.barh(place, 1e3 * (stop - begin), left=1e3 * (begin - start), color=COLOURS[cause], height=0.7)
+            axes.barh(place, 1e3 * (stop - begin), left=1e3 * (begin - start), color=COLORS[cause], height=0.7)
         axes.text(-0.005, place, name, transform=axes.get_yaxis_transform(), ha="right", va="center", fontsize=8)
     axes.set_yticks([])
     axes.set_ylim(len(rows) - 0.5, -0.5)

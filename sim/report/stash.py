@@ -6,7 +6,7 @@ from typing import Any
 
 from sim.analysis import differential
 from sim.analysis.differential import Stall
-from sim.causes import COLOURS
+from sim.causes import COLORS
 from sim.events import STALLS, Cause
 from sim.report.attribution import gaps_document, gaps_lines
 from sim.report.basis import run_basis
@@ -131,13 +131,13 @@ def profile_plot(document: dict[str, Any]) -> Picture:
     for place, name in enumerate(reversed(stalls)):
         edges = {True: 0.0, False: 0.0}  # increases extend to the right, decreases to the left
         for cause, seconds in document["made_of_s_per_step"][name].items():
-            axes[1].barh(place, 1e3 * seconds, left=edges[seconds > 0], color=COLOURS[Cause(cause)])
+            axes[1].barh(place, 1e3 * seconds, left=edges[seconds > 0], color=COLORS[Cause(cause)])
             edges[seconds > 0] += 1e3 * seconds
     axes[1].set_yticks(range(len(stalls)), [f"{name} stall" for name in reversed(stalls)])
     axes[1].axvline(0.0, color="black", linewidth=0.8)
     axes[1].set_xlabel("milliseconds per step added by each cause")
-    handles = [Rectangle((0, 0), 1, 1, color=colour) for colour in COLOURS.values()]
-    drawn.legend(handles, [cause.value for cause in COLOURS], loc="outside lower center", ncols=8, fontsize=8, frameon=False)
+    handles = [Rectangle((0, 0), 1, 1, color=color) for color in COLORS.values()]
+    drawn.legend(handles, [cause.value for cause in COLORS], loc="outside lower center", ncols=8, fontsize=8, frameon=False)
     for place_of in axes:
         place_of.spines[["top", "right"]].set_visible(False)
     return picture(drawn)

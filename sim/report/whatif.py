@@ -234,11 +234,11 @@ def whatif_plot(document: dict[str, Any]) -> Picture:
     """Return a plot of the step with each resource twice as fast and infinitely fast, compared with the step as it is."""
     rows = [row for row in document["resources"] if has_effect(row)][::-1]
     drawn, (axes,) = figure(1, (9, 1.8 + 0.5 * len(rows)))
-    for shift, kind, colour in ((0.2, "twice", "#4477aa"), (-0.2, "infinite", "#ee6677")):
+    for shift, kind, color in ((0.2, "twice", "#4477aa"), (-0.2, "infinite", "#ee6677")):
         places = [place + shift for place in range(len(rows))]
         steps = [1e3 * row[kind]["step_time_s"] for row in rows]
         off = (document["expected_error"] or {}).get("p90", 0.0)
-        axes.barh(places, steps, 0.36, color=colour, label=LABELS[kind])
+        axes.barh(places, steps, 0.36, color=color, label=LABELS[kind])
         if off:
             axes.errorbar(steps, places, xerr=[off * step for step in steps], fmt="none", ecolor="black", elinewidth=1, capsize=2)
     axes.axvline(1e3 * document["step_time_s"], color="black", linestyle="--", linewidth=1, label="current")

@@ -98,7 +98,7 @@ def test_a_name_beside_the_column_that_it_means_is_left_unread(tmp_path: Path) -
 
 
 def test_a_strange_column_is_noted(tmp_path: Path) -> None:
-    assert "'colour'" in read_records(written(tmp_path, "hardware,workload,role,step_time_s,colour\na,b,network,1,red\n")).notes[0]
+    assert "'color'" in read_records(written(tmp_path, "hardware,workload,role,step_time_s,color\na,b,network,1,red\n")).notes[0]
 
 
 @pytest.mark.parametrize(

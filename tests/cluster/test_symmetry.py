@@ -34,7 +34,7 @@ def copies(switch_of, ports="port", uplink=2):
     return [("copy", {"memory": 1.0, f"uplink{switch}": 1.0, f"{ports}{gpu}": 1.0}) for gpu, switch in enumerate(switch_of)]
 
 
-def colours(activities, **odd):
+def colors(activities, **odd):
     return {link: odd.get(link, link.rstrip("0123456789")) for _, usage in activities for link in usage}
 
 
@@ -43,68 +43,68 @@ EIGHT_ON_FOUR = copies([0, 0, 1, 1, 2, 2, 3, 3])
 
 def test_eight_equal_gpus_on_four_switches_are_one_class():
     """By hand: one class of GPUs, one of ports, one of uplinks, the memory."""
-    gpus, links = classes(EIGHT_ON_FOUR, colours(EIGHT_ON_FOUR))
+    gpus, links = classes(EIGHT_ON_FOUR, colors(EIGHT_ON_FOUR))
     assert gpus == {frozenset(range(8))}
     assert sorted(map(len, links)) == [1, 4, 8]
 
 
 def test_an_odd_uplink_splits_off_the_gpus_below_it_and_nothing_else():
-    gpus, links = classes(EIGHT_ON_FOUR, colours(EIGHT_ON_FOUR, uplink2="narrow"))
+    gpus, links = classes(EIGHT_ON_FOUR, colors(EIGHT_ON_FOUR, uplink2="narrow"))
     assert gpus == {frozenset({4, 5}), frozenset({0, 1, 2, 3, 6, 7})}
     assert sorted(map(len, links)) == [1, 1, 2, 3, 6]  # memory; the odd uplink and its ports; the others
 
 
 def test_an_odd_port_splits_off_its_gpu_and_its_neighbour():
     """The neighbour shares an uplink with the odd one, the other six do not."""
-    gpus, _ = classes(EIGHT_ON_FOUR, colours(EIGHT_ON_FOUR, port5="narrow"))
+    gpus, _ = classes(EIGHT_ON_FOUR, colors(EIGHT_ON_FOUR, port5="narrow"))
     assert gpus == {frozenset({5}), frozenset({4}), frozenset({0, 1, 2, 3, 6, 7})}
 
 
 def test_gpus_under_a_crowded_switch_are_apart():
     """Four GPUs under one switch, two under each of two others."""
     activities = copies([0, 0, 0, 0, 1, 1, 2, 2])
-    assert classes(activities, colours(activities))[0] == {frozenset({0, 1, 2, 3}), frozenset({4, 5, 6, 7})}
+    assert classes(activities, colors(activities))[0] == {frozenset({0, 1, 2, 3}), frozenset({4, 5, 6, 7})}
 
 
 def test_ranks_of_two_jobs_are_apart_even_on_equal_paths():
     activities = [(f"job {number % 2}", usage) for number, (_, usage) in enumerate(EIGHT_ON_FOUR)]
-    gpus, links = classes(activities, colours(activities))
+    gpus, links = classes(activities, colors(activities))
     assert gpus == {frozenset({0, 2, 4, 6}), frozenset({1, 3, 5, 7})}
     assert sorted(map(len, links)) == [1, 4, 4, 4]  # each uplink carries one of either job
 
 
 def test_unlike_loads_are_apart():
     activities = [("copy", {"port0": 1.0}), ("copy", {"port1": 1.0}), ("copy", {"port2": 2.0})]
-    assert classes(activities, colours(activities))[0] == {frozenset({0, 1}), frozenset({2})}
+    assert classes(activities, colors(activities))[0] == {frozenset({0, 1}), frozenset({2})}
 
 
-def test_links_that_nobody_uses_stay_together_by_colour():
+def test_links_that_nobody_uses_stay_together_by_color():
     assert classes([], {"a": 1, "b": 1, "c": 2}) == (set(), {frozenset("ab"), frozenset("c")})
 
 
 def test_classes_are_numbered_in_order_of_appearance():
     """Names of folded links and ranks come from the first member, so the numbering must not depend on hashing."""
-    assert refine(EIGHT_ON_FOUR[::-1], {"x": 0} | colours(EIGHT_ON_FOUR))[0] == [0] * 8
+    assert refine(EIGHT_ON_FOUR[::-1], {"x": 0} | colors(EIGHT_ON_FOUR))[0] == [0] * 8
     assert list(refine([], {"b": "z", "a": "y", "c": "z"})[1].items()) == [("b", 0), ("a", 1), ("c", 0)]
 
 
 # --- properties ------------------------------------------------------------------------------------------------------
 
-coloured = st.tuples(
+colored = st.tuples(
     st.lists(st.tuples(st.sampled_from("xy"), usages(least=0)), max_size=8),
     st.fixed_dictionaries({link: st.sampled_from([1, 1, 2]) for link in LINKS}),
 )
 
 
-@given(coloured)
+@given(colored)
 def test_the_partition_is_equitable(system):
-    """The definition: members of a class have one colour, and as many neighbours of each class and load as one another."""
+    """The definition: members of a class have one color, and as many neighbours of each class and load as one another."""
     activities, links = system
     of_activity, of_link = refine(activities, links)
 
     def seen_by_activity(index):
-        colour, usage = activities[index]
-        return colour, Counter((of_link[link], load) for link, load in usage.items())
+        color, usage = activities[index]
+        return color, Counter((of_link[link], load) for link, load in usage.items())
 
     def seen_by_link(link):
         return links[link], Counter((of_activity[index], usage[link]) for index, (_, usage) in enumerate(activities) if link in usage)
@@ -115,18 +115,18 @@ def test_the_partition_is_equitable(system):
             assert all(view == views[0] for view in views)
 
 
-@given(coloured, st.integers(2, 4))
+@given(colored, st.integers(2, 4))
 def test_copies_of_a_system_fold_onto_one_another(system, count):
     """Coarsest: what is interchangeable by construction is never split, and copies add no class."""
     activities, links = system
-    many = [(colour, {f"{link}{copy}": load for link, load in usage.items()}) for copy in range(count) for colour, usage in activities]
-    of_activity, of_link = refine(many, {f"{link}{copy}": colour for copy in range(count) for link, colour in links.items()})
+    many = [(color, {f"{link}{copy}": load for link, load in usage.items()}) for copy in range(count) for color, usage in activities]
+    of_activity, of_link = refine(many, {f"{link}{copy}": color for copy in range(count) for link, color in links.items()})
     alone_activity, alone_link = refine(activities, links)
     assert of_activity == alone_activity * count
     assert [of_link[f"{link}{copy}"] for copy in range(count) for link in links] == list(alone_link.values()) * count
 
 
-@given(coloured, st.randoms(use_true_random=False))
+@given(colored, st.randoms(use_true_random=False))
 def test_the_order_of_activities_does_not_matter(system, random):
     activities, links = system
     order = list(range(len(activities)))

@@ -13,7 +13,7 @@ from sim.causes import BRIEF
 from sim.documents import document
 from sim.events import Cause
 from sim.report.columns import Title, align
-from sim.report.fitting import colour_text, fit_text
+from sim.report.fitting import color_text, fit_text
 from sim.report.table import run_text
 from sim.study.scenario import Scenario, answer
 
@@ -73,9 +73,9 @@ def test_what_is_too_wide_goes_on_below_with_the_names_of_its_rows() -> None:
     assert shown[5:8] == ["", "machine  nodes  column-3  column-4  column-5", "p3           1         d         e         f"]
 
 
-def test_colours_change_no_character() -> None:
+def test_colors_change_no_character() -> None:
     text = "head\n\n  compute  ███  1\n*  best  1\n  Assumed:\n    - a\n  Warnings:\n    - b"
-    shown = colour_text(text)
+    shown = color_text(text)
     assert re.sub(r"\x1b\[\d+m", "", shown) == text and shown.count("\x1b[33m") == 2 and "\x1b[36m███" in shown
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xml.etree import ElementTree
 
-from sim.causes import COLOURS
+from sim.causes import COLORS
 from sim.report.plots import pictures
 from tests.report.page.cases import case_answer
 
@@ -22,13 +22,13 @@ def test_a_run_has_a_picture_a_job() -> None:
         assert job.job.workload.name in said and "warm epoch" in said and "milliseconds of one warm step" in said
 
 
-def test_every_colour_is_in_the_key() -> None:
-    """Oracle: colours of the drawing's shapes; the key lists what the bars and the timeline show, and nothing else."""
+def test_every_color_is_in_the_key() -> None:
+    """Oracle: colors of the drawing's shapes; the key lists what the bars and the timeline show, and nothing else."""
     run = case_answer("exchange").run
     drawn = pictures([run], False)["stalls.svg"].decode()
     key = set(texts(drawn.encode()).split())
-    for cause, colour in COLOURS.items():
-        assert (colour in drawn) == (cause.value in key), cause
+    for cause, color in COLORS.items():
+        assert (color in drawn) == (cause.value in key), cause
 
 
 def test_sizes_have_a_bar_each() -> None:

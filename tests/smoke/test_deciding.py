@@ -132,7 +132,7 @@ def test_diff(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (["profile", "p3.16xlarge", "resnet18-and-vgg16"], "resnet18-and-vgg16: lists several jobs; the Stash procedure profiles one"),
         (["profile", "p3.16xlarge", "resnet18", "--twin", "p2.8xlarge"], "--twin p2.8xlarge: has K80, p3.16xlarge V100-SXM2-16GB"),
         (["compare", "resnet18", "--where", "gpus=3"], "--where: no row matches gpus=3; gpus ranges from 1 to"),
-        (["compare", "resnet18", "p3.2xlarge", "--sort", "colour"], "write one of time, cost"),
+        (["compare", "resnet18", "p3.2xlarge", "--sort", "color"], "write one of time, cost"),
         (["compare", "resnet18", "p3.2xlarge", "p3.16xlrge"], "did you mean p3.16xlarge"),
         (["compare", "resnet18", "nowhere.yaml"], "nowhere.yaml: no such file"),
         (["compare", "resnet81", "p3.2xlarge"], "did you mean resnet18"),

@@ -114,7 +114,7 @@ def test_wrong_values_beside_kept_parts_are_told_alike() -> None:
     wrong = [
         ["node.gpu.memory=1 B"],
         ["node.gpu.memory=red"],
-        ["node.gpu.colour=7 GiB"],
+        ["node.gpu.color=7 GiB"],
         ["node.nic.bandwidth=1 Mbps"],
     ]
 

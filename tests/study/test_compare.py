@@ -54,5 +54,5 @@ def test_where_chooses_from_the_catalogue() -> None:
         machines(["p3.2xlarge", "p3.8xlarge"], ["gpus=8"])
     with pytest.raises(SpecError, match="is not in the catalog"):
         machines(["nowhere"], ["gpus=8"])
-    with pytest.raises(SpecError, match="--sort colour"):
-        comparison_document("vgg16", [], "colour")
+    with pytest.raises(SpecError, match="--sort color"):
+        comparison_document("vgg16", [], "color")

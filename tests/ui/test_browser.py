@@ -28,13 +28,13 @@ OVERFLOW = "document.documentElement.scrollWidth - innerWidth"
 
 FAINT = """(() => {
   const linear = (part) => (part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4);
-  const bright = (colour) => {
-    const [r, g, b] = colour.match(/[\\d.]+/g).map((text) => linear(text / 255));
+  const bright = (color) => {
+    const [r, g, b] = color.match(/[\\d.]+/g).map((text) => linear(text / 255));
     return 0.2126 * r + 0.7152 * g + 0.0722 * b;
   };
   const ground = (element) => {
-    const colour = getComputedStyle(element).backgroundColor;
-    return /, 0\\)$/.test(colour) && element.parentElement ? ground(element.parentElement) : colour;
+    const color = getComputedStyle(element).backgroundColor;
+    return /, 0\\)$/.test(color) && element.parentElement ? ground(element.parentElement) : color;
   };
   const ratio = (element) => {
     const [low, high] = [bright(getComputedStyle(element).color), bright(ground(element))].sort((one, other) => one - other);

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from calibration.studies.stash2022.study import FAMILIES, InstanceFamily, StashRow, StashStudy
 from sim.analysis import differential
-from sim.causes import COLOURS
+from sim.causes import COLORS
 from sim.events import Cause
 from sim.report.picture import NamedPoint, Picture, figure, name_points, picture, plain_logarithm
 
@@ -70,12 +70,12 @@ def _layers(study: StashStudy) -> Picture:
     }
     for place, (label, cause) in zip(axes, causes.items(), strict=True):
         named: list[NamedPoint] = []
-        for nodes, colour in ((1, COLOURS[Cause.INTERCONNECT]), (2, COLOURS[Cause.NETWORK])):
+        for nodes, color in ((1, COLORS[Cause.INTERCONNECT]), (2, COLORS[Cause.NETWORK])):
             rows = [row for row in study.micro if row.nodes == nodes]
             if not rows:
                 continue
             places = [(cause(row), 1e3 * row.communication) for row in rows]
-            place.scatter(*zip(*places, strict=True), color=colour, label=rows[0].case.machine)
+            place.scatter(*zip(*places, strict=True), color=color, label=rows[0].case.machine)
             named += [NamedPoint(*at, row.case.model) for row, at in zip(rows, places, strict=True) if "_" not in row.case.model]
         place.set_xlabel(label)
         place.set_ylabel("ms that communication adds to a step", fontsize=8)

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from sim.causes import COLOURS
+from sim.causes import COLORS
 from sim.events import LAYOUT_STALLS
 from sim.mesh import LayoutRun
 from sim.report.page.words import unbroken
@@ -30,7 +30,7 @@ def layout_plot(run: LayoutRun, document: Mapping[str, Any]) -> Picture:
     drawn, axes = figure(2, (10, 4.5 + 0.35 * len(stages)))
     expected = document["expected_error"] or {}
     draw_stacked(axes[0], ["step"], [run.stalls], [float(expected.get("p90", 0.0))], LAYOUT_STALLS)
-    _key(axes[0], {cause.value: COLOURS[cause] for cause in LAYOUT_STALLS if is_visible(cause, [run.stalls])})
+    _key(axes[0], {cause.value: COLORS[cause] for cause in LAYOUT_STALLS if is_visible(cause, [run.stalls])})
     says = textwrap.fill(unbroken(document["verdict"]), LINE)
     title = f"{document['workload']} on {document['hardware']}, {pluralized(document['gpus'], 'GPU')}"
     axes[0].set_title(f"{title}\n{says}", fontsize=11, loc="left", pad=22)
@@ -42,20 +42,20 @@ def _memory(axes: Axes, stages: list[dict[str, Any]], capacity: float) -> None:
     """Draw a bar for each of *stages* by use, and a line at *capacity* (bytes)."""
     names = [f"stage {stage['stage']}" for stage in reversed(stages)]
     left = [0.0] * len(stages)
-    for use, colour in USES.items():
+    for use, color in USES.items():
         widths = [stage[use] / 2**30 for stage in reversed(stages)]
-        axes.barh(names, widths, left=left, color=colour, edgecolor="white", linewidth=0.5)
+        axes.barh(names, widths, left=left, color=color, edgecolor="white", linewidth=0.5)
         left = [start + width for start, width in zip(left, widths, strict=True)]
     axes.axvline(capacity / 2**30, color="black", linewidth=1, linestyle="--")
     axes.set_xlim(left=0, right=1.03 * max(*left, capacity / 2**30))
     axes.set_xlabel("GiB of one rank; dashed: memory of the GPU")
-    _key(axes, {use.replace("_", " "): colour for use, colour in USES.items() if any(stage[use] for stage in stages)})
+    _key(axes, {use.replace("_", " "): color for use, color in USES.items() if any(stage[use] for stage in stages)})
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _key(axes: Axes, colours: Mapping[str, str]) -> None:
-    """Draw the key of *colours* above the bars of *axes*."""
+def _key(axes: Axes, colors: Mapping[str, str]) -> None:
+    """Draw the key of *colors* above the bars of *axes*."""
     from matplotlib.patches import Patch
 
-    patches = [Patch(color=colour, label=name) for name, colour in colours.items()]
+    patches = [Patch(color=color, label=name) for name, color in colors.items()]
     axes.legend(handles=patches, loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=9, fontsize=8, frameon=False, columnspacing=1.2)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from sim.causes import MEANINGS
 from sim.events import LAYOUT_STALLS, STALLS, Cause, causes_of
-from sim.report.page.colours import fill
+from sim.report.page.colors import fill
 from sim.report.page.markup import Child, Figures, Html, join, table, tag
 from sim.report.page.words import as_percent, as_time
 
@@ -23,7 +23,7 @@ class BarPiece(NamedTuple):
     """A piece of a bar: the path of its figure, its color token, its name, and the text of its tooltip."""
 
     path: str
-    colour: str
+    color: str
     name: str
     tooltip: str
 
@@ -50,7 +50,7 @@ def bar(figures: Figures, pieces: Sequence[BarPiece], key: str, scale: float, of
         if value <= _VISIBLE * scale:
             continue
         share = value / total
-        style = f"width:{100 * value / scale:.4f}%;{fill(piece.colour)}"
+        style = f"width:{100 * value / scale:.4f}%;{fill(piece.color)}"
         label = piece.name if value / scale >= _NAMED else ""
         marks.append(
             tag(
@@ -101,9 +101,9 @@ def stall_pieces(figures: Figures) -> list[BarPiece]:
     return pieces
 
 
-def swatch(colour: str) -> Html:
-    """Return a small square in *colour*, to be followed by a name."""
-    return tag("span", class_="swatch", style=fill(colour), aria_hidden="true")
+def swatch(color: str) -> Html:
+    """Return a small square in *color*, to be followed by a name."""
+    return tag("span", class_="swatch", style=fill(color), aria_hidden="true")
 
 
 def stalls(figures: Figures) -> Html:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from sim import __version__
 from sim.report.files import MADE_BY, TRACE
-from sim.report.page.colours import style_tokens
+from sim.report.page.colors import style_tokens
 from sim.report.page.markup import Child, Html, command_line, details, join, section, tag
 from sim.report.page.words import unbroken
 

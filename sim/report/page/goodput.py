@@ -110,7 +110,7 @@ def _lost(figures: Figures) -> Html:
     pieces = [BarPiece("work_s", "later_epochs", "kept work", "kept work")]
     pieces += [BarPiece(f"lost_s/{name}", name, name.replace("_", " "), NAMES[name]) for name in LOST_CATEGORIES]
     rows: list[list[Child]] = [
-        [join(swatch(piece.colour), piece.tooltip), figures.format(piece.path, as_time), figures.share(piece.path, "elapsed_s", 2)]
+        [join(swatch(piece.color), piece.tooltip), figures.format(piece.path, as_time), figures.share(piece.path, "elapsed_s", 2)]
         for piece in pieces
     ]
     mean = named_bars([("mean run", bar(figures, pieces, "elapsed_s", figures.value("elapsed_s")), "")], "Where the time goes")

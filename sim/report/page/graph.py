@@ -10,7 +10,7 @@ from sim.causes import GRAPH_MEANINGS
 from sim.events import Cause, WaitSpan
 from sim.report.page.bars import step_stalls
 from sim.report.page.basis import basis
-from sim.report.page.colours import fill
+from sim.report.page.colors import fill
 from sim.report.page.frame import PagePart, outcome, page
 from sim.report.page.markup import Child, Figures, Html, note_box, section, table, tag, tiles
 from sim.report.page.timeline import TimelineSpan, lanes_of

@@ -14,7 +14,7 @@ from sim.report.layouts.layout import layout_name
 from sim.report.page.bars import BarPiece, bar, error_tile, named_bars, step_stalls, swatch
 from sim.report.page.basis import basis
 from sim.report.page.chart import ChartPoint, axis, chart, linear_axis
-from sim.report.page.colours import USES, fill
+from sim.report.page.colors import USES, fill
 from sim.report.page.energy import LEAD, energy, energy_tile
 from sim.report.page.frame import PagePart, outcome, page
 from sim.report.page.goodput import with_failures

@@ -15,7 +15,7 @@ from sim.report.plan import NOT_VALIDATED, PARTS, flip_lines, rate_text
 from sim.units import any_of, show
 
 SHOWN: Final = 10
-_COLOURS: Final = {
+_COLORS: Final = {
     "compute": "compute", "data": "network", "shard": "fetch", "tensor": "interconnect", "pipeline": "pipeline", "context": "copy",
     "expert": "prep", "input": "input", "straggler": "straggler", "launch": "launch",
 }  # fmt: skip
@@ -118,12 +118,12 @@ def _named(row: Figures, place: int) -> Html:
 def _time(figures: Figures, rows: list[Figures]) -> PagePart:
     off = p90_error(figures)
     scale = (1 + off) * max(row.value("step_time_s") for row in rows)
-    names = [name for name in _COLOURS if any(row.value(f"seconds/{name}") > 1e-9 for row in rows)]
+    names = [name for name in _COLORS if any(row.value(f"seconds/{name}") > 1e-9 for row in rows)]
     drawn: list[tuple[Child, Html, Child]] = []
     for place, row in enumerate(rows):
-        pieces = [BarPiece(f"seconds/{name}", _COLOURS[name], name, show(row.value(f"seconds/{name}"), "time")) for name in names]
+        pieces = [BarPiece(f"seconds/{name}", _COLORS[name], name, show(row.value(f"seconds/{name}"), "time")) for name in names]
         drawn.append((f"{place + 1}", bar(row, pieces, "step_time_s", scale, off), row.format("step_time_s", as_time)))
-    key = tag("ul", *(tag("li", swatch(_COLOURS[name]), PARTS[name]) for name in names), class_="key")
+    key = tag("ul", *(tag("li", swatch(_COLORS[name]), PARTS[name]) for name in names), class_="key")
     lead = "Step time of each layout in the table, by its number: compute, and what compute waits for; mean over ranks."
     lead += f" {ERROR_BARS}" if off else ""
     return PagePart("time", "Where the time goes", section("time", "Where the time goes", named_bars(drawn, "Step"), key, lead=lead))

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from sim.causes import MEANINGS
 from sim.events import Cause, WaitSpan, WorkSpan
-from sim.report.page.colours import fill
+from sim.report.page.colors import fill
 from sim.report.page.markup import Child, Html, join, tag
 from sim.report.page.use import Use, coarsen
 from sim.report.page.words import as_percent, as_time

@@ -24,7 +24,7 @@ MOST_DEVICES: Final = 128
 MOST_CPUS: Final = 4096
 ACCEPTED: Final = f"X, NV1 and so on, {', '.join(CLASSES)}"
 
-COLOUR = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
+COLOR = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 _GPU = re.compile(r"GPU(\d{1,4})")
 _NVLINK = re.compile(r"NV([1-9]\d?)")
 _AFFINITY = re.compile(r"N/A|\d{1,5}(-\d{1,5})?(,\d{1,5}(-\d{1,5})?)*,?")
@@ -85,7 +85,7 @@ def _wrong(file: str, line: int, message: str) -> SpecError:
 
 
 def _words(line: str) -> list[str]:
-    return COLOUR.sub("", line).replace("|", " ").replace("`", " ").lstrip(" \t>#").split()
+    return COLOR.sub("", line).replace("|", " ").replace("`", " ").lstrip(" \t>#").split()
 
 
 def _tokens(text: str, file: str) -> list[_MatrixCell]:

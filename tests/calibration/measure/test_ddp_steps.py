@@ -80,4 +80,4 @@ def test_what_cannot_run_is_said_in_a_sentence() -> None:
     with pytest.raises(SpecError, match=r"returned int; expected a torch\.nn\.Module"):
         run_rank(replace(WANTED, model=f"{MODELS}:no_module", warmup=0))
     with pytest.raises(SpecError, match=r"rank 0 failed: .*: calling it failed: TypeError"):
-        spawn(replace(WANTED, arguments=("colour=1",)), 1)
+        spawn(replace(WANTED, arguments=("color=1",)), 1)

@@ -130,7 +130,7 @@ def contrast(tab: Tab, selector: str) -> float:
     """The contrast (WCAG 2.2) of the text that *selector* finds on what is painted behind it."""
     ratio: float = tab.evaluate(
         """(element => {
-          const parts = (colour) => colour.match(/[0-9.]+/g).map(Number);
+          const parts = (color) => color.match(/[0-9.]+/g).map(Number);
           const light = ([r, g, b]) => [r, g, b].map(v => v / 255).map(v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
             .reduce((sum, v, place) => sum + v * [0.2126, 0.7152, 0.0722][place], 0);
           let behind = element;

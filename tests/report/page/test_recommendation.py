@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sim.analysis.whole_job import WholeJob
-from sim.report.page.colours import PARTS
+from sim.report.page.colors import PARTS
 from sim.report.page.recommendation import recommendation_page
 from tests.report.page.browser import browser
 from tests.report.page.reading import Page
@@ -74,7 +74,7 @@ def test_parts_of_a_bar_are_the_whole_job(path: Path) -> None:
     answer, page = document(path, "recommend"), read(path)
     pieces = [piece for piece in page.all("div", class_="piece") if "candidates/0/" in piece.attributes["data-at"]]
     assert sum(float(piece.attributes["data-value"]) for piece in pieces) == pytest.approx(answer["best"]["total_time_s"], rel=1e-3)
-    assert set(WholeJob._fields) == set(PARTS)  # every part has a colour
+    assert set(WholeJob._fields) == set(PARTS)  # every part has a color
 
 
 def test_notes_and_machines_left_out_are_said(path: Path) -> None:

@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from sim.causes import COLOURS
-from sim.report.page.colours import DARK, DARK_CAUSES, DARK_USES, LIGHT, USES, fill, luminance, style_tokens
+from sim.causes import COLORS
+from sim.report.page.colors import DARK, DARK_CAUSES, DARK_USES, LIGHT, USES, fill, luminance, style_tokens
 
 
 def contrast(one: str, other: str) -> float:
@@ -27,8 +27,8 @@ def test_words_are_readable(paper: dict[str, str]) -> None:
 
 
 def test_marks_stand_out_in_the_dark() -> None:
-    shown = {cause.value: colour for cause, colour in COLOURS.items()} | DARK_CAUSES | USES | DARK_USES
-    assert {name: contrast(colour, DARK["paper"]) for name, colour in shown.items() if contrast(colour, DARK["paper"]) < 3} == {}
+    shown = {cause.value: color for cause, color in COLORS.items()} | DARK_CAUSES | USES | DARK_USES
+    assert {name: contrast(color, DARK["paper"]) for name, color in shown.items() if contrast(color, DARK["paper"]) < 3} == {}
 
 
 def test_names_on_marks_are_readable() -> None:
@@ -36,9 +36,9 @@ def test_names_on_marks_are_readable() -> None:
     for block in style_tokens().split("{")[1:]:
         tokens = dict(re.findall(r"--([a-z-]+):(#[0-9a-f]{6})", block))
         pairs = {name: tokens[name.removeprefix("on-")] for name in tokens if name.startswith("on-")}
-        assert all(contrast(tokens[name], colour) >= 4.5 for name, colour in pairs.items())
+        assert all(contrast(tokens[name], color) >= 4.5 for name, color in pairs.items())
 
 
 def test_every_mark_has_its_tokens() -> None:
     assert fill("optimizer_state") == "background:var(--optimizer-state);color:var(--on-optimizer-state)"
-    assert all(f"--{name.replace('_', '-')}:" in style_tokens() for name in (*USES, *(cause.value for cause in COLOURS)))
+    assert all(f"--{name.replace('_', '-')}:" in style_tokens() for name in (*USES, *(cause.value for cause in COLORS)))

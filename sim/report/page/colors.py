@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sim.causes import CAUSES, COLOURS
+from sim.causes import CAUSES, COLORS
 
 LIGHT = {
     "ground": "#f5f4f0", "paper": "#ffffff", "ink": "#1b1f24", "muted": "#59616b", "line": "#dedbd3", "faint": "#efede7",
@@ -37,7 +37,7 @@ DARK_USES = {"weights": "#8578dd", "activations": "#33a05f", "context": "#bb4d85
 
 def style_tokens() -> str:
     """Return the style sheet's tokens: light, dark if the system or the reader prefers it, and light again in print."""
-    causes = {cause.value: colour for cause, colour in COLOURS.items()}
+    causes = {cause.value: color for cause, color in COLORS.items()}
     light, dark = _tokens(LIGHT, causes | USES | PARTS | LOST), _tokens(DARK, causes | DARK_CAUSES | USES | PARTS | LOST | DARK_USES)
     return (
         f":root{{color-scheme:light;{light}}}"
@@ -48,19 +48,19 @@ def style_tokens() -> str:
 
 
 def _tokens(plain: dict[str, str], filled: dict[str, str]) -> str:
-    colours = plain | filled | {f"on-{name}": _readable(colour) for name, colour in filled.items()}
-    return "".join(f"--{name.replace('_', '-')}:{colour};" for name, colour in colours.items())
+    colors = plain | filled | {f"on-{name}": _readable(color) for name, color in filled.items()}
+    return "".join(f"--{name.replace('_', '-')}:{color};" for name, color in colors.items())
 
 
-def _readable(colour: str) -> str:
-    """Return black or white, whichever has the higher contrast on *colour*."""
-    bright = luminance(colour)
+def _readable(color: str) -> str:
+    """Return black or white, whichever has the higher contrast on *color*."""
+    bright = luminance(color)
     return "#ffffff" if 1.05 / (bright + 0.05) > (bright + 0.05) / 0.05 else "#000000"
 
 
-def luminance(colour: str) -> float:
+def luminance(color: str) -> float:
     """Return the relative luminance of ``#rrggbb`` (WCAG 2.2)."""
-    parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    parts = [int(color[place : place + 2], 16) / 255 for place in (1, 3, 5)]
     linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
