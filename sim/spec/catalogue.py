@@ -99,10 +99,8 @@ def locate(name: str, folder: str, near: SearchFolders = None, written_in: Path 
     *written_in* is the file that contains the name (None: a command line): paths are relative to it, and its own parts take precedence over
     the catalogue's. *near* are additional folders to search first. Raise UnknownName if there is no such file.
     """
-    if written_in is None and _OF_HUB.fullmatch(name) and not exists(elsewhere.user_path(name)):
-        released = _released(name, folder)
-        if released is not None:
-            return released
+    if written_in is None and _OF_HUB.fullmatch(name) and (released := _released(name, folder)) is not None:
+        return released
     if is_path(name):
         return _file_at(name, folder, written_in)
     tail = folder.split("/", 1)[-1]
@@ -115,7 +113,7 @@ def locate(name: str, folder: str, near: SearchFolders = None, written_in: Path 
     by_lower = {known_name.lower(): path for known_name, path in files.items()}
     if (alias := by_lower.get(name.lower()) or _by_alias(name, files)) is not None:
         return alias
-    if not exists(elsewhere.user_path(name)) and (released := _released(name, folder)) is not None:
+    if (released := _released(name, folder)) is not None:
         return released
     if written_in is None and name and _is_there(elsewhere.user_path(name)):
         return _file_at(name, folder, None)
@@ -134,8 +132,11 @@ _TUNED: Final = re.compile(r"^meta-(?=llama)|-(it|instruct|base|chat|hf|pt)(?=-|
 
 
 def _released(name: str, folder: str) -> Path | None:
-    """Return the model of *folder* whose name is *name*, a name on the hub, without its owner and the way it was tuned; None if none is."""
-    if folder not in ("workloads", "workloads/models"):
+    """Return the model of *folder* whose name is *name*, a name on the hub, without its owner and the way it was tuned.
+
+    None if there is none, or if the user has a file of that name.
+    """
+    if folder not in ("workloads", "workloads/models") or exists(elsewhere.user_path(name)):
         return None
     released_name = name.rpartition("/")[2].lower()
     files = all_files(folder)
