@@ -141,6 +141,11 @@ class Case:
         """Return the number of sequences per step."""
         return float(self.micro_batch * self.micro_batches * self.data)
 
+    @property
+    def collective_latency(self) -> float | None:
+        """Return the measured latency of the collectives of gradients: a sharded optimizer scatters and gathers, others all-reduce."""
+        return self.ring_latency.get("gather" if self.zero else "reduce")
+
     @cached_property
     def gpu(self) -> Gpu:
         """Return the catalogue's part of this run's GPU."""

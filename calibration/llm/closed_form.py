@@ -15,7 +15,7 @@ from typing import Final
 from calibration.llm.case import MEASURED_MESSAGE, Case
 from calibration.llm.chips import PRECISIONS
 from calibration.llm.prediction import LlmPrediction
-from calibration.llm.priors import EAGER_FAMILIES, EXPOSED_EXPERTS, Constants
+from calibration.llm.priors import BLOCK_OPERATORS, EAGER_FAMILIES, EXPOSED_EXPERTS, TENSOR_OPERATORS, Constants
 from calibration.llm.weights import Weights, blocks_of_stages, stage_weights
 from calibration.llm.work import StepWork
 from sim.parallel.collective_check import check_time
@@ -103,8 +103,9 @@ def _micro_batch(case: Case, constants: Constants, work: StepWork, wires: Wires,
     if case.recomputed_layers:
         recomputed *= min(1.0, case.recomputed_layers / layers)
     host, check = _host(case, constants), _check(case, constants, case.tensor)
-    host_forward = host + share * _of_local_experts(case, backward=False)
-    host_backward = BACKWARD_LAUNCHES * host + share * _of_local_experts(case, backward=True)
+    message = _message_host(case, constants)
+    host_forward = host + FORWARD_COLLECTIVES * message + share * _of_local_experts(case, backward=False)
+    host_backward = BACKWARD_LAUNCHES * host + BACKWARD_COLLECTIVES * message + share * _of_local_experts(case, backward=True)
     attention = tensor / 2 + context / 3 + experts * share / 2
     one_forward = max(max(compute_forward, host_forward) + attention, host_forward + FORWARD_COLLECTIVES * check)
     if not case.lora:
@@ -184,13 +185,21 @@ def _layer_traffic(case: Case, constants: Constants, wires: Wires, core_forward:
 
 def _host(case: Case, constants: Constants) -> float:
     """Return the seconds that the host needs to launch one micro-batch's forward of a layer, without what it starts for each expert."""
-    eager = case.family in EAGER_FAMILIES and not case.is_compiled
     shape = case.shape
     graphed = case.is_tuned or case.uses_cuda_graphs
     share = sum(shape.has_experts(layer) for layer in range(shape.layers)) / shape.layers
-    return constants["host.eager" if eager else "host"] * (0.3 if graphed else 1.0) + share * expert_host_time(
+    return constants["host.eager" if _is_eager(case) else "host"] * (0.3 if graphed else 1.0) + share * expert_host_time(
         constants["host.experts"], graphed
     )
+
+
+def _is_eager(case: Case) -> bool:
+    return case.family in EAGER_FAMILIES and not case.is_compiled
+
+
+def _message_host(case: Case, constants: Constants) -> float:
+    """Return the seconds that the host needs to start one message of tensor ranks, beyond what it needs without them."""
+    return constants["host.eager"] * TENSOR_OPERATORS / BLOCK_OPERATORS if case.tensor > 1 and _is_eager(case) else 0.0
 
 
 def _of_local_experts(case: Case, backward: bool) -> float:
@@ -256,7 +265,7 @@ def _data_traffic(case: Case, constants: Constants, wires: Wires, weights: Weigh
         ends = 2 * wires.gather(2.0 * block, ranks, stride) + wires.gather(2 * width * weights.vocabulary, ranks, stride)
         return ends * constants["exposed.data"] * 2 * constants[f"data:{case.family}"] * case.micro_batches
     plain = weights.dense + weights.vocabulary + (weights.experts if case.expert == 1 else 0.0)
-    latency = case.ring_latency.get("gather" if case.zero else "reduce")
+    latency = case.collective_latency
     late = _buckets(case, weights) * _check(case, constants, ranks) if not case.zero else 0.0
     scatter = wires.gather(width * plain, ranks, stride, latency)
     gather = wires.gather((2.0 if case.zero else width) * plain, ranks, stride, latency)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from calibration.llm.case import SHARDED_FAMILIES, Case
 from calibration.llm.chips import PRECISIONS, RACK
 from calibration.llm.prediction import LlmPrediction, Memory
-from calibration.llm.priors import EAGER_FAMILIES, EXPOSED_EXPERTS, Constants, defaults
+from calibration.llm.priors import BLOCK_OPERATORS, EAGER_FAMILIES, EXPOSED_EXPERTS, TENSOR_OPERATORS, Constants, defaults
 from calibration.llm.words import is_float16
 from sim.spec.hardware import Hardware
 from sim.spec.library import load, load_hardware
@@ -98,6 +98,7 @@ def practice_overrides(case: Case, constants: Constants) -> list[str]:
     host = constants["host"] if case.family == "megatron" else 0.0
     if case.family in EAGER_FAMILIES and not case.is_compiled:
         host = constants["host.eager"]
+        overrides[f"{stack}.mesh.tensor_host"] = f"{host * TENSOR_OPERATORS / BLOCK_OPERATORS * 1e6:g} us"
     overrides[f"{stack}.mesh.block_host"] = f"{host * 1e3:g} ms"
     if case.shape.experts:
         overrides[f"{stack}.mesh.expert_host"] = f"{constants['host.experts'] * 1e3:g} ms"
@@ -134,18 +135,18 @@ def hardware_of(case: Case) -> Hardware:
     joined = load_hardware(machine).spec.groups[0].node.gpu_count
     if case.domain > joined:
         raise SpecError(f"{machine}: has {joined} of the {case.domain} GPUs of a node")
-    return _hardware(machine, case.nic, case.ring_latency.get("gather"))
+    return _hardware(machine, case.nic, case.collective_latency)
 
 
 @lru_cache(maxsize=256)
-def _hardware(machine: str, nic: float, gather_latency: float | None) -> Hardware:
-    """Return *machine* with NICs of *nic* bytes/s per GPU and, if measured, with the latency that one more node adds to a gather."""
+def _hardware(machine: str, nic: float, latency: float | None) -> Hardware:
+    """Return *machine* with NICs of *nic* bytes/s per GPU and, if measured, with the latency that one more node adds to a ring."""
     node = load_hardware(machine).spec.groups[0].node
     per_node = nic * node.gpu_count / node.nic.count
     overrides = [f"node.nic.bandwidth={per_node * 8 / 1e9:g} Gbps"]
-    if gather_latency is not None:  # one more node adds a hop of the network and those inside the node
+    if latency is not None:  # one more node adds a hop of the network and those inside the node
         inside = (node.gpu_count - 1) * node.over_nvlink.hop_latency if node.nvlink else 0.0
-        overrides.append(f"node.nic.transport.hop_latency={max(0.0, gather_latency - inside) * 1e6:g} us")
+        overrides.append(f"node.nic.transport.hop_latency={max(0.0, latency - inside) * 1e6:g} us")
     return load_hardware(machine, overrides).spec
 
 

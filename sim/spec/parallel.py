@@ -309,6 +309,9 @@ class MeshOptions(Spec):
     (Transformer Engine's ``GroupedLinear``); 0: one kernel computes all experts."""
     block_host: Latency = 0.0
     """Host time of one block's forward in software that runs it operator by operator, in addition to launching the table's kernels."""
+    tensor_host: Latency = 0.0
+    """Host time of one tensor-parallel message in software that runs a block operator by operator: to start it, and the products that are
+    split to overlap with it."""
     one_copy: bool = False
     """Whether dispatch sends a token once to each node that has experts for it (DeepEP, HybridEP), instead of once to each expert."""
     permutes_tokens: bool = False

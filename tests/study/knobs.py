@@ -41,7 +41,8 @@ _REPLICATE = ("--replicate", "parallel.replicate", 2)
 _MESH = "training.stack.mesh"
 _OVERLAP = (f"{_MESH}.tensor_overlap=0.5", f"{_MESH}.expert_overlap=0.5", f"{_MESH}.bucket_elements=1000000000")
 _HOST = (
-    f"{_MESH}.expert_host=50 ms", f"{_MESH}.expert_launch=1 ms", f"{_MESH}.block_host=20 ms", f"{_MESH}.collective_check=5 ms",
+    f"{_MESH}.expert_host=50 ms", f"{_MESH}.expert_launch=1 ms", f"{_MESH}.block_host=20 ms", f"{_MESH}.tensor_host=2 ms",
+    f"{_MESH}.collective_check=5 ms",
 )  # fmt: skip
 _SHAPE = tuple(f"model.transformer.{key}" for key in ("mla.q_rank=512", "prediction_layers=1", "shared_expert_ffn=2816"))
 _MICRO = "training.gradient_accumulation_steps"

@@ -225,7 +225,7 @@ class UnitTimes:
         messages = piece.backward if backward else piece.forward
         waits = self.options.expert_counts and not self.prices.mesh.parallel.pad_to_capacity
         drained = piece.awaits_counts and waits and not backward
-        host = self._checked(messages) + self._routing(piece, backward)
+        host = self._checked(messages) + self._started(messages) + self._routing(piece, backward)
         busy += share * (self._sorted(messages, layer) + self._unfused(layer, backward))
         return UnitTime(
             (Burst(busy, launches * share, drained, host),), tuple(self._exposed(message, layer, busy, backward) for message in messages)
@@ -235,6 +235,12 @@ class UnitTimes:
         """Return the host time (s) to compare *messages* between the ranks of their groups."""
         mesh, message_time = self.prices.mesh, self.options.collective_check
         return sum(check_time(mesh.group_size(message.axis), message_time) for message in messages)
+
+    def _started(self, messages: Sequence[LayerMessage]) -> float:
+        """Return the host time (s) to start those of *messages* that tensor ranks exchange."""
+        if self.workload.training.stack.cuda_graphs:
+            return 0.0
+        return self.options.tensor_host * sum(message.axis == "tensor" for message in messages)
 
     def _routing(self, piece: LayerPiece, backward: bool) -> float:
         """Return the host time (s) for the experts of a block, which is spent when their dispatch begins."""

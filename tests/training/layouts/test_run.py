@@ -729,6 +729,15 @@ def test_blocks_keep_the_host_busy_operator_by_operator() -> None:
     assert run(free(2), graphs).step_time == pytest.approx(4 * SLOT, rel=0.01)
 
 
+def test_each_tensor_message_keeps_the_host_busy() -> None:
+    """A block with sequence parallelism starts two messages in forward and two in backward; replayed graphs start none."""
+    split = {"layers": [each for number in range(4) for each in split_block(number)], "tensor": 2, "sequence": True}
+    started = run(free(2), workload(**split, mesh={"tensor_host": "1 s"}))
+    assert started.step_time == pytest.approx(4 * 4 * 1.0, rel=0.02)
+    graphs = run(free(2), workload(**split, mesh={"tensor_host": "1 s"}, stack={"cuda_graphs": True}))
+    assert graphs.step_time == pytest.approx(run(free(2), workload(**split)).step_time, rel=0.01)
+
+
 @pytest.mark.parametrize("schedule", ["1f1b", "zb_h1"])
 def test_backward_that_is_split_costs_the_host_no_more(schedule: str) -> None:
     """Two stages of two blocks, two micro-batches: hosts launch ahead of what arrives, so that a step is what one of them launches."""
