@@ -31,8 +31,9 @@ EAGER_FAMILIES: Final = ("nanotron", "fsdp1", "fsdp2")
 BLOCK_OPERATORS: Final = 42
 """Operators of a decoder's block that such families start one by one in forward (``mesh.block_host`` of workloads/stacks/nanotron.yaml)."""
 TENSOR_OPERATORS: Final = 1.8
-"""What they start in addition for each message of tensor ranks: 18 operators for 10 messages of a block. Counted in nanotron's
-parallel/tensor_parallel/functional.py: 10 collectives, and 8 products (2 of each gathered input, forward of columns and backward of rows)."""
+"""What they start in addition for each message of tensor ranks: 18 operators for 10 messages of a block (nanotron
+parallel/tensor_parallel/functional.py: 10 collectives, and 2 more products for each input gathered by columns in forward and by rows in
+backward)."""
 EXPOSED_EXPERTS: Final = 0.4
 """Part of dispatch and combine that stays exposed if they overlap with another micro-batch's compute: estimate."""
 FAMILY_PRIORS: Final[Mapping[str, tuple[float, float]]] = {"elementwise": (1.0, 0.25), "compute": (1.0, 0.08), "data": (1.0, 0.5)}

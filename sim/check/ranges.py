@@ -90,7 +90,7 @@ RANGES: Final[dict[type[Spec], dict[str, Bounds]]] = {
     hw.Storage: {"bandwidth": ("1 MB/s", "10 TB/s"), "iops": ("1 IOPS", "1,000,000,000 IOPS")},
     hw.Node: {"gpu_count": (0, 1024)},
     hw.Group: {"count": (1, 100_000)},
-    **{kind: dict.fromkeys(("on_demand", "spot"), ("0.001 USD/h", "1,000 USD/h")) for kind in (Prices, CheapestPrices)},
+    **{kind: dict.fromkeys(("on_demand", "spot"), ("0.001 USD/h", "2,500 USD/h")) for kind in (Prices, CheapestPrices)},
     hw.Fabric: {"latency": ("0 s", "1 s"), "core_bandwidth": ("10 Mbps", "100,000 Tbps")},
     LeafSpine: {"nodes_per_leaf": (1, 10_000), "oversubscription": (0.1, 1000), "uplink_bandwidth": _TRUNK, "radix": (2, 10_000)},
     Pods: {"leaves": (1, 10_000), "oversubscription": (1, 1000)},

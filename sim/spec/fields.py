@@ -202,6 +202,8 @@ Depth = Annotated[int, _whole(1, 10_000)]
 """Number of layers of a model; limited because each one is processed individually."""
 Devices = Annotated[int, _whole(0, 4096)]
 """Number of devices in one node; limited because each one is drawn and linked to others."""
+Trays = Annotated[int, _whole(1, 256)]
+"""Number of machines that NVLink joins; limited as `Devices` is."""
 
 _SPAN = re.compile(r"\s*(\d{1,9})\s*(?:\.\.\s*(\d{1,9})\s*)?")
 

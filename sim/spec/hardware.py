@@ -29,12 +29,14 @@ from sim.spec.fields import (
     Share,
     Source,
     Spec,
+    Trays,
     Whole,
 )
 from sim.spec.kernels import Kernels
 from sim.spec.node_prices import Prices
 from sim.spec.transport import Link as Link
 from sim.spec.transport import Transport as Transport
+from sim.spec.trays import joined_node, joined_prices
 from sim.units import shorten
 
 
@@ -395,7 +397,17 @@ class Group(Spec):
     role: Literal["worker", "server"] = "worker"
     """worker: trains the model; server: only runs parameter servers."""
     price: Prices | None = None
-    """Price of one node; none: unknown, so no costs are shown."""
+    """Price of one node (with ``trays``: of one tray); none: unknown, so no costs are shown."""
+    trays: Trays = 1
+    """Number of such machines that NVLink joins into one node (an NVL72 rack has 18 trays); their GPUs, processors, NICs, disks and prices
+    are added up. A node that has been loaded holds the sums, and 1 here."""
+
+    @model_validator(mode="after")
+    def _join_trays(self) -> Self:
+        if self.trays == 1:
+            return self
+        price = None if self.price is None else joined_prices(self.price, self.trays)
+        return self.model_copy(update={"node": joined_node(self.node, self.trays), "price": price, "trays": 1})
 
 
 class Fabric(Spec):

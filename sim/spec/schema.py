@@ -49,7 +49,7 @@ KEYS_ELSEWHERE: Final[dict[type[BaseModel], Mapping[str, str]]] = {Node: {"nvlin
 KINDS: Final[dict[str, type[BaseModel]]] = {kind.__name__.lower(): kind for kind in FOLDERS if kind is not Node}
 """Kinds of description that a file may contain, by name."""
 
-UNFOLDED: Final = ("node", "price")
+UNFOLDED: Final = ("node", "price", "trays")
 """Keys that a hardware file with one group of one node may have at its top level instead of in ``groups``."""
 
 

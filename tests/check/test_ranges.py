@@ -31,8 +31,8 @@ SLIPS = {
     "node.host.cpu.clock=2.7 Hz": "2.7 Hz is implausible; write 100 MHz to 10 GHz",
     "node.storage.volume.size=1 KB": "1 KB is implausible; write 1 GB to 100 PB",
     "node.storage.volume.burst_credits=1.0e+30": "1e+30 is implausible; write 0 to 1e+12",
-    "price.on_demand=24480 USD/h": "24,480 USD/h is implausible; write 0.001 USD/h to 1,000 USD/h",
-    "price.on_demand=0 USD/h": "0 USD/h is implausible; write 0.001 USD/h to 1,000 USD/h",
+    "price.on_demand=24480 USD/h": "24,480 USD/h is implausible; write 0.001 USD/h to 2,500 USD/h",
+    "price.on_demand=0 USD/h": "0 USD/h is implausible; write 0.001 USD/h to 2,500 USD/h",
     "groups.0.count=9999999": "9,999,999 is implausible; write 1 to 100,000",
 }
 

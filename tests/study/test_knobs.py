@@ -13,6 +13,7 @@ from tests.study.knobs import FACTORS, SCENARIOS, knobs, moves, writes
 
 pytestmark = pytest.mark.slow
 WITHOUT_EFFECT = {
+    "Group.trays": "counted when a description is loaded, which then holds one node with the sums (tests/spec/test_trays.py)",
     "Prices.spot": "a run costs what is paid on demand; `sim.analysis.cost` can be asked for the other market",
     "CheapestPrices.on_demand": "for information: `prices` lists it; costs use the machine's region",
     "CheapestPrices.spot": "for information: `prices` lists it; costs use the machine's region",
