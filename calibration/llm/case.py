@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from pydantic import ValidationError
 
@@ -40,6 +40,14 @@ MOST_MICRO_BATCHES: Final = 100_000
 _UNITS: Final = {"GiB": 2.0**30, "GB": 1e9}
 SHARDED_FAMILIES: Final = ("fsdp1", "fsdp2")
 """Families that shard parameters by default (torch FullyShardedDataParallel: FULL_SHARD; fully_shard: reshard_after_forward)."""
+
+
+class Limits(NamedTuple):
+    """Up to where runs of a source are used: tensor ranks, peak memory in bytes (exclusive), and nodes of a pipeline."""
+
+    tensor: float = math.inf
+    memory: float = math.inf
+    pipeline_nodes: float = math.inf
 
 
 @dataclass(frozen=True)
@@ -113,6 +121,8 @@ class Case:
     """Reading of memory in the table: ``allocated`` or ``reserved`` of torch's allocator, or ``nvidia-smi``."""
     memory_rank: str
     """Rank whose memory the table shows: ``fullest``, or ``first`` for the first stage."""
+    scored_within: Limits
+    fitted_within: Limits
     assumptions: tuple[str, ...]
 
     @property
@@ -181,6 +191,11 @@ class Case:
         """Return the axes that split the model, such as ``tensor+pipeline``; ``data`` if none does."""
         names = ("tensor", "pipeline", "context", "expert")
         return "+".join(name for name in names if getattr(self, name) > 1) or "data"
+
+    def is_within(self, limits: Limits) -> bool:
+        """Return whether the run stays within *limits*; a pipeline of one stage may have any number of nodes."""
+        nodes = self.node_span if self.pipeline > 1 else 1
+        return self.tensor <= limits.tensor and (self.measured_memory or 0.0) < limits.memory and nodes <= limits.pipeline_nodes
 
     @property
     def node_span(self) -> int:
@@ -272,6 +287,8 @@ def _case(row: LlmRow) -> Case:
         checks_collectives=bool(practice.get("checked_pipelines")) and pipeline > 1 and gpus > domain,
         fp32_gradients=bool(practice.get("fp32_gradients", True)),
         **_memory_settings(practice),
+        scored_within=_limits(practice.get("scored_within", {}), chip),
+        fitted_within=_limits(practice.get("fitted_within", {}), chip),
         assumptions=tuple(assumed),
     )
 
@@ -353,6 +370,11 @@ def _memory_settings(practice: Mapping[str, Any]) -> dict[str, Any]:
         "memory_reading": str(practice.get("memory", "allocated")),
         "memory_rank": str(practice.get("memory_rank", "fullest")),
     }
+
+
+def _limits(written: Mapping[str, float], chip: Chip) -> Limits:
+    memory = min(written.get("memory_GiB", math.inf) * 2.0**30, written.get("memory_share", math.inf) * chip.memory)
+    return Limits(written.get("tensor", math.inf), memory, written.get("pipeline_nodes", math.inf))
 
 
 def _graphs(row: LlmRow, practice: Mapping[str, Any]) -> bool:

@@ -31,15 +31,8 @@ DIFFERENCE_STEP: Final = 0.02
 
 
 def is_usable(case: Case) -> bool:
-    """Return whether *case* is used in fits: it ran and was measured.
-
-    nanotron's runs also have at most 8 tensor ranks, use less than 80% of memory, and have no pipeline over several nodes.
-    """
-    if case.row.status != "ok" or not case.measured:
-        return False
-    if case.family == "nanotron":
-        return case.tensor <= 8 and (case.measured_memory or 0.0) < 0.8 * case.chip.memory and (case.pipeline == 1 or case.node_span == 1)
-    return True
+    """Return whether *case* is used in fits: it ran, was measured, and is within the limits of its source."""
+    return bool(case.row.status == "ok" and case.measured and case.is_within(case.fitted_within))
 
 
 def thin(cases: Sequence[Case], most: int = 120) -> list[Case]:
@@ -64,8 +57,8 @@ def fit(cases: Sequence[Case]) -> tuple[dict[str, float], dict[str, dict[str, fl
     rows = thin([case for case in cases if is_usable(case)])
     prior_of = priors()
     names = list(prior_of)
-    prior = np.log([prior_of[name][0] for name in names])
-    deviation = np.array([prior_of[name][1] for name in names])
+    prior = np.log([prior_of[name].value for name in names])
+    deviation = np.array([prior_of[name].width for name in names])
     counts = Counter(case.row.source for case in rows)
     base = np.array([min(1.0, ROWS_THAT_COUNT / counts[case.row.source]) for case in rows])
     theta = prior.copy()

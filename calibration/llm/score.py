@@ -60,13 +60,16 @@ class ScoredRun:
 
 
 def reason_unscored(case: Case) -> str:
-    """Return why a described row is not scored, or an empty text: its status is not ok, no measured time, or an excluded nanotron run."""
+    """Return why a described row is not scored, or an empty text: its status is not ok, no measured time, or beyond its source's limits."""
     if case.row.status != "ok":
         return f"status is {case.row.status!r}; only rows with status ok are scored"
     if not case.measured:
         return "step_time_s is not a number above 0, and cannot be derived from tokens_per_s_per_gpu"
-    if case.family == "nanotron" and not (case.tensor <= 8 and (case.measured_memory or 0.0) < 70 * 2.0**30):
-        return "nanotron runs above 8 tensor ranks or 70 GB are scored for memory only, because their speed differs"
+    if not case.is_within(limits := case.scored_within):
+        return (
+            f"{case.family} runs above {limits.tensor} tensor ranks or {limits.memory / 2.0**30:g} GiB are scored for memory only, because "
+            "their speed differs"
+        )
     return ""
 
 

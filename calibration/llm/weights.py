@@ -75,11 +75,12 @@ def layers_of_stage(case: Case) -> int:
 def blocks_of_stages(case: Case) -> tuple[tuple[int, ...], int]:
     """Return the number of blocks of each stage, and the stage that has the output head.
 
-    The split is even, or even with embedding and head counted as a block each; failing both, the last stages have fewer blocks. nanotron's
-    split is by cost.
+    The split is even, or even with embedding and head counted as a block each; failing both, the last stages have fewer blocks. Some
+    stacks split by cost (``mesh.stages_by_cost``).
     """
     layers, stages = case.shape.layers, case.pipeline
-    if case.family == "nanotron" and stages > 1:
+    mesh = case.stack_file.mesh
+    if mesh is not None and mesh.stages_by_cost and stages > 1:
         return by_cost(layers, *stage_costs(case.shape), stages)
     if layers % stages and (layers + 2) % stages == 0:
         each = (layers + 2) // stages
