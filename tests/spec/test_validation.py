@@ -43,7 +43,8 @@ EACH = {
     "unknown key": (
         "provider:",
         "zzz:",
-        "2:1: zzz: unknown key; valid keys: aliases, description, fabric, groups, hypothetical, name, node, note, price, provider, source, trays",
+        "2:1: zzz: unknown key; valid keys: aliases, description, fabric, groups, hypothetical, name, node, note, price, provider, source, "
+        "trays",
     ),
     "a key of a block below": ("provider:", "nic:", "2:1: nic: unknown key; did you mean 'node.nic'?"),
     "a key of a block far below": (

@@ -209,7 +209,7 @@ def test_nanotron_splits_blocks_by_cost(tmp_path: Path) -> None:
     blocks, head = blocks_of_stages(case)
     assert (blocks[0], sum(blocks), head) == (5, 32, 7)
     assert blocks[-1] < min(blocks[:-1])
-    even = replace(case, family="megatron", shape=case.shape.model_copy(update={"layers": 126}), pipeline=16)
+    even = replace(case, family="megatron", stack="megatron-core", shape=case.shape.model_copy(update={"layers": 126}), pipeline=16)
     assert blocks_of_stages(even) == ((7, *[8] * 14, 7), 15)
 
 
