@@ -271,8 +271,8 @@ class MeshOptions(Spec):
     limit_all_gathers: bool = True
     """FSDP1: whether the host waits until all but two gathered units have been freed before it gathers another."""
     whole_gradients: bool = False
-    """Whether, if replicas of a sharded optimizer exist, gradients are added up over all ranks in one all-reduce instead of being
-    reduce-scattered to shards first (``full_ar`` of apex's DistributedFusedLAMB)."""
+    """Whether gradients of a sharded optimizer are added up over all ranks in all-reduces instead of being reduce-scattered to shards:
+    DeepSpeed's ZeRO-1 of 2021 to 2023 and, if replicas exist, apex's DistributedFusedLAMB with ``full_ar``."""
     flattens: bool = False
     """Whether sharded optimizers copy gradients into a flat buffer before the reduction, and gathered weights out of one (apex)."""
     copies: bool = True

@@ -85,3 +85,21 @@ def test_it_is_behind_data_ranks_and_before_the_tied_table(overlap: bool) -> Non
     assert {each.tag for each in ends[:at] if isinstance(each, Start)} == {each.tag for each in ends[:at] if isinstance(each, Wait)}
     assert [type(each).__name__ for each in ends[at:]] == ["Start", "Wait"] * 3
     assert [each.axis for each in ends[at:] if isinstance(each, Start)] == ["tensor", "ends", "everyone"]
+
+
+def test_deepspeeds_first_stage_all_reduces_gradients_and_the_second_scatters_them() -> None:
+    """Oracle: runtime/engine.py and zero/stage_1_and_2.py: without contiguous gradients, buckets are all-reduced over data ranks."""
+
+    def sent(shard: str, **stack: bool) -> set[tuple[str, str]]:
+        made = layout(
+            model(decoder_layers(Transformer.model_validate(LLAMA), 32)),
+            8,
+            stack={"framework": "deepspeed", **stack},
+            tensor=2,
+            shard=shard,
+        )
+        return {(each.op, each.axis) for each in program(made, 0) if isinstance(each, Start) and each.axis in ("pool", "shard")}
+
+    assert sent("optimizer", whole_gradients=True) == {("all_reduce", "pool"), ("all_gather", "shard")}
+    assert sent("gradients", whole_gradients=True) == {("reduce_scatter", "shard"), ("all_gather", "shard")}
+    assert sent("optimizer") == {("reduce_scatter", "shard"), ("all_gather", "shard")}

@@ -230,15 +230,16 @@ class Lowering:
     @property
     def _sums_whole(self) -> bool:
         """Whether gradients are summed over all data ranks in one operation, over shards and replicas together."""
-        mesh = self.layout.mesh
-        return self.layout.options.whole_gradients and mesh.parallel.shard == "optimizer" and mesh.group_size("replicate") > 1
+        mesh, options = self.layout.mesh, self.layout.options
+        alone = mesh.group_size("replicate") == 1 and options.framework != "deepspeed"
+        return options.whole_gradients and mesh.parallel.shard == "optimizer" and not alone
 
     def reductions(self, tag: Tag, dense: float, experts: float, op: Op) -> Iterator[Start]:
         """Reduce the gradients of *dense* elements over shards, then over replicas, and of *experts* over ranks with the same experts."""
         mesh, width = self.layout.mesh, self.layout.reduced_width
         what, unit, micro_batch = tag
         first = None
-        if dense and self._sums_whole:
+        if dense and self._sums_whole and mesh.group_size("pool") > 1:
             yield Start(tag, "all_reduce", "pool", dense * width, "pool")
             dense = 0.0
         if dense and mesh.group_size("shard") > 1:
