@@ -134,7 +134,7 @@ def _counts(hardware: Hardware, nodes: int | None, gpus: int | None, replica: in
         yield f"--gpus {gpus}: write 1 or more"
     elif gpus is not None and gpus > total:
         more_nodes = workers and len(hardware.groups) == 1 and gpus % replica == 0
-        hint = f", or --nodes {_nodes_for(gpus, workers[0].node.gpu_count)}" if more_nodes else ""
+        hint = f", or add --nodes {_nodes_for(gpus, workers[0].node.gpu_count)}" if more_nodes else ""
         most = f"at most {total}" if replica == 1 else str(total - total % replica) if total >= replica else ""
         advice = f"{most}{hint}" if most else hint.removeprefix(", or ") or f"a multiple of {replica}, and more --nodes"
         yield f"--gpus {gpus}: {count} x {hardware.name} {'has' if count == 1 else 'have'} {pluralized(total, 'GPU')}; write {advice}"

@@ -191,7 +191,7 @@ WRONG = {
     "goodput hgx-h100 gpt2-xl --days 9 --price 16": "here, use --set price.on_demand='10 USD/h'",
     "run hgx-h100 llama-3.1-8b --lora-rank 16": "here, use --set model.lora.rank=N",
     "new workload axolotl.yaml": "YAML files of other programs are not read, but their command lines are",
-    "run p3.2xlarge vgg16 --gpus 2": "1 x p3.2xlarge has 1 GPU; write at most 1, or --nodes 2",
+    "run p3.2xlarge vgg16 --gpus 2": "1 x p3.2xlarge has 1 GPU; write at most 1, or add --nodes 2",
     "run gpu_1x_h100_sxm5 llama-3.1-8b --tp 2": "= 2 ranks do not divide 1 GPU; use 2 GPUs",
     "run fewer.yaml vgg16": "places GPUs up to 7, but gpu_count is 4; to use fewer GPUs of a node keep gpu_count and run with --gpus N",
     "sweep p3.2xlarge vgg16 --batch 16,32 -o grid.csv": "write a whole number; for several values, write --vary batch=16,32",

@@ -21,7 +21,7 @@ OPTIONS = {
     "nodes absurd": (["--nodes", "9000000"], "--nodes 9000000: write 100,000 or less"),
     "nodes against placement": (["--nodes", "4", "--placement", "1+2"], "leave --nodes out"),
     "gpus empty": (["--gpus", ""], "--gpus '': write a number such as 4"),
-    "gpus too many": (["--gpus", "9"], "--gpus 9: 1 x p3.16xlarge has 8 GPUs; write at most 8, or --nodes 3"),
+    "gpus too many": (["--gpus", "9"], "--gpus 9: 1 x p3.16xlarge has 8 GPUs; write at most 8, or add --nodes 3"),
     "gpus uneven": (["--gpus", "9", "--nodes", "2"], "--gpus 9: does not divide evenly over 2 nodes"),
     "both ranges": (["--gpus", "1..8", "--nodes", "1..8"], "varies --nodes or --gpus, not both"),
     "placement empty": (["--placement", ""], "--placement '': write the GPUs of each node"),

@@ -152,7 +152,7 @@ CASES: list[tuple[Scenario, str, Scenario | None]] = [
         scenario(LLAMA, pp=2, cuts="layers.8"),
     ),
     (
-        scenario(LLAMA, gpus=16, tp=2), "^--gpus 16: 1 x hgx-h100 has 8 GPUs; write 8, or --nodes 2$",
+        scenario(LLAMA, gpus=16, tp=2), "^--gpus 16: 1 x hgx-h100 has 8 GPUs; write 8, or add --nodes 2$",
         replace(scenario(LLAMA, gpus=16, tp=2), nodes=2),
     ),
     (
