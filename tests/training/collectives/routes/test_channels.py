@@ -144,17 +144,16 @@ def test_a_card_faster_than_an_nvlink_gets_two_channels():
 
 
 def test_faster_cards_never_carry_less():
-    """Bound: four cards faster than an NVLink keep equal shares, where six paths would load two of the cards twice as much as the others."""
+    """Bound: cards faster than an NVLink keep equal shares; six paths would load two of four cards twice as much as the others."""
     node = machines.dgx_1v()
-    graphs = [
-        node_graph(node.model_copy(update={"nic": node.nic.model_copy(update={"bandwidth": bandwidth})})) for bandwidth in (12.5e9, 50e9)
-    ]
+    nics = [node.nic.model_copy(update={"bandwidth": bandwidth}) for bandwidth in (12.5e9, 50e9)]
+    graphs = [node_graph(node.model_copy(update={"nic": nic})) for nic in nics]
     routed = [ring_channels(graph, EIGHT, 2) for graph in graphs]
-    rates = [
+    slower, faster = (
         len(each.channels) * min(graph.links[link].capacity / count for link, count in each.crossings.items())
         for graph, each in zip(graphs, routed, strict=True)
-    ]
-    assert rates[1] >= rates[0]
+    )
+    assert faster >= slower
     assert {routed[1].crossings[f"nic{card}>net"] for card in range(4)} == {1}
 
 
