@@ -251,7 +251,7 @@ def summary(predictions: Sequence[PredictedCollective]) -> dict[str, Any]:
     """Return errors of zero-shot predictions by carrier of the bytes, operation and band, and for all operations together."""
     groups: dict[str, list[PredictedCollective]] = defaultdict(list)
     for row in predictions:
-        carried, band = layout_of(row.record).carrier, band_of(row.record.nbytes)
+        carried, band = layout_of(row.record).carrier(row.record.op), band_of(row.record.nbytes)
         groups[f"{carried}, {row.record.op}, {band}"].append(row)
         groups[f"{carried}, any operation, {band}"].append(row)
     bands = [{"name": name, "to": high if math.isfinite(high) else None} for name, _, high in BANDS]
@@ -265,6 +265,7 @@ def _figures(rows: Sequence[PredictedCollective]) -> dict[str, Any]:
         "median": round(median(errors), 3),
         "p90": round(percentile90(errors), 3),
         "systems": sorted({row.record.system for row in rows}),
+        "architectures": sorted({part.slot.node.gpu.architecture for row in rows for part in layout_of(row.record).parts}),
         "most_nodes": max(row.record.nodes for row in rows),
         "most_gpus": max(row.record.nodes * row.record.gpus_per_node for row in rows),
         "most_bytes": max(row.record.nbytes for row in rows),
