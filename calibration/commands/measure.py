@@ -193,11 +193,11 @@ def import_trace(
     for doubt in complete_description(imported, job)[1]:
         messages(f"warning: {doubt}")
     row = trace_record(imported, hardware=hardware, workload=workload, stack=stack, batch=batch, precision=precision)
-    if record is not None:
-        add_record(record, row, Folders(hardware_dir, workload_dir))
-        messages(f"added one row to {record}")
     if workload_out is not None:
         write_replay(imported, job, workload_out)
         machine = shlex.quote(str(row["hardware"]))
         messages(f"wrote {workload_out}\nnext: python -m sim run {machine} {shlex.quote(str(workload_out))} --nodes 8")
+    if record is not None:  # last, because the same trace cannot be added again
+        add_record(record, row, Folders(hardware_dir, workload_dir))
+        messages(f"added one row to {record}")
     print_json(trace_document(imported, row)) if as_json else show_text(trace_table(imported))

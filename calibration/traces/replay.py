@@ -44,8 +44,6 @@ _STACKS: Final = {True: "gloo-ddp", False: "torch-2.x-ddp"}
 """Default stacks of jobs on CPUs (True) and on GPUs (False): those of torch's DistributedDataParallel."""
 _OPTIMIZERS: Final = {"SGD": "momentum", "Adam": "adam", "AdamW": "adam", "Adafactor": "adafactor", "Muon": "muon", "LAMB": "lamb"}
 _SAMPLES: Final = 1_000_000
-SAME_PARAMETERS: Final = 0.02
-"""Largest relative difference between the parameters of a trace and those of its layer table: estimate (tied or padded tables of words)."""
 _SECONDS: Final = ("distributed_overhead", "launch_cpu")
 
 
@@ -76,24 +74,11 @@ def _from_table(job: ProfiledJob) -> dict[str, Any]:
     setup = {name: described[name] for name in _SET_UP if name in described}
     base = job.workload(*(f"training.{name}={value}" for name, value in setup.items()))
     measured = measure_passes(job.profile, base.training.stack.overlap_slowdown)
-    _require_same_parameters(job, base, measured)
     factor = optimizer_factor(base, machine.gpu, measured, job.ranks)
     model = base.model.model_copy(update={"layers": with_pass_times(base, machine, measured, job.ranks), "measured": job.measured_on(base)})
     draft = with_launch_cost(with_stack(base.model_copy(update={"model": model}), optimizer_factor=factor), machine, measured, job.ranks)
     fitted = {"optimizer_factor": factor, "launch_cpu": f"{draft.training.stack.launch_cpu!r} s"}
     return _extended(job, base, draft.model, fitted, setup | _noise(measured))
-
-
-def _require_same_parameters(job: ProfiledJob, base: Workload, measured: PassTimes) -> None:
-    """Raise SpecError if the gradients in the trace are not those of the layers of *base*."""
-    sizes = [gradient.elements for gradient in measured.gradients]
-    due = sum(sum(layer.gradients) for layer in base.model.layers)
-    if not sizes or min(sizes) < 0 or abs(sum(sizes) - due) <= SAME_PARAMETERS * due:
-        return
-    raise SpecError(
-        f"{job.profile.traces[0].file}: has gradients of {sum(sizes):,} parameters, but {job.description.workload} trains {due:,}; name "
-        "the workload that the trace shows, or leave out --workload"
-    )
 
 
 def _from_layout(job: ProfiledJob) -> dict[str, Any]:
