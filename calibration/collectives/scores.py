@@ -244,6 +244,20 @@ def _cell(network: str, band: str, counted: tuple[int, float] | None) -> str:
     return f"{100 * error:.0f}%{f' (aim {100 * aim:.0f}%)' if aim else ''} of {systems}"
 
 
+def prediction_rows(predictions: Sequence[PredictedCollective]) -> list[dict[str, Any]]:
+    """Return each of *predictions* with what was measured; errors are above zero if it is too slow."""
+    return [
+        {
+            **{name: getattr(record, name) for name in ("system", "network", "hardware", "nodes", "gpus_per_node", "op")},
+            "bytes": int(record.nbytes),
+            "measured_s": record.time,
+            "predicted_s": seconds,
+            "signed_error": seconds / record.time - 1.0,
+        }
+        for record, seconds in predictions
+    ]
+
+
 # --- what a table of collectives quotes ------------------------------------------------------------------------------
 
 
