@@ -88,7 +88,7 @@ def _from_layout(job: ProfiledJob) -> dict[str, Any]:
     if parallel.is_trivial:
         raise SpecError(
             f"{job.description.workload}: training.parallel does not describe how the {job.ranks} ranks of {first.file} share the model; "
-            "for example, write parallel: {shard: parameters}, {tensor: 2}, or {pipeline: 2}"
+            "add, for example, --shard parameters, --tp 2 or --pp 2, or write it there"
         )
     hardware = load_hardware(job.description.hardware, library=job.description.folders.hardware).spec
     gpus_per_node = next(group.node.gpu_count for group in hardware.groups if group.node.gpu_count)
@@ -112,6 +112,7 @@ def _extended(job: ProfiledJob, base: Workload, model: Model, fitted: Mapping[st
         "source": dict.fromkeys(fitted, job.source),
     }
     training = {"batch": base.training.batch, "precision": base.training.precision, "compute_factor": 1.0, "stack": stack}
+    training |= _layout(job.description)
     fields = {"name": f"{base.name}-measured", "model": model.model_copy(update={"command": ""})}
     if is_model(job.description.workload, job.description.folders.workloads):
         return fields | _run_fields(base) | {"training": training | {"optimizer": {"name": base.training.optimizer.name}} | dict(settings)}
@@ -122,6 +123,15 @@ def _extended(job: ProfiledJob, base: Workload, model: Model, fitted: Mapping[st
         "dataset": _token_dataset(base) if base.model.sequence is not None else None,
         "training": training | dict(settings),
     }
+
+
+def _layout(description: JobDescription) -> dict[str, Any]:
+    """Return the fields of a training that the user's options for its layout set."""
+    fields: dict[str, Any] = {}
+    for _, key, value in description.layout:
+        block, _, name = key.rpartition(".")
+        (fields.setdefault(block, {}) if block else fields)[name] = value
+    return fields
 
 
 def _run_fields(base: Workload) -> dict[str, Any]:

@@ -54,6 +54,14 @@ def test_evidence_is_of_the_links_and_chips_in_question() -> None:
     assert mesh == {"all_reduce": "nvlink", "all_to_all": "host-staged", "scatter": "host-staged"}
     instinct = collective_error(collective_table("mi325x-platform", "all_reduce", [2**20], nodes=2))
     assert instinct is not None and instinct["extrapolates"] and "no MI325X or other GPU of its architecture measured" in instinct["basis"]
+    direct = collective_error(collective_table("p4d.24xlarge", "all_reduce", [2**20], nodes=2))
+    assert (
+        direct is not None
+        and direct["basis"].startswith("measured over efa on p3dn")
+        and "measured through host memory only" in direct["basis"]
+    )
+    hopper = collective_error(collective_table("hgx-h100", "all_reduce", [2**30], nodes=2))
+    assert hopper is not None and "deepbench" not in hopper["basis"], "those servers copy through host memory"
     ampere = collective_error(collective_table("dgx-a100", "all_reduce", [2**20]))
     assert ampere is not None and not ampere["extrapolates"]
 
@@ -61,7 +69,7 @@ def test_evidence_is_of_the_links_and_chips_in_question() -> None:
 def test_sizes_of_clusters_are_compared_by_band() -> None:
     """Only a band that was measured on fewer nodes is extrapolated, and named."""
     groups = json.loads((ROOT / SUMMARY).read_text(encoding="utf-8"))["groups"]
-    most = {band: groups[f"infiniband, all_reduce, {band}"]["most_nodes"] for band in ("< 1 MB", "1-64 MB", "> 64 MB")}
+    most = {band: groups[f"infiniband with GPUDirect, all_reduce, {band}"]["most_nodes"] for band in ("< 1 MB", "1-64 MB", "> 64 MB")}
     least, largest = min(most.values()), max(most.values())
     assert least < largest
     between = collective_error(collective_table("hgx-h100", "all_reduce", [2**12, 2**22, 2**28], nodes=largest))

@@ -208,14 +208,17 @@ def test_a_record_is_not_added_for_another_model_or_if_the_replay_fails(tmp_path
     assert not records.exists()
 
 
-def test_a_sharded_or_pipelined_job_needs_a_workload_that_says_how(tmp_path: Path) -> None:
+def test_a_sharded_or_pipelined_job_needs_a_workload_that_says_how(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("FSDP::all_gather (0)", "gloo:send", "_c10d_functional::all_reduce"):
         events = [trace_event for number in range(3, 6) for trace_event in torch_step(number)]
         events.append(event("user_annotation", name, 4 * STEP, 4 * STEP + 10))
         message = refused([profile(tmp_path, events=events)], tmp_path, "a2-highgpu-1g")
         assert f"shows {name}, so ranks share the model; add --workload" in message
         refusal = refused([profile(tmp_path, events=events)], tmp_path, "a2-highgpu-1g", "gpt2")
-        assert "gpt2: training.parallel does not describe how the 1 ranks" in refusal
+        assert "gpt2: training.parallel does not describe how the 1 ranks" in refusal and "add, for example, --shard parameters" in refusal
+    named = ["--hardware", "a2-highgpu-1g", "--batch", "8", "--shard", "parameters", "--workload-out", str(tmp_path / "mine.yaml")]
+    assert main(["import-trace", str(torch_profile(tmp_path)), *named]) == 2
+    assert "--shard: " in (said := capsys.readouterr().err) and "shows no collective of ranks that share the model; leave it out" in said
 
 
 def test_steps_with_several_backward_passes_are_counted(tmp_path: Path) -> None:
