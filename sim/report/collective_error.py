@@ -41,8 +41,8 @@ def collective_error(table: Table) -> dict[str, Any] | None:
                 break
     if not errors:
         return None
-    if other := [carrier for carrier in measured_over if carrier != table.carrier]:
-        unmatched.append(f"measured {'with GPUDirect' if other[0].endswith(GPUDIRECT) else 'through host memory'} only")
+    if elsewhere := [carrier for carrier in measured_over if carrier != table.carrier]:
+        unmatched.append(f"measured {'with GPUDirect' if elsewhere[0].endswith(GPUDIRECT) else 'through host memory'} only")
     beyond = unmatched + _beyond(table, errors)
     if table.group is not None and any((use.groups or 2) > 1 for use in table.group.links):
         beyond.append("groups that share links, measured one at a time")
