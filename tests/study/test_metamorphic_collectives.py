@@ -76,13 +76,14 @@ def slower(name: str, nodes: int, factor: float) -> list[str]:
     """Return the collectives that take longer though a part of *name* is faster, and NCCL decides the same."""
     machine = with_nodes(load_hardware(name).spec, nodes)
     found, before = [], planned(machine)
+    described = {op: rows(before, op, SIZES) for op in OPS}
     for part in ("nic", "pcie", "nvlink"):
         node = faster(machine.groups[0].node, part, factor)
         if node is None or (part == "nic" and nodes == 1):
             continue
         after = planned(machine.model_copy(update={"groups": (machine.groups[0].model_copy(update={"node": node}),)}))
         for op in OPS:
-            for old, new in zip(rows(before, op, SIZES), rows(after, op, SIZES), strict=True):
+            for old, new in zip(described[op], rows(after, op, SIZES), strict=True):
                 if new.time > SLOWER * old.time and decided(before, op, old) == decided(after, op, new):
                     found.append(f"{op} of {old.nbytes} B on {nodes} x {name}, {part} x{factor:g}: {old.time:.4g} s to {new.time:.4g} s")
     return found
@@ -144,11 +145,11 @@ def test_no_collective_beats_its_wire() -> None:
 @pytest.mark.nightly
 @pytest.mark.slow
 def test_every_machine_obeys_the_wire() -> None:
-    """The same of every machine of the catalogue on one to sixteen nodes."""
+    """The same of every machine of the catalogue on one and on eight nodes."""
     failures: list[str] = []
     for name in sorted(catalogue("hardware")):
         machine = load_hardware(name).spec
-        for nodes in (1, 2, 8, 16):
+        for nodes in (1, 8):
             if len(machine.groups) > 1 or (nodes == 1 and machine.groups[0].node.gpu_count == 1):
                 continue
             try:
