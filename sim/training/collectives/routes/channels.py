@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Literal, NamedTuple
 
 from sim.cluster.node_links import Tier
@@ -310,17 +310,29 @@ def _nvlink_paths(graph: NodeGraph, gpus: tuple[int, ...], nics: Sequence[int]) 
 
 
 def _nearest_paths(graph: NodeGraph, gpus: tuple[int, ...], slots: Mapping[tuple[int, int], int], wanted: Sequence[int]) -> list[_Ordered]:
-    """Return a path for each NIC of *wanted* over *slots*, with its ends as near to the NIC as possible; empty if there are none."""
-    for farthest in range(PATH_CLASSES.index("PIX"), len(PATH_CLASSES)):
-        paths = pack_paths(slots, gpus, [_ends_within(graph, nic, farthest) for nic in wanted])
-        if paths:
-            return [(path, nic, nic) for path, nic in zip(paths, wanted, strict=True)]
+    """Return a path for each NIC of *wanted* over *slots*, with its ends as near to NICs as possible; empty if there are none.
+
+    A path leaves through the NIC by which it enters. If none is near both of its ends, as where each GPU has a NIC to itself, it leaves
+    through that of another path rather than through the processor, as NCCL's rings across NICs do: paths through the processor carry less,
+    and NCCL tries other NICs before a lower bandwidth (search.cc, ncclTopoCompute).
+    """
+    same, others = [wanted], [[*wanted[turn:], *wanted[:turn]] for turn in range(1, len(wanted))]
+    direct = range(PATH_CLASSES.index("PIX"), PATH_CLASSES.index("PXB") + 1)
+    far = range(direct.stop, len(PATH_CLASSES))
+    for turns, distances in ((same, direct), (others, direct), (same, far)):
+        for farthest, leaving in product(distances, turns):
+            paths = pack_paths(slots, gpus, [_ends_within(graph, *nics, farthest) for nics in zip(wanted, leaving, strict=True)])
+            if paths:
+                return [(path, *nics) for path, nics in zip(paths, zip(wanted, leaving, strict=True), strict=True)]
     return []
 
 
-def _ends_within(graph: NodeGraph, nic: int, farthest: int) -> Callable[[int, int], bool]:
-    distance: Mapping[int, int] = {gpu: _distance(graph, gpu, nic) for gpu in range(graph.node.gpu_count)}
-    return lambda first, last: max(distance[first], distance[last]) <= farthest
+def _ends_within(graph: NodeGraph, arriving: int, leaving: int, farthest: int) -> Callable[[int, int], bool]:
+    def near(nic: int) -> set[int]:
+        return {gpu for gpu in range(graph.node.gpu_count) if _distance(graph, gpu, nic) <= farthest}
+
+    first_of, last_of = near(arriving), near(leaving)
+    return lambda first, last: first in first_of and last in last_of
 
 
 def _network_channel(graph: NodeGraph, order: tuple[int, ...], arriving: int, leaving: int, inside: Sequence[Hop] | None = None) -> Channel:

@@ -157,6 +157,17 @@ def test_faster_cards_never_carry_less():
     assert {routed[1].crossings[f"nic{card}>net"] for card in range(4)} == {1}
 
 
+@pytest.mark.parametrize("gpus", [(0, 1), (0, 3, 5, 6), EIGHT])
+def test_gpus_with_cards_of_their_own_leave_by_the_card_of_the_last(gpus):
+    """Balance: where no ring can come and leave by one card without the processor, each card carries one ring in and another out."""
+    node = load_hardware("mi300x-platform").spec.groups[0].node
+    routed = ring_channels(node_graph(node), gpus, 2)
+    assert len(routed.channels) == len(gpus)
+    assert not any(hop.staged for channel in routed.channels for hop in channel.hops)
+    for card in gpus:
+        assert routed.crossings[f"net>nic{card}"] == routed.crossings[f"nic{card}>net"] == 1
+
+
 def test_single_gpus():
     """Alone a GPU exchanges nothing; with one on each node its edge goes out and in."""
     alone = rings(machines.p3_16xlarge, (5,))
