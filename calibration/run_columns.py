@@ -68,7 +68,7 @@ def check_header(path: Path, line: int, header: Sequence[str], text: str, unders
         raise SpecError(f"{where}: appears to be separated by {_SEPARATORS[mark]}; save it with commas, and with decimal points in numbers")
     notes: list[str] = []
     problems = [f"column '{name}' appears twice" for name in sorted({name for name in header if header.count(name) > 1})]
-    meanings = {name: _meant(name) for name in header if name not in COLUMNS}
+    meanings = {name: column_meant(name) for name in header if name not in COLUMNS}
     for name, meant in meanings.items():
         if meant and meant not in header:
             problems.append(f"unknown column '{name}'; did you mean '{meant}'?{_UNITS.get(meant, '')}")
@@ -88,10 +88,10 @@ def check_header(path: Path, line: int, header: Sequence[str], text: str, unders
 def _separator(header: Sequence[str], text: str) -> str | None:
     """Return the separator that splits *text* into more recognized columns than commas do; None if none does."""
     by_comma = sum(name in COLUMNS for name in header)
-    return next((mark for mark in _SEPARATORS if sum(_meant(name) is not None for name in text.split(mark)) > max(1, by_comma)), None)
+    return next((mark for mark in _SEPARATORS if sum(column_meant(name) is not None for name in text.split(mark)) > max(1, by_comma)), None)
 
 
-def _meant(name: str) -> str | None:
+def column_meant(name: str) -> str | None:
     """Return the column of which *name* may be a typo or a synonym; None if it resembles none."""
     plain = name.strip().lower().replace(" ", "_").replace("-", "_")
     begins = [column for column in COLUMNS if column.startswith(f"{plain}_")]

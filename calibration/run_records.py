@@ -8,6 +8,7 @@ what the row may be used for. A blank cell means the workload's own value; a col
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Final, Literal, cast, get_args
 
 from calibration import RECORDS
 from calibration.foreign_columns import Cells, is_recognized, layout_of, sequence_of, translate_header
-from calibration.run_columns import COLUMNS, check_header
+from calibration.run_columns import COLUMNS, check_header, column_meant
 from sim.spec.fields import Precision
 from sim.spec.strict import csv_lines, csv_number, csv_rows, whole_number
 from sim.spec.yaml import SpecError
@@ -26,6 +27,8 @@ Role = Literal["compute", "network", "prediction"]
 
 COMMITTED_RUNS: Final = RECORDS / "runs.csv"
 """The measured runs that come with the package."""
+LONGEST_STEP: Final = 1e6
+"""Longest step (s) that is read, 12 days: longer ones are mistakes, and would not fit on any scale."""
 TOO_MANY_PROBLEMS: Final = 20
 """Problems shown for one file; further ones are only counted."""
 
@@ -118,7 +121,7 @@ _Reads = Callable[[Sequence[str]], tuple[list[str], Callable[[Cells], list[str]]
 
 def _read_foreign_header(header: Sequence[str]) -> tuple[list[str], Callable[[Cells], list[str]], list[str]]:
     columns, fitting, notes = translate_header(header)
-    if "role" in columns:
+    if any(column_meant(name) == "role" for name in columns):  # also a misspelled one, which is an error
         return columns, fitting, notes
     notes.append("no column 'role': all rows are predicted, and none is used for calibration")
     return ["role", *columns], lambda cells: ["prediction", *fitting(cells)], notes
@@ -193,7 +196,7 @@ def parse_record(file: str, line: int, header: Sequence[str], cells: Sequence[st
         precision=cast(Precision | None, row.one_of("precision", get_args(Precision))),
         strategy=row.text("strategy") or None,
         overrides=row.text("set"),
-        step_time=row.positive("step_time_s"),
+        step_time=row.positive("step_time_s", LONGEST_STEP),
         exposed_sync=row.number("exposed_sync_s"),
         throughput=row.positive("throughput_samples_per_s"),
         note=row.text("note"),
@@ -236,8 +239,9 @@ class _RowCells:
     def number(self, column: str) -> float | None:
         return self._read(column, "a number of 0 or more, such as 0.25", lambda value: value >= 0)
 
-    def positive(self, column: str) -> float | None:
-        return self._read(column, "a number above 0, such as 0.25", lambda value: value > 0)
+    def positive(self, column: str, most: float = math.inf) -> float | None:
+        wanted = "a number above 0, such as 0.25" + (f", and at most {most:,.0f}" if most < math.inf else "")
+        return self._read(column, wanted, lambda value: 0 < value <= most)
 
     def count(self, column: str, most: int = 0) -> int | None:
         wanted = f"a whole number from 1 to {most:,}" if most else "a whole number of 1 or more"

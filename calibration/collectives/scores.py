@@ -244,6 +244,20 @@ def _cell(network: str, band: str, counted: tuple[int, float] | None) -> str:
     return f"{100 * error:.0f}%{f' (aim {100 * aim:.0f}%)' if aim else ''} of {systems}"
 
 
+def prediction_rows(predictions: Sequence[PredictedCollective]) -> list[dict[str, Any]]:
+    """Return each of *predictions* with what was measured; errors are above zero if it is too slow."""
+    return [
+        {
+            **{name: getattr(record, name) for name in ("system", "network", "hardware", "nodes", "gpus_per_node", "op")},
+            "bytes": int(record.nbytes),
+            "measured_s": record.time,
+            "predicted_s": seconds,
+            "signed_error": seconds / record.time - 1.0,
+        }
+        for record, seconds in predictions
+    ]
+
+
 # --- what a table of collectives quotes ------------------------------------------------------------------------------
 
 
@@ -251,7 +265,7 @@ def summary(predictions: Sequence[PredictedCollective]) -> dict[str, Any]:
     """Return errors of zero-shot predictions by carrier of the bytes, operation and band, and for all operations together."""
     groups: dict[str, list[PredictedCollective]] = defaultdict(list)
     for row in predictions:
-        carried, band = layout_of(row.record).carrier, band_of(row.record.nbytes)
+        carried, band = layout_of(row.record).carrier(row.record.op), band_of(row.record.nbytes)
         groups[f"{carried}, {row.record.op}, {band}"].append(row)
         groups[f"{carried}, any operation, {band}"].append(row)
     bands = [{"name": name, "to": high if math.isfinite(high) else None} for name, _, high in BANDS]
@@ -265,6 +279,7 @@ def _figures(rows: Sequence[PredictedCollective]) -> dict[str, Any]:
         "median": round(median(errors), 3),
         "p90": round(percentile90(errors), 3),
         "systems": sorted({row.record.system for row in rows}),
+        "architectures": sorted({part.slot.node.gpu.architecture for row in rows for part in layout_of(row.record).parts}),
         "most_nodes": max(row.record.nodes for row in rows),
         "most_gpus": max(row.record.nodes * row.record.gpus_per_node for row in rows),
         "most_bytes": max(row.record.nbytes for row in rows),

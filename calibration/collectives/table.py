@@ -36,6 +36,8 @@ _NETWORK_WORDS: Final[Mapping[str, str]] = {
     r"(ib|infiniband)\b.*|([nhexf]dr)\d*.*": "infiniband", r"roce.*": "roce", r"(aws )?efa.*": "efa",
     r"(cray |hpe )?slingshot.*": "slingshot", r"tcp.*|ethernet.*|sockets?": "tcp",
 }  # fmt: skip
+_INSIDE: Final = ("nvlink", "xgmi", "pcie")
+"""Networks inside a node; a rack whose GPUs NVLink connects is one node."""
 _NEWEST: Final = "2.30"
 """Rules for tables that do not state NCCL's version, and for other libraries that follow NCCL's, such as RCCL."""
 _RULES: Final = ((3, "2.3"), (4, "2.4"), (12, "2.10"), (99, _NEWEST))
@@ -181,5 +183,12 @@ def _hardware(text: str) -> str:
 def _predictable(path: Path, line: int, cells: Mapping[str, str]) -> CollectiveRecord:
     """Return the record in *cells*. Raise SpecError if it is invalid, or if there is no such job on its machine."""
     record = record_of(path, line, COLUMNS, [cells[name] for name in COLUMNS])
-    plan_of(record.hardware, record.nodes, record.gpus_per_node, record.tuning)
+    if record.nodes * record.gpus_per_node < 2:
+        raise SpecError("one GPU alone exchanges nothing; give the GPUs of all nodes as gpus, or of each as gpus_per_node")
+    layout = plan_of(record.hardware, record.nodes, record.gpus_per_node, record.tuning).layout
+    if record.nodes > 1 and record.network in _INSIDE:
+        between = [name for name in NETWORKS if name not in _INSIDE]
+        raise SpecError(f"network {record.network} is inside a node, but nodes is {record.nodes}; write one of {', '.join(between)}")
+    if record.nodes == 1 and record.network not in _INSIDE and not layout.isolated:
+        raise SpecError(f"network {record.network} is between nodes, but nodes is 1; write one of {', '.join(_INSIDE)}")
     return record

@@ -10,6 +10,7 @@ from typing import Annotated, Final
 import typer
 
 from sim.commands.help import CommandLine
+from sim.report.files import folder_there
 
 MEASURE: Final = "profile lab fit import-trace"
 CHECK: Final = "blind records collectives kernels servers longrun energy"
@@ -30,9 +31,9 @@ app = CommandLine(
 
 HardwareDir = Annotated[
     Path | None,
-    typer.Option("--hardware-dir", metavar="DIR", exists=True, file_okay=False, help="folder of your own hardware files, searched first"),
+    typer.Option("--hardware-dir", metavar="DIR", callback=folder_there, help="folder of your own hardware files, searched first"),
 ]
 WorkloadDir = Annotated[
     Path | None,
-    typer.Option("--workload-dir", metavar="DIR", exists=True, file_okay=False, help="folder of your own workloads, models and stacks"),
+    typer.Option("--workload-dir", metavar="DIR", callback=folder_there, help="folder of your own workloads, models and stacks"),
 ]

@@ -10,26 +10,36 @@ import typer
 
 from calibration.commands.app import app
 from sim.commands.options import JsonOption
+from sim.report.figures import figures_csv
 from sim.report.files import csv_due
+from sim.spec.whole_file import write_file
 from sim.spec.yaml import SpecError
 from sim.terminal import messages, print_json, show_text
 from sim.units import pluralized
 
 
-@app.command(epilog="Examples:\n  python -m calibration collectives\n  python -m calibration collectives my-collectives.csv --json")
+@app.command(
+    epilog="Examples:\n  python -m calibration collectives\n  python -m calibration collectives my-collectives.csv -o predicted.csv"
+)
 def collectives(
     file: Annotated[Path | None, typer.Argument(metavar="[FILE.csv]", help="measured collectives; default: the committed records")] = None,
     write: Annotated[bool, typer.Option("--write", help="write the errors where `collective` and the tests read them")] = False,
     as_json: JsonOption = False,
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", metavar="FILE.csv", callback=csv_due, help="also write each row with its prediction to this file"),
+    ] = None,
 ) -> None:
     """Predict measured collectives, each system with constants fitted without it, and show the errors."""
-    from calibration.collectives.scores import error_rows, error_text, leave_systems_out, publish, score_all
+    from calibration.collectives.scores import error_rows, error_text, leave_systems_out, predict_all, prediction_rows, publish, score_all
     from calibration.collectives.table import read_table
     from calibration.run_records import SkippedRun
     from calibration.validate.validation import reason_lines
 
     if write and file:
         raise SpecError(f"--write {file}: writes only the errors of the committed records; leave the file out")
+    if file and output and output.resolve() == file.resolve():
+        raise SpecError(f"-o {output}: is the table of measurements; write to another file")
     table = read_table(file) if file else None
     skipped = [SkippedRun(*one) for one in table.skipped] if table else []
     if table and not table.records:
@@ -40,6 +50,9 @@ def collectives(
     rows = publish() if write else error_rows(score_all(systems, messages.counter("systems")))
     messages.progress("")
     document = {"schema": 1, "rows": rows, **({"not_described": [vars(one) for one in skipped]} if file else {})}
+    if output is not None:
+        write_file(output, figures_csv(prediction_rows(predict_all(systems))))
+        messages(f"wrote {output}")
     listed = ["", f"{pluralized(len(skipped), 'row')} that cannot be predicted:", *reason_lines(skipped)] if skipped else []
     print_json(document) if as_json else show_text("\n".join([error_text(rows), *listed]))
 

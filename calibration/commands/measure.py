@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from calibration.commands.app import HardwareDir, WorkloadDir, app
-from sim.commands.options import JsonOption
+from sim.commands.options import JsonOption, LayoutFields, takes_options
 from sim.report.files import csv_due, yaml_due
 from sim.report.picture import picture_due
 from sim.spec.yaml import SpecError
@@ -162,6 +162,7 @@ def lab(
     "  python -m calibration import-trace rank*.json --record runs.csv --hardware my.yaml --workload resnet50 --batch 64\n"
     "  python -m calibration import-trace rank*.json --hardware p3.16xlarge --batch 64 --workload-out mine.yaml",
 )
+@takes_options
 def import_trace(
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="PyTorch profiler traces, plain or gzip, one per rank")],
     record: Annotated[Path | None, typer.Option(metavar="FILE.csv", help="append the job to these measured runs")] = None,
@@ -176,6 +177,7 @@ def import_trace(
     stack: Annotated[str, typer.Option(help="software stack of the job; default: the workload's")] = "",
     batch: Annotated[int | None, typer.Option(min=1, help="samples per GPU; required if the trace does not contain it")] = None,
     precision: Annotated[str, typer.Option(help="precision of the job; default: the workload's")] = "",
+    layout: LayoutFields = (),
     hardware_dir: HardwareDir = None,
     workload_dir: WorkloadDir = None,
     as_json: JsonOption = False,
@@ -189,15 +191,15 @@ def import_trace(
     from calibration.traces.trace_report import add_record, trace_document, trace_record, trace_table
 
     imported = import_traces(files)
-    job = JobDescription(hardware, workload, stack, batch, precision, Folders(hardware_dir, workload_dir))
+    job = JobDescription(hardware, workload, stack, batch, precision, layout, Folders(hardware_dir, workload_dir))
     for doubt in complete_description(imported, job)[1]:
         messages(f"warning: {doubt}")
     row = trace_record(imported, hardware=hardware, workload=workload, stack=stack, batch=batch, precision=precision)
-    if record is not None:
-        add_record(record, row, Folders(hardware_dir, workload_dir))
-        messages(f"added one row to {record}")
     if workload_out is not None:
         write_replay(imported, job, workload_out)
         machine = shlex.quote(str(row["hardware"]))
         messages(f"wrote {workload_out}\nnext: python -m sim run {machine} {shlex.quote(str(workload_out))} --nodes 8")
+    if record is not None:  # last, because the same trace cannot be added again
+        add_record(record, row, Folders(hardware_dir, workload_dir))
+        messages(f"added one row to {record}")
     print_json(trace_document(imported, row)) if as_json else show_text(trace_table(imported))

@@ -48,6 +48,9 @@ def _replacements(records: MergedRecords, fitted: Mapping[str, Fit], hardware: s
     count = len(records.machine["gpus"])
     if count and count != node.gpu_count:
         raise SpecError(f"--hardware {hardware}: has {node.gpu_count} GPUs, but the record {count}; name the machine that was measured")
+    if bool(count) != (not node.gpu.host_cores):
+        measured = f"{count} GPUs" if count else "ranks on CPU cores"
+        raise SpecError(f"--hardware {hardware}: has {node.gpu.name}s, but the record {measured}; name the machine that was measured")
     block: Block = {}
     if "loading" in fitted:
         block["host"] = {"cpu": {"extends": node.host.cpu.name, **_speed(records, fitted)}}

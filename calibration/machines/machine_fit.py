@@ -21,6 +21,7 @@ import numpy as np
 
 from calibration.machines.posterior import FitParameter, Posterior, PosteriorEstimate, Vector, fit_mean, fit_terms
 from calibration.measure.machine_record import AnswerRow, MachineRecord, check_rows, read_record
+from sim.spec.strict import read_bytes
 from sim.spec.yaml import SpecError
 
 BEYOND_CACHES: Final = 2.0**26
@@ -85,6 +86,10 @@ def merge_records(paths: Sequence[Path]) -> MergedRecords:
     for path, record in zip(paths, records, strict=True):
         _require_complete(path, record)
     first = records[0]
+    contents = [read_bytes(path) for path in paths]
+    for number, content in enumerate(contents):
+        if content in contents[:number]:
+            raise SpecError(f"{paths[number]}: is the same record as {paths[contents.index(content)]}; pass each record once")
     for path, record in zip(paths, records, strict=True):
         for fact in ("cpu", "vcpus", "device", "gpus"):
             if record.machine.get(fact) != first.machine.get(fact):

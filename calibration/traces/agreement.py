@@ -1,7 +1,8 @@
 """Does the user's description of a profiled job agree with its trace?
 
-A trace that stallsim wrote names its job: a different machine, model, stack, batch or precision is a contradiction. Names that are not in
-the catalogue, and the name that a driver gives a GPU, leave doubts, which are reported.
+A trace that stallsim wrote names its job: a different machine, model, stack, batch or precision is a contradiction. In a trace of torch's,
+gradients of another number of parameters are one. Names that are not in the catalogue, and the name that a driver gives a GPU, leave
+doubts, which are reported.
 """
 
 from __future__ import annotations
@@ -24,12 +25,16 @@ _TRACE_KEYS: Final = {"hardware": "hardware", "workload": "workload", "stack": "
 """Key of a simulated trace that corresponds to each option."""
 _MODEL_OF_GPU: Final = re.compile(r"\b(?!SXM|GB)(?=[A-Z]*\d)[A-Z]{1,3}\d{1,4}[A-Z]?\b|\b\d{4}\b")
 """The model designation in the name of a GPU: V100, A100, L40S, 3090."""
+SAME_PARAMETERS: Final = 0.02
+"""Largest relative difference between the parameters of a trace and those of its layer table: estimate (tied or padded tables of words)."""
 
 
 def complete_description(profile: ImportedJob, job: JobDescription) -> tuple[JobDescription, list[str]]:
     """Return *job* completed with the facts of the trace, and the remaining doubts. Raise SpecError if they contradict each other."""
     first = profile.traces[0]
     if not first.simulated:
+        if job.workload and not first.layout_event:
+            _require_same_parameters(profile, job)
         return job, _gpu_doubts(first.gpu, first.file, job)
     shown = {name: first.job_facts.get(key) for name, key in _TRACE_KEYS.items()}
     specified = {name: getattr(job, name) for name, value in shown.items() if value and getattr(job, name)}
@@ -45,6 +50,26 @@ def complete_description(profile: ImportedJob, job: JobDescription) -> tuple[Job
         if same is None
     ]
     return replace(job, **{name: value for name, value in shown.items() if value and not getattr(job, name)}), doubts
+
+
+def _require_same_parameters(profile: ImportedJob, job: JobDescription) -> None:
+    """Raise SpecError if the gradients of a micro-batch in *profile* are not those of the workload that *job* names."""
+    try:
+        workload = _workload(job.workload, job)
+    except SpecError:  # reported by the code that needs the workload
+        return
+    trace, window = profile.traces[0], profile.windows[0]
+    kept = [span.ident for span in trace.gradients if window.start <= span.t0 < window.end]
+    due = [size for layer in workload.model.layers for size in layer.gradients]
+    if not kept or min(kept) < 0 or not due:
+        return
+    micro_batches = max(1, round(len(kept) / window.steps / len(due)))
+    shown = sum(kept) / window.steps / micro_batches
+    if abs(shown - sum(due)) > SAME_PARAMETERS * sum(due):
+        raise SpecError(
+            f"{trace.file}: has gradients of {shown:,.0f} parameters, but {job.workload} trains {sum(due):,}; "
+            "name the workload that the trace shows, or leave out --workload"
+        )
 
 
 def _matches(name: str, specified: Any, shown: Any, job: JobDescription) -> bool | None:

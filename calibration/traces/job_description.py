@@ -16,4 +16,6 @@ class JobDescription:
     stack: str = ""
     batch: int | None = None
     precision: str = ""
+    layout: tuple[tuple[str, str, str | int], ...] = ()
+    """Fields of ``training`` that say how ranks share the model, besides those of the workload: (option, key, value)."""
     folders: Folders = field(default_factory=Folders)

@@ -57,6 +57,7 @@ class ProfiledJob:
         specified = [f"training.batch={job.batch}"] if job.batch else []
         specified += [f"training.precision={job.precision}"] if job.precision else []
         specified += [f"training.stack={job.stack}"] if job.stack else []
+        specified += [f"training.{key}={value}" for _, key, value in job.layout]
         return load_workload(job.workload, (*specified, *overrides, "training.compute_factor=1"), job.folders.workloads).spec
 
     def measured_on(self, base: Workload) -> MeasuredOn:
@@ -94,8 +95,13 @@ def _require(profile: ImportedJob, job: JobDescription) -> None:
     divided = next((trace for trace in profile.traces if trace.layout_event), None)
     if divided is not None and not divided.simulated and not job.workload:
         raise SpecError(
-            f"{divided.file}: shows {divided.layout_event}, so ranks share the model; add --workload with the training.parallel of the job"
+            f"{divided.file}: shows {divided.layout_event}, so ranks share the model; add --workload with its layer table (sim extract), "
+            "and how they share it: --shard parameters, --tp 2 or --pp 2, for example"
         )
+    if job.layout and divided is None:
+        raise SpecError(f"{job.layout[0][0]}: {file} shows no collective of ranks that share the model; leave it out")
+    if job.layout and not job.workload:
+        raise SpecError(f"{job.layout[0][0]}: needs --workload, the model whose layers the ranks share")
     if not job.hardware:
         raise SpecError(f"{file}: does not contain the machine; add --hardware with the machine that was profiled")
     if not job.workload and job.batch is None:

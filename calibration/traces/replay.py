@@ -44,8 +44,6 @@ _STACKS: Final = {True: "gloo-ddp", False: "torch-2.x-ddp"}
 """Default stacks of jobs on CPUs (True) and on GPUs (False): those of torch's DistributedDataParallel."""
 _OPTIMIZERS: Final = {"SGD": "momentum", "Adam": "adam", "AdamW": "adam", "Adafactor": "adafactor", "Muon": "muon", "LAMB": "lamb"}
 _SAMPLES: Final = 1_000_000
-SAME_PARAMETERS: Final = 0.02
-"""Largest relative difference between the parameters of a trace and those of its layer table: estimate (tied or padded tables of words)."""
 _SECONDS: Final = ("distributed_overhead", "launch_cpu")
 
 
@@ -76,24 +74,11 @@ def _from_table(job: ProfiledJob) -> dict[str, Any]:
     setup = {name: described[name] for name in _SET_UP if name in described}
     base = job.workload(*(f"training.{name}={value}" for name, value in setup.items()))
     measured = measure_passes(job.profile, base.training.stack.overlap_slowdown)
-    _require_same_parameters(job, base, measured)
     factor = optimizer_factor(base, machine.gpu, measured, job.ranks)
     model = base.model.model_copy(update={"layers": with_pass_times(base, machine, measured, job.ranks), "measured": job.measured_on(base)})
     draft = with_launch_cost(with_stack(base.model_copy(update={"model": model}), optimizer_factor=factor), machine, measured, job.ranks)
     fitted = {"optimizer_factor": factor, "launch_cpu": f"{draft.training.stack.launch_cpu!r} s"}
     return _extended(job, base, draft.model, fitted, setup | _noise(measured))
-
-
-def _require_same_parameters(job: ProfiledJob, base: Workload, measured: PassTimes) -> None:
-    """Raise SpecError if the gradients in the trace are not those of the layers of *base*."""
-    sizes = [gradient.elements for gradient in measured.gradients]
-    due = sum(sum(layer.gradients) for layer in base.model.layers)
-    if not sizes or min(sizes) < 0 or abs(sum(sizes) - due) <= SAME_PARAMETERS * due:
-        return
-    raise SpecError(
-        f"{job.profile.traces[0].file}: has gradients of {sum(sizes):,} parameters, but {job.description.workload} trains {due:,}; name "
-        "the workload that the trace shows, or leave out --workload"
-    )
 
 
 def _from_layout(job: ProfiledJob) -> dict[str, Any]:
@@ -103,7 +88,7 @@ def _from_layout(job: ProfiledJob) -> dict[str, Any]:
     if parallel.is_trivial:
         raise SpecError(
             f"{job.description.workload}: training.parallel does not describe how the {job.ranks} ranks of {first.file} share the model; "
-            "for example, write parallel: {shard: parameters}, {tensor: 2}, or {pipeline: 2}"
+            "add, for example, --shard parameters, --tp 2 or --pp 2, or write it there"
         )
     hardware = load_hardware(job.description.hardware, library=job.description.folders.hardware).spec
     gpus_per_node = next(group.node.gpu_count for group in hardware.groups if group.node.gpu_count)
@@ -127,6 +112,7 @@ def _extended(job: ProfiledJob, base: Workload, model: Model, fitted: Mapping[st
         "source": dict.fromkeys(fitted, job.source),
     }
     training = {"batch": base.training.batch, "precision": base.training.precision, "compute_factor": 1.0, "stack": stack}
+    training |= _layout(job.description)
     fields = {"name": f"{base.name}-measured", "model": model.model_copy(update={"command": ""})}
     if is_model(job.description.workload, job.description.folders.workloads):
         return fields | _run_fields(base) | {"training": training | {"optimizer": {"name": base.training.optimizer.name}} | dict(settings)}
@@ -137,6 +123,15 @@ def _extended(job: ProfiledJob, base: Workload, model: Model, fitted: Mapping[st
         "dataset": _token_dataset(base) if base.model.sequence is not None else None,
         "training": training | dict(settings),
     }
+
+
+def _layout(description: JobDescription) -> dict[str, Any]:
+    """Return the fields of a training that the user's options for its layout set."""
+    fields: dict[str, Any] = {}
+    for _, key, value in description.layout:
+        block, _, name = key.rpartition(".")
+        (fields.setdefault(block, {}) if block else fields)[name] = value
+    return fields
 
 
 def _run_fields(base: Workload) -> dict[str, Any]:

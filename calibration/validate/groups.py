@@ -8,6 +8,7 @@ from typing import Any, Final
 from calibration.questions import RunQuestion
 from calibration.validate.scores import MODELS, ScoredRow, bias, coverage, quantile
 from sim.report.expected_error import family_of
+from sim.report.validated import validated_groups
 from sim.spec.yaml import SpecError
 
 KEYS: Final[Mapping[str, Callable[[RunQuestion], str]]] = {
@@ -63,18 +64,25 @@ def worst_group(rows: Sequence[ScoredRow]) -> dict[str, Any] | None:
 def novelty(question: RunQuestion, everywhere: Iterable[RunQuestion]) -> tuple[str, ...]:
     """Return in what *question* differs from all rows that calibrate it; *everywhere* are all rows of the files.
 
-    A stack, a scale (number of GPUs) or a model family is new if no network row of the cluster has it, and a GPU if no other source has it.
+    A stack, a scale (number of GPUs) or a model family is new if no network row of the cluster has it, and a GPU if no other source has it,
+    among these rows or the committed runs.
     """
     questions = list(everywhere)
     network = [row for row in questions if row.record.role == "network" and row.record.hardware == question.record.hardware]
     stack, family = question.workload.training.stack.name, family_of(question.workload.model)
     new = {
         "new stack": all(row.workload.training.stack.name != stack for row in network),
-        "new GPU": all(row.gpu.name != question.gpu.name for row in questions if row.record.source != question.record.source),
+        "new GPU": all(row.gpu.name != question.gpu.name for row in questions if row.record.source != question.record.source)
+        and not measured_by(question.gpu.name) - {question.record.source},
         "new scale": question.job.ranks > max((row.job.ranks for row in network), default=1),
         "new model family": all(family_of(row.workload.model) != family for row in network),
     }
     return tuple(name for name, is_new in new.items() if is_new) or ("nothing new",)
+
+
+def measured_by(gpu: str) -> set[str]:
+    """Return the sources of the committed runs on *gpu*."""
+    return {source for name, errors in validated_groups().items() if name.startswith(f"{gpu}, ") for source in errors["sources"]}
 
 
 def by_novelty(rows: Sequence[ScoredRow]) -> list[dict[str, Any]]:

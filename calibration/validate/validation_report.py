@@ -131,9 +131,9 @@ def validation_table(validation: Validation, by: Sequence[str] = ()) -> str:
     )
     lines = [head]
     for entry in (entry for cluster in validation.clusters for entry in _sources(cluster) if entry["role"] == "prediction"):
-        lines.append(_line(f"{entry['source'][:14]} {entry['cluster']}", entry))
+        lines.append(_line(f"{entry['source'][:14]} {entry['cluster']}".strip(), entry))
     by_source = _whole_sources(validation.scored_rows)
-    lines += [_line(f"{entry['source'][:24]}, {entry['clusters']} clusters", entry) for entry in by_source if entry["clusters"] > 1]
+    lines += [_line(f"{_source(entry)[:24]}, {entry['clusters']} clusters", entry) for entry in by_source if entry["clusters"] > 1]
     lines.append(_line("overall, one vote per cluster", scores(validation.scored_rows)))
     for kind, rows in validation.left_out.items():
         lines += ["", *_left_out_lines(kind, _left_out(rows))]
@@ -148,6 +148,10 @@ def validation_table(validation: Validation, by: Sequence[str] = ()) -> str:
             *reason_lines(validation.not_described),
         ]
     return "\n".join(line.rstrip() for line in "\n".join(lines).splitlines())
+
+
+def _source(entry: Mapping[str, Any]) -> str:
+    return str(entry["source"] or "no source given")
 
 
 def explanation(validation: Validation) -> str:
@@ -179,7 +183,7 @@ def group_table(rows: Sequence[ScoredRow], key: str, name: str) -> str:
 
 def _left_out_lines(kind: str, score: Mapping[str, Any]) -> list[str]:
     """Return the lines of scores with one *kind* left out, for each source and overall."""
-    lines = [_line(f"{_LEFT_OUT[kind]}: {entry['source']}", entry) for entry in score["sources"]]
+    lines = [_line(f"{_LEFT_OUT[kind]}: {_source(entry)}", entry) for entry in score["sources"]]
     if kind != "source":
         lines.append(_line(f"{_LEFT_OUT[kind]}: rows within", score["within"]))
     return [*lines, _line(f"{_LEFT_OUT[kind]}: overall", score["overall"])]
@@ -198,7 +202,7 @@ def _group_line(name: str, score: Mapping[str, Any]) -> str:
 
 
 def _worst_lines(by_source: Sequence[Mapping[str, Any]]) -> list[str]:
-    worst_groups = [(entry["source"], entry["worst_group"]) for entry in by_source if entry["worst_group"]]
+    worst_groups = [(_source(entry), entry["worst_group"]) for entry in by_source if entry["worst_group"]]
     lines = [_group_line(f"{source}, {group['key']} {group['value']}", group) for source, group in worst_groups]
     return ["", _group_head("worst group of each source"), *lines] if lines else []
 

@@ -110,7 +110,7 @@ def collective(
             )
         else:
             table = collective_table(
-                hardware, op or "all_reduce", sizes_of(sizes), nodes=nodes, gpus=gpus, placement=placement, tuning=tuning,
+                hardware, "all_reduce" if op is None else op, sizes_of(sizes), nodes=nodes, gpus=gpus, placement=placement, tuning=tuning,
                 overrides=sets, per_process=per_process, shares=shares,
             )  # fmt: skip
     document, text = collective_document(table), collective_text(table)

@@ -13,6 +13,7 @@ import typer
 from sim.commands import names
 from sim.commands.app import app
 from sim.commands.options import JsonOption
+from sim.report.files import folder_there
 from sim.spec.yaml import SpecError
 from sim.terminal import messages, print_json, show_text
 from sim.units import pluralized
@@ -40,8 +41,7 @@ def prices(
         Path | None,
         typer.Option(
             metavar="DIR",
-            exists=True,
-            file_okay=False,
+            callback=folder_there,
             help="show what price lists on disk would change: SkyPilot's catalog, Karpenter providers",
         ),
     ] = None,

@@ -108,6 +108,8 @@ def quote_word(value: Any) -> str:
         return "[" + ", ".join(quote_word(item) for item in value) + "]"
     if isinstance(value, dict):
         return "{" + _fields(value) + "}"
+    if isinstance(value, float) and "e" in (text := json.dumps(value)) and "." not in text:
+        return text.replace("e", ".0e")  # YAML 1.1 would read 1e-06 as a string
     return _text(value) if isinstance(value, str) else json.dumps(value)
 
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any
 
 from sim import __version__
 from sim.report.collective_error import collective_error, error_lines, unmeasured
 from sim.report.fabric_plot import fabric_plot
+from sim.report.nccl_choice import NOTEWORTHY
 from sim.report.picture import Picture, figure, picture
-from sim.training.collectives.price.table import MeshGroup, Table
+from sim.training.collectives.price.table import CollectiveRow, MeshGroup, Table
 from sim.units import pluralized, show
 
 
@@ -34,7 +36,7 @@ def collective_document(table: Table) -> dict[str, Any]:
     head = {"schema": 1, "hardware": table.hardware, "op": table.op, "nodes": table.nodes, "gpus": table.ranks}
     rests_on = {
         "assumptions": assumptions(table),
-        "warnings": unmeasured(table),
+        "warnings": collective_warnings(table),
         "version": __version__,
         "inputs_sha256": dict(table.inputs),
     }
@@ -98,6 +100,29 @@ def assumptions(table: Table) -> list[str]:
     ]
 
 
+def collective_warnings(table: Table) -> list[str]:
+    """Return warnings about links or algorithms that were never measured, and about sizes that take longer than the next larger one."""
+    return [*unmeasured(table), *_falls(table)]
+
+
+def _falls(table: Table) -> list[str]:
+    """Return a warning if a larger size takes less time: NCCL's tuner, whose model of time is its own, chose worse for the smaller one."""
+    falls = [(one.time / other.time - 1, one, other) for one, other in pairwise(table.rows) if one.time > (1 + NOTEWORTHY) * other.time]
+    if not falls:
+        return []
+    _, one, other = max(falls, key=lambda fall: fall[0])
+    more = f"; {pluralized(len(falls) - 1, 'other size')} likewise" if len(falls) > 1 else ""
+    return [
+        f"{_taken(one)} is more than {_taken(other)}: NCCL {table.tuning.version}'s tuner chooses by its own estimate of the times "
+        f"(--algo and --proto force a choice){more}"
+    ]
+
+
+def _taken(row: CollectiveRow) -> str:
+    channels = pluralized(row.channels, "channel")
+    return f"{show(row.time, 'time')} for {show(row.nbytes, 'binary size')} by {row.algorithm} with {row.protocol} on {channels}"
+
+
 def collective_text(table: Table) -> str:
     """Return *table* in aligned columns."""
     chosen = f"{'algorithm':15} {'protocol':8} {'channels':>8}"
@@ -115,7 +140,7 @@ def collective_text(table: Table) -> str:
         rates = f"{show(row.algbw, 'bandwidth'):>11} {show(row.busbw, 'bandwidth'):>11}"
         lines.append(f"{size:>10} {time:>10}{alone} {rates}  {row.algorithm:15} {row.protocol:8} {row.channels:>8}  {row.bottleneck}")
     error = collective_error(table)
-    notes = [*(error_lines(error) if error else []), *(f"warning: {line}" for line in unmeasured(table))]
+    notes = [*(error_lines(error) if error else []), *(f"warning: {line}" for line in collective_warnings(table))]
     return "\n".join([*lines, *([""] if notes else []), *notes])
 
 

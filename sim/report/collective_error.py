@@ -2,8 +2,8 @@
 
 ``python -m calibration collectives --write`` writes `hardware/validated_collectives.json` from the nccl-tests tables that come with
 `calibration`. It holds relative errors of times that were predicted with the measured system left out of every fit. The errors for a
-band of sizes are those of the same operation over the same kind of link, or else those of any operation over that link. If the link was
-never measured, there is no estimate, and a warning reports it.
+band of sizes are those of the same operation over the same kind of link, or else those of any operation over that link, or else of the
+same NICs with or without GPUDirect. If the link was never measured, there is no estimate, and a warning reports it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 
 from sim.spec.algorithms import not_nccls
 from sim.spec.catalogue import roots
+from sim.training.collectives.price.layout import GPUDIRECT
 from sim.training.collectives.price.table import Table
 from sim.units import show
 
@@ -27,31 +28,56 @@ def collective_error(table: Table) -> dict[str, Any] | None:
     validated = validated_collectives()
     errors: dict[str, Mapping[str, Any]] = {}
     unmatched: list[str] = []
+    measured_over: dict[str, None] = {}
     for row in table.rows:
         band = band_of(row.nbytes)
-        own, other = f"{table.carrier}, {table.op}, {band}", f"{table.carrier}, any operation, {band}"
-        name = own if own in validated else other
-        if band not in errors and name in validated and row.algorithm not in not_nccls():
-            errors[band] = validated[name]
-            unmatched += [f"no measured {table.op} of {band}"] if name == other else []
+        if band in errors or row.algorithm in not_nccls():
+            continue
+        for carrier in _carriers(table.carrier):
+            own, other = f"{carrier}, {table.op}, {band}", f"{carrier}, any operation, {band}"
+            if (name := own if own in validated else other) in validated:
+                errors[band], measured_over[carrier] = validated[name], None
+                unmatched += [f"no measured {table.op} of {band}"] if name == other else []
+                break
     if not errors:
         return None
-    beyond = unmatched + [
-        f"{value:,} {noun}, measured up to {most:,}"
-        for noun, key, value in (("nodes", "most_nodes", table.nodes), ("GPUs", "most_gpus", table.ranks))
-        if value > (most := max(group[key] for group in errors.values()))
-    ]
-    largest, most_bytes = max(row.nbytes for row in table.rows), max(group["most_bytes"] for group in errors.values())
-    beyond += [f"{show(largest, 'size')}, measured up to {show(most_bytes, 'size')}"] if largest > most_bytes else []
+    if elsewhere := [carrier for carrier in measured_over if carrier != table.carrier]:
+        unmatched.append(f"measured {'with GPUDirect' if elsewhere[0].endswith(GPUDIRECT) else 'through host memory'} only")
+    beyond = unmatched + _beyond(table, errors)
     if table.group is not None and any((use.groups or 2) > 1 for use in table.group.links):
         beyond.append("groups that share links, measured one at a time")
     systems = sorted({system for group in errors.values() for system in group["systems"]})
     reach = f"extrapolated: {', '.join(beyond)}" if beyond else "within the sizes measured"
     return {
         "bands": [{"band": band, **{key: group[key] for key in ("median", "p90", "points")}} for band, group in errors.items()],
-        "basis": f"measured over {table.carrier} on {', '.join(systems)}, each predicted by a fit without it; {reach}",
+        "basis": f"measured over {' and '.join(measured_over)} on {', '.join(systems)}, each predicted by a fit without it; {reach}",
         "extrapolates": bool(beyond),
     }
+
+
+def _carriers(carrier: str) -> tuple[str, str]:
+    """Return *carrier*, and the same links with, or else without, copies through host memory."""
+    return carrier, carrier.removesuffix(GPUDIRECT) if carrier.endswith(GPUDIRECT) else carrier + GPUDIRECT
+
+
+def _beyond(table: Table, errors: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return what of *table* exceeds all measurements that its *errors* rest on, by band of sizes."""
+    beyond = [
+        f"{value:,} {noun}, measured up to {max(group[key] for group in exceeded.values()):,}{_only(exceeded, errors)}"
+        for noun, key, value in (("nodes", "most_nodes", table.nodes), ("GPUs", "most_gpus", table.ranks))
+        if (exceeded := {band: group for band, group in errors.items() if value > group[key]})
+    ]
+    gpus = {part.node.gpu.name: part.node.gpu.architecture for part in table.machine.groups} if table.machine else {}
+    for name, architecture in gpus.items():
+        if unseen := {band: group for band, group in errors.items() if architecture not in group["architectures"]}:
+            beyond.append(f"no {name} or other GPU of its architecture measured{_only(unseen, errors)}")
+    largest, most_bytes = max(row.nbytes for row in table.rows), max(group["most_bytes"] for group in errors.values())
+    return beyond + ([f"{show(largest, 'size')}, measured up to {show(most_bytes, 'size')}"] if largest > most_bytes else [])
+
+
+def _only(some: Mapping[str, object], errors: Mapping[str, object]) -> str:
+    """Return the bands *some* in parentheses; empty if they are all of *errors*."""
+    return "" if len(some) == len(errors) else f" ({', '.join(some)})"
 
 
 def error_lines(error: Mapping[str, Any]) -> list[str]:
@@ -65,7 +91,7 @@ def unmeasured(table: Table) -> list[str]:
     validated = validated_collectives()
     if not table.carrier:
         return []
-    if not any(name.startswith(f"{table.carrier}, ") for name in validated):
+    if not any(name.startswith(f"{carrier}, ") for carrier in _carriers(table.carrier) for name in validated):
         measured = ", ".join(sorted({name.partition(",")[0] for name in validated}))
         return [f"no measurements over {table.carrier}: its constants come from the sources of the transport class; measured: {measured}"]
     others = sorted({row.algorithm for row in table.rows} & not_nccls())

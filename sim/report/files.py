@@ -1,4 +1,4 @@
-"""Where may a result be written? Paths are checked before the result is computed."""
+"""Where may a result be written, and is there a folder to read? Paths are checked before the result is computed."""
 
 from __future__ import annotations
 
@@ -66,6 +66,13 @@ def with_ending(path: Path, ending: str) -> Path:
 
 _FILES: Final = (".html", ".htm", ".pdf", ".json", ".gz", ".csv", ".parquet", ".txt", ".md", ".png", ".svg", ".yaml", ".yml")
 """Endings by which a name is taken for a file's, not a folder's."""
+
+
+def folder_there(path: Path | None) -> Path | None:
+    """Return *path* if it is a folder. Raise SpecError otherwise."""
+    if path is not None and not path.is_dir():
+        raise SpecError(f"{path}: is a file; expected a folder" if path.exists() else f"{path}: no such folder")
+    return path
 
 
 def folder_due(path: Path | None) -> Path | None:

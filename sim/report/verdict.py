@@ -16,6 +16,7 @@ from sim.cluster.gpu import ALIGNMENT
 from sim.epoch import Epoch
 from sim.events import Cause
 from sim.report.nccl_choice import choice_warnings
+from sim.report.replayed import replay_assumptions, replay_warnings
 from sim.simulate import JobRun, Run
 from sim.spec.hardware import Hardware, Node
 from sim.spec.library import SYNTHETIC
@@ -266,8 +267,8 @@ def batches_text(workload: Workload) -> str:
 
 
 def kernel_assumptions(nodes: Sequence[Node], workload: Workload) -> list[str]:
-    """Return the assumptions about kernel times: rates of unmeasured GPUs of *nodes*, and sizes that do not suit the units."""
-    return [*_unmeasured(nodes, workload), *_unaligned(workload)]
+    """Return the assumptions about kernel times: rates of unmeasured GPUs of *nodes*, sizes that do not suit the units, scaled times."""
+    return [*_unmeasured(nodes, workload), *_unaligned(workload), *replay_assumptions(nodes, workload)]
 
 
 def _unaligned(workload: Workload) -> list[str]:
@@ -346,7 +347,7 @@ def warnings(run: Run, number: int = 0) -> list[str]:
             f"a warm epoch has {pluralized(job.warm.steps, 'step')}, and waits {show(start, 'time')} of its "
             f"{show(job.warm.time, 'time')} for the first batch; figures of a step exclude that"
         )
-    return sentences + choice_warnings(run, number)
+    return sentences + replay_warnings(job.job.workload) + choice_warnings(run, number)
 
 
 def moment_warning(bottleneck: Bottleneck) -> list[str]:

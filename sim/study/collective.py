@@ -64,7 +64,7 @@ def collective_table(
         machine,
         tuning,
         lent.inputs,
-        plan.layout.carrier,
+        plan.layout.carrier(operation),
         per_process,
         shares or "",
     )

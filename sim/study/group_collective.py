@@ -146,7 +146,7 @@ def _exchanged(
     stages = 1 if axis == "everyone" else prices.mesh.stages
     count = prices.mesh.gpus // stages // (1 if axis == "ends" else size)
     group = _mesh_group(prices.mesh, question, groups[0].ranks, count, len(groups), links)
-    return _table(machine, op, plan.layout.carrier, rows, group, prices.tuning)
+    return _table(machine, op, plan.layout.carrier(op), rows, group, prices.tuning)
 
 
 def _sent(machine: PlacedMachine, prices: LayoutPrices, sizes: Sequence[int], question: GroupQuestion) -> Table:
@@ -163,7 +163,7 @@ def _sent(machine: PlacedMachine, prices: LayoutPrices, sizes: Sequence[int], qu
         )
     links = links_of_sends(prices, source, target, float(max(sizes)))
     group = _mesh_group(prices.mesh, question, ends[0], prices.mesh.gpus // prices.mesh.stages, len(ends), links)
-    return _table(machine, "send_recv", prices.plan_of(ends[0]).layout.carrier, rows, group, prices.tuning)
+    return _table(machine, "send_recv", prices.plan_of(ends[0]).layout.carrier("send_recv"), rows, group, prices.tuning)
 
 
 def _mesh_group(

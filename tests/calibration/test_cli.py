@@ -24,6 +24,13 @@ def test_bad_input_is_one_sentence_and_exit_code_2(tmp_path: Path, capsys: pytes
     assert shown.out == "" and shown.err == f"{tmp_path}/absent.csv: no such file\n"
 
 
+def test_a_folder_that_is_none_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (file := tmp_path / "runs.csv").write_text("hardware,workload,step_time_s\np3.2xlarge,resnet50,0.2\n")
+    for folder, says in ((tmp_path / "absent", "no such folder"), (file, "is a file; expected a folder")):
+        assert main(["validate", str(file), "--hardware-dir", str(folder)]) == 2
+        assert capsys.readouterr().err == f"{folder}: {says}\n"
+
+
 def test_json_stands_alone_on_stdout(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "runs.csv"
     path.write_text("hardware,workload,role,throughput_samples_per_s\na,b,network,5\n")

@@ -227,11 +227,31 @@ def test_columns_that_say_nothing_may_be_left_out(tmp_path: Path):
             read_collectives(path)
 
 
+def test_rows_that_cannot_be_are_told_with_their_reason(tmp_path: Path):
+    """A network inside a node does not join two nodes, nor one between nodes the GPUs of one; one GPU exchanges nothing."""
+    path = tmp_path / "rows.csv"
+    good, wrong = "nvlink,dgx-a100,1,8", ("infiniband,dgx-a100,1,8", "nvlink,dgx-a100,2,16", "nvlink,dgx-a100,1,1")
+    path.write_text("network,hardware,nodes,gpus,op,bytes,time_s\n" + "".join(f"{each},all_reduce,1e6,1e-4\n" for each in (good, *wrong)))
+    table = read_table(path)
+    assert len(table.records) == 1
+    assert [row.reason for row in table.skipped] == [
+        "network infiniband is between nodes, but nodes is 1; write one of nvlink, xgmi, pcie",
+        "network nvlink is inside a node, but nodes is 2; write one of infiniband, roce, efa, slingshot, tcp",
+        "one GPU alone exchanges nothing; give the GPUs of all nodes as gpus, or of each as gpus_per_node",
+    ]
+
+
 def test_the_command_shows_a_strangers_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     path = tmp_path / "rows.csv"
     path.write_text(",".join(COLUMNS) + "\ns,box,nvlink,dgx-a100,1,8,1,all_reduce,1e9,8e-3,2.10,,,fit,,\n")
-    assert main(["collectives", str(path)]) == 0
+    predicted = tmp_path / "predicted.csv"
+    assert main(["collectives", str(path), "-o", str(predicted)]) == 0
     assert "box" in capsys.readouterr().out
+    (row,) = csv.DictReader(predicted.read_text().splitlines())
+    assert (row["system"], row["op"], float(row["bytes"]), float(row["measured_s"])) == ("box", "all_reduce", 1e9, 8e-3)
+    assert float(row["signed_error"]) == pytest.approx(float(row["predicted_s"]) / 8e-3 - 1, abs=1e-3)
+    assert main(["collectives", str(path), "-o", str(path)]) == 2
+    assert "is the table of measurements; write to another file" in capsys.readouterr().err
     assert all(math.isfinite(value) for values in PRIORS.values() for value in values.values())
 
 

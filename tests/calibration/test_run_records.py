@@ -133,3 +133,20 @@ def test_digits_that_are_no_count_end_in_a_sentence(digits: str, tmp_path: Path)
     too_long, laid_out = (one.reason for one in table.skipped)
     assert too_long.startswith("sequence '") and too_long.endswith(": write the number of tokens per sample, such as 4096")
     assert laid_out.startswith("tp ") and "rows of this table are data-parallel only" in laid_out
+
+
+def test_a_misspelled_role_is_no_table_without_roles(tmp_path: Path) -> None:
+    """Without the column all rows are predicted; a misspelled one is an error like any other column."""
+    path = tmp_path / "runs.csv"
+    path.write_text("hardware,workload,step_time_s,rol\np3.2xlarge,resnet50,0.2,compute\n")
+    with pytest.raises(SpecError, match="unknown column 'rol'; did you mean 'role'"):
+        read_table(path)
+    path.write_text("hardware,workload,step_time_s\np3.2xlarge,resnet50,0.2\n")
+    assert read_table(path).records[0].role == "prediction"
+
+
+def test_steps_of_years_are_mistakes(tmp_path: Path) -> None:
+    path = tmp_path / "runs.csv"
+    path.write_text("hardware,workload,step_time_s\np3.2xlarge,resnet50,1e300\np3.2xlarge,resnet50,0.2\n")
+    (skipped,) = read_table(path).skipped
+    assert skipped.reason == "step_time_s: '1e300' is not a number above 0, such as 0.25, and at most 1,000,000"

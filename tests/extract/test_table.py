@@ -75,6 +75,12 @@ def test_any_keys_read_back(said: dict[str, str]) -> None:
     assert yaml.parse(f"source: {table.quote_word(said)}").value == {"source": said}
 
 
+@pytest.mark.parametrize("number", [1e-6, 2.5e-7, 1e22, 0.5, 3, 1e-5])
+def test_numbers_come_back_as_numbers(number: float) -> None:
+    """YAML 1.1 takes 1e-06 for a string."""
+    assert yaml.parse(f"factor: {table.quote_word(number)}").value == {"factor": number}
+
+
 def test_totals_and_blocks_stand_in_comments() -> None:
     net = model(
         layer("stem", gradients=[10], forward="2 GFLOP", backward="2 GFLOP"),

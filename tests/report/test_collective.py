@@ -5,7 +5,14 @@ from __future__ import annotations
 import csv
 import io
 
-from sim.report.collective import collective_csv, collective_document, collective_plot, collective_text, fabric_files
+from sim.report.collective import (
+    collective_csv,
+    collective_document,
+    collective_plot,
+    collective_text,
+    collective_warnings,
+    fabric_files,
+)
 from sim.spec.library import load_hardware
 from sim.training.collectives.price.table import CollectiveRow, Table
 
@@ -30,6 +37,19 @@ def test_the_text_has_a_line_a_size() -> None:
     assert lines[-1].endswith("Ring            Simple         12  NIC 0")
     assert not any("halves" in line for line in lines)
     assert "between halves of the cluster: 3 GB/s each way" in collective_text(Table("toy", "all_reduce", 2, 8, ROWS, 3e9))
+
+
+def test_a_size_that_takes_longer_than_a_larger_one_is_told() -> None:
+    """The largest fall with its choices, the number of others; a fall within the noise of measurements is none."""
+    times = (1e-3, 0.98e-3, 0.5e-3, 0.4e-3, 1e-3)
+    rows = [CollectiveRow(2**20 << step, time, 1e9, 1e9, "Tree", "LL", step + 1, "NVLink 0") for step, time in enumerate(times)]
+    (warning,) = collective_warnings(Table("toy", "all_reduce", 1, 8, tuple(rows)))
+    assert warning.startswith(
+        "980 µs for 2 MiB by Tree with LL on 2 channels is more than 500 µs for 4 MiB by Tree with LL on 3 channels: "
+    )
+    assert warning.endswith("; 1 other size likewise")
+    assert collective_document(Table("toy", "all_reduce", 1, 8, tuple(rows)))["warnings"] == [warning]
+    assert collective_warnings(Table("toy", "all_reduce", 1, 8, tuple(rows[:2]))) == []
 
 
 def test_pictures() -> None:

@@ -46,6 +46,38 @@ def test_what_was_not_measured_is_said() -> None:
     assert collective_document(pods)["warnings"] == unmeasured(pods)
 
 
+def test_evidence_is_of_the_links_and_chips_in_question() -> None:
+    """Boards of TPUs are no NVLink; all-to-all on a cube mesh crosses host memory; AMD's GPUs were never measured over RoCE."""
+    board = collective_table("tpu-v2-board", "all_reduce", [2**20])
+    assert board.carrier == "ici" and collective_error(board) is None and "no measurements over ici" in unmeasured(board)[0]
+    mesh = {op: collective_table("p3.16xlarge", op, [2**20]).carrier for op in ("all_reduce", "all_to_all", "scatter")}
+    assert mesh == {"all_reduce": "nvlink", "all_to_all": "host-staged", "scatter": "host-staged"}
+    instinct = collective_error(collective_table("mi325x-platform", "all_reduce", [2**20], nodes=2))
+    assert instinct is not None and instinct["extrapolates"] and "no MI325X or other GPU of its architecture measured" in instinct["basis"]
+    direct = collective_error(collective_table("p4d.24xlarge", "all_reduce", [2**20], nodes=2))
+    assert (
+        direct is not None
+        and direct["basis"].startswith("measured over efa on p3dn")
+        and "measured through host memory only" in direct["basis"]
+    )
+    hopper = collective_error(collective_table("hgx-h100", "all_reduce", [2**30], nodes=2))
+    assert hopper is not None and "deepbench" not in hopper["basis"], "those servers copy through host memory"
+    ampere = collective_error(collective_table("dgx-a100", "all_reduce", [2**20]))
+    assert ampere is not None and not ampere["extrapolates"]
+
+
+def test_sizes_of_clusters_are_compared_by_band() -> None:
+    """Only a band that was measured on fewer nodes is extrapolated, and named."""
+    groups = json.loads((ROOT / SUMMARY).read_text(encoding="utf-8"))["groups"]
+    most = {band: groups[f"infiniband with GPUDirect, all_reduce, {band}"]["most_nodes"] for band in ("< 1 MB", "1-64 MB", "> 64 MB")}
+    least, largest = min(most.values()), max(most.values())
+    assert least < largest
+    between = collective_error(collective_table("hgx-h100", "all_reduce", [2**12, 2**22, 2**28], nodes=largest))
+    fewer = [band for band, nodes in most.items() if nodes < largest]
+    assert between is not None and between["extrapolates"]
+    assert f"{largest} nodes, measured up to {max(most[band] for band in fewer)} ({', '.join(fewer)})" in between["basis"]
+
+
 def test_one_process_launches_one_gpu_after_another() -> None:
     """Oracle: NVIDIA/nccl-tests issue 123, where 3 to 8 GPUs take 4.2 us each; a large message hides the launches of the next."""
     alone, together = (collective_table("dgx-a100", "broadcast", [2**10, 2**30], per_process=count).rows for count in (1, 8))

@@ -75,6 +75,10 @@ def test_several_gpus_take_their_links_from_a_known_machine(tmp_path: Path, caps
     record, output = str(tmp_path / "record.json"), str(tmp_path / "box.yaml")
     assert "name the machine with --hardware" in refused(capsys, record, "-o", output)
     assert "has 4 GPUs, but the record 8" in refused(capsys, record, "-o", output, "--hardware", "p3.8xlarge")
+    write_record(tmp_path / "cores.json", cpu_record())
+    cores = refused(capsys, str(tmp_path / "cores.json"), "-o", output, "--hardware", "p3.8xlarge")
+    assert "has V100-SXM2-16GBs, but the record ranks on CPU cores" in cores
+    assert "is the same record as" in refused(capsys, record, record, "-o", output, "--hardware", "p3.16xlarge")
     assert not (tmp_path / "box.yaml").exists()
     assert main(["fit", record, "-o", output, "--hardware", "p3.16xlarge"]) == 0
     node = load_hardware(output).spec.groups[0].node

@@ -126,6 +126,9 @@ def test_a_sharded_job_of_gpus_is_replayed(tmp_path: Path) -> None:
     assert sum(own) <= full.stalls[Cause.COMPUTE] < 1.06 * sum(own)
     fewer = full.stalls[Cause.COMPUTE] - half.stalls[Cause.COMPUTE]
     assert fewer == pytest.approx((own.forward + own.backward) / 2, rel=0.05)
+    by_option = JobDescription("hgx-h100", "llama-3.1-8b", batch=2, layout=(("--shard", "parallel.shard", "parameters"),))
+    mine.write_text(replay_text(imported(*(on_gpu(rank, own) for rank in range(8))), by_option, mine))
+    assert run_layout(hardware, load_workload(str(mine)).spec).step_time == full.step_time
 
 
 def test_passes_of_a_pipeline_are_told_apart() -> None:

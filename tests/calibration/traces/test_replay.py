@@ -197,14 +197,28 @@ def test_a_layer_table_of_another_model_is_refused(tmp_path: Path) -> None:
     assert "has gradients of 30,000,000 parameters, but resnet50 trains 25,557,032; name the workload that the trace shows" in message
 
 
-def test_a_sharded_or_pipelined_job_needs_a_workload_that_says_how(tmp_path: Path) -> None:
+def test_a_record_is_not_added_for_another_model_or_if_the_replay_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The same trace cannot be added again, so a record is written last."""
+    trace, records, kept = str(torch_profile(tmp_path)), tmp_path / "runs.csv", tmp_path / "mine.yaml"
+    named = ["--hardware", "a2-highgpu-1g", "--batch", "8", "--record", str(records)]
+    assert main(["import-trace", trace, *named, "--workload", "resnet50"]) == 2
+    assert "has gradients of 30,000,000 parameters" in capsys.readouterr().err and not records.exists()
+    kept.write_text("kept")
+    assert main(["import-trace", trace, *named, "--workload-out", str(kept)]) == 2
+    assert not records.exists()
+
+
+def test_a_sharded_or_pipelined_job_needs_a_workload_that_says_how(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("FSDP::all_gather (0)", "gloo:send", "_c10d_functional::all_reduce"):
         events = [trace_event for number in range(3, 6) for trace_event in torch_step(number)]
         events.append(event("user_annotation", name, 4 * STEP, 4 * STEP + 10))
         message = refused([profile(tmp_path, events=events)], tmp_path, "a2-highgpu-1g")
         assert f"shows {name}, so ranks share the model; add --workload" in message
         refusal = refused([profile(tmp_path, events=events)], tmp_path, "a2-highgpu-1g", "gpt2")
-        assert "gpt2: training.parallel does not describe how the 1 ranks" in refusal
+        assert "gpt2: training.parallel does not describe how the 1 ranks" in refusal and "add, for example, --shard parameters" in refusal
+    named = ["--hardware", "a2-highgpu-1g", "--batch", "8", "--shard", "parameters", "--workload-out", str(tmp_path / "mine.yaml")]
+    assert main(["import-trace", str(torch_profile(tmp_path)), *named]) == 2
+    assert "--shard: " in (said := capsys.readouterr().err) and "shows no collective of ranks that share the model; leave it out" in said
 
 
 def test_steps_with_several_backward_passes_are_counted(tmp_path: Path) -> None:

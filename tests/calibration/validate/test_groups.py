@@ -9,6 +9,7 @@ import pytest
 from calibration.questions import question
 from calibration.validate.groups import by_novelty, groups, novelty, parse_keys, worst_group
 from calibration.validate.scores import ScoredRow
+from sim.spec.library import load_hardware
 from sim.spec.yaml import SpecError
 from tests.calibration.runs import record
 
@@ -45,7 +46,9 @@ def test_what_is_new_about_a_row() -> None:
     calibration_rows = [question(record(placement="4", role="network", source="mine"))]
     run_question = question(record(placement="4", source="mine"))
     others = replace(calibration_rows[0], record=replace(calibration_rows[0].record, source="another", role="compute"))
-    assert novelty(run_question, calibration_rows) == ("new GPU",)  # nobody else measured it
+    assert novelty(run_question, calibration_rows) == ("nothing new",), "the committed runs have V100s"
+    unseen = replace(run_question, hardware=load_hardware("cm-dare-p100").spec)
+    assert novelty(unseen, calibration_rows) == ("new GPU",), "nobody measured steps on a P100 with PCIe"
     assert novelty(run_question, [*calibration_rows, others]) == ("nothing new",)
     assert novelty(question(record(placement="4+4", source="mine")), [*calibration_rows, others]) == ("new scale",)
     assert novelty(question(record(placement="4", stack="tensorflow-2.3", source="mine")), [*calibration_rows, others]) == ("new stack",)

@@ -15,10 +15,16 @@ from itertools import pairwise, permutations
 from operator import itemgetter
 
 from sim.cluster.fabric import UNLIMITED_FABRIC, JobFabric
+from sim.parallel.program import Op
 from sim.spec.hardware import Fabric, Transport
 from sim.training.collectives.nccl.constants import NVLS_MOST_HEADS
 from sim.training.collectives.price.traffic import Edge, SlotPart, nic_of
 from sim.training.collectives.routes.channels import NETWORK, AlgorithmRow, Channel, Hop, ring_channels
+
+GPUDIRECT = " with GPUDirect"
+"""Suffix for the class of NICs that GPUs reach without copies through host memory."""
+_OTHER_LINKS = ("xgmi", "ici")
+"""Links between GPUs or TPUs that are described as NVLink is: AMD's and Google's."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,17 +72,25 @@ class JobLayout:
         """Return whether GPUs are in separate containers, each of which NCCL treats as a node."""
         return any(part.slot.graph.isolated for part in self.parts)
 
-    @cached_property
-    def carrier(self) -> str:
-        """Return the transport class that carries the bytes: that of NICs between nodes, or the slowest inside; ``xgmi`` on AMD's links."""
+    def carrier(self, op: Op = "all_reduce") -> str:
+        """Return the transport class that carries the bytes of *op*: that of NICs between nodes, or the slowest inside.
+
+        The name of a NIC's class says whether GPUs reach the NIC directly. Links of other makers that use NVLink's constants have their own
+        names (``xgmi``, ``ici``). Sends reach every GPU of a node, also those that the rings reach over others.
+        """
         if self.nodes > 1 or self.isolated:
-            return min(part.slot.node.nic.transport.name for part in self.parts)
-        inside = {transport.name for part in self.parts for transport in part.channels.transports}
+            hops = [hop for part in self.parts for channel in part.channels.channels for hop in channel.hops if hop.wires]
+            return min(part.slot.node.nic.transport.name for part in self.parts) + ("" if any(hop.staged for hop in hops) else GPUDIRECT)
+        if op in ("all_to_all", "gather", "scatter"):
+            inside = {edge.hops[0][1].transport.name for part in self.parts for edge in self.pairs(part)}
+        else:
+            inside = {transport.name for part in self.parts for transport in part.channels.transports}
         slow = [name for kind in ("host-staged", "pcie-peer") for name in sorted(inside) if name.startswith(kind)]
-        nvlink = self.parts[0].slot.node.nvlink
         if slow:
             return slow[0]
-        return "xgmi" if nvlink and nvlink.link.name.startswith("xgmi") else min(inside).rstrip("0123456789")
+        nvlink = self.parts[0].slot.node.nvlink
+        other = [maker for maker in _OTHER_LINKS if nvlink and nvlink.link.name.startswith(maker)]
+        return other[0] if other else min(inside).rstrip("0123456789")
 
     @cached_property
     def transports(self) -> tuple[Transport, ...]:

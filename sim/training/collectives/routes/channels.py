@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Literal, NamedTuple
 
 from sim.cluster.node_links import Tier
@@ -211,8 +211,13 @@ def _both_ways(graph: NodeGraph, order: tuple[int, ...]) -> list[tuple[int, ...]
 
 def _fluid_rate(graph: NodeGraph, orders: Sequence[tuple[int, ...]]) -> float:
     """Return the total bytes/s of rings along *orders*, with links shared fairly."""
-    rings = Channels(tuple(Channel(order, _local_hops(graph, order)) for order in orders), "pcie", 1)
-    return len(orders) * min(graph.links[link].capacity / count for link, count in rings.crossings.items())
+    return _total_rate(graph, [Channel(order, _local_hops(graph, order)) for order in orders])
+
+
+def _total_rate(graph: NodeGraph, channels: Sequence[Channel]) -> float:
+    """Return the total bytes/s of *channels*, with links shared fairly."""
+    crossings = Channels(tuple(channels), "pcie", 1).crossings
+    return len(channels) * min(graph.links[link].capacity / count for link, count in crossings.items())
 
 
 def _slots(graph: NodeGraph, gpus: Sequence[int], per_link: int) -> dict[tuple[int, int], int]:
@@ -280,7 +285,11 @@ def _nearest(graph: NodeGraph, gpus: Sequence[int], nic: int) -> list[int]:
 
 
 def _nvlink_paths(graph: NodeGraph, gpus: tuple[int, ...], nics: Sequence[int]) -> list[_Ordered]:
-    """Return an NVLink-only path for each channel, with its ends as near to its NIC as possible; empty if there are none."""
+    """Return an NVLink-only path for each channel, with its ends as near to its NIC as possible; empty if there are none.
+
+    A NIC faster than an NVLink is given several channels, but not if unequal shares of NICs or their PCIe ports then carry less in total:
+    NCCL compares the number of channels times their bandwidth (search.cc, ncclTopoCompareGraphs).
+    """
     nvlink = graph.node.nvlink
     if nvlink is None or len({gpu for pair in _slots(graph, gpus, 1) for gpu in pair}) < len(gpus):
         return []
@@ -288,17 +297,42 @@ def _nvlink_paths(graph: NodeGraph, gpus: tuple[int, ...], nics: Sequence[int]) 
     per_link = max(1, math.floor(nvlink.link.nccl_bandwidth / (graph.node.nic.bandwidth / share)))
     slots = _slots(graph, gpus, per_link)
     wanted = [nic for _ in range(share) for nic in nics]
+    best: list[_Ordered] = []
+    most = 0.0
     for count in range(len(wanted), 0, -1):
-        for farthest in range(PATH_CLASSES.index("PIX"), len(PATH_CLASSES)):
-            paths = pack_paths(slots, gpus, [_ends_within(graph, nic, farthest) for nic in wanted[:count]])
+        if best and count < len(nics):
+            break  # every channel has a NIC to itself, so fewer channels carry less
+        routed = _nearest_paths(graph, gpus, slots, wanted[:count])
+        rate = _total_rate(graph, [_network_channel(graph, *order) for order in routed]) if routed else 0.0
+        if rate > 1.01 * most:
+            best, most = routed, rate
+    return best
+
+
+def _nearest_paths(graph: NodeGraph, gpus: tuple[int, ...], slots: Mapping[tuple[int, int], int], wanted: Sequence[int]) -> list[_Ordered]:
+    """Return a path for each NIC of *wanted* over *slots*, with its ends as near to NICs as possible; empty if there are none.
+
+    A path leaves through the NIC by which it enters. If none is near both of its ends, as where each GPU has a NIC to itself, it leaves
+    through that of another path rather than through the processor, as NCCL's rings across NICs do: paths through the processor carry less,
+    and NCCL tries other NICs before a lower bandwidth (search.cc, ncclTopoCompute).
+    """
+    same, others = [wanted], [[*wanted[turn:], *wanted[:turn]] for turn in range(1, len(wanted))]
+    direct = range(PATH_CLASSES.index("PIX"), PATH_CLASSES.index("PXB") + 1)
+    far = range(direct.stop, len(PATH_CLASSES))
+    for turns, distances in ((same, direct), (others, direct), (same, far)):
+        for farthest, leaving in product(distances, turns):
+            paths = pack_paths(slots, gpus, [_ends_within(graph, *nics, farthest) for nics in zip(wanted, leaving, strict=True)])
             if paths:
-                return [(path, nic, nic) for path, nic in zip(paths, wanted, strict=False)]
+                return [(path, *nics) for path, nics in zip(paths, zip(wanted, leaving, strict=True), strict=True)]
     return []
 
 
-def _ends_within(graph: NodeGraph, nic: int, farthest: int) -> Callable[[int, int], bool]:
-    distance: Mapping[int, int] = {gpu: _distance(graph, gpu, nic) for gpu in range(graph.node.gpu_count)}
-    return lambda first, last: max(distance[first], distance[last]) <= farthest
+def _ends_within(graph: NodeGraph, arriving: int, leaving: int, farthest: int) -> Callable[[int, int], bool]:
+    def near(nic: int) -> set[int]:
+        return {gpu for gpu in range(graph.node.gpu_count) if _distance(graph, gpu, nic) <= farthest}
+
+    first_of, last_of = near(arriving), near(leaving)
+    return lambda first, last: first in first_of and last in last_of
 
 
 def _network_channel(graph: NodeGraph, order: tuple[int, ...], arriving: int, leaving: int, inside: Sequence[Hop] | None = None) -> Channel:

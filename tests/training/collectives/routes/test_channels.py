@@ -143,6 +143,31 @@ def test_a_card_faster_than_an_nvlink_gets_two_channels():
     assert len(ring_channels(node_graph(node), (0, 1, 2, 3), 2).channels) == 2
 
 
+def test_faster_cards_never_carry_less():
+    """Bound: cards faster than an NVLink keep equal shares; six paths would load two of four cards twice as much as the others."""
+    node = machines.dgx_1v()
+    nics = [node.nic.model_copy(update={"bandwidth": bandwidth}) for bandwidth in (12.5e9, 50e9)]
+    graphs = [node_graph(node.model_copy(update={"nic": nic})) for nic in nics]
+    routed = [ring_channels(graph, EIGHT, 2) for graph in graphs]
+    slower, faster = (
+        len(each.channels) * min(graph.links[link].capacity / count for link, count in each.crossings.items())
+        for graph, each in zip(graphs, routed, strict=True)
+    )
+    assert faster >= slower
+    assert {routed[1].crossings[f"nic{card}>net"] for card in range(4)} == {1}
+
+
+@pytest.mark.parametrize("gpus", [(0, 1), (0, 3, 5, 6), EIGHT])
+def test_gpus_with_cards_of_their_own_leave_by_the_card_of_the_last(gpus):
+    """Balance: where no ring can come and leave by one card without the processor, each card carries one ring in and another out."""
+    node = load_hardware("mi300x-platform").spec.groups[0].node
+    routed = ring_channels(node_graph(node), gpus, 2)
+    assert len(routed.channels) == len(gpus)
+    assert not any(hop.staged for channel in routed.channels for hop in channel.hops)
+    for card in gpus:
+        assert routed.crossings[f"net>nic{card}"] == routed.crossings[f"nic{card}>net"] == 1
+
+
 def test_single_gpus():
     """Alone a GPU exchanges nothing; with one on each node its edge goes out and in."""
     alone = rings(machines.p3_16xlarge, (5,))
