@@ -439,7 +439,7 @@ def test_torchtitan_replicates_and_splits_experts_as_it_can() -> None:
     assert {each.shard for each in split} == {"none"}
     written = launch_files_of(launch_of(alone, outcome_of(setting, split[0])), "")
     assert 'dtype = "bfloat16"' in written.files["torchtitan.toml"]  # nothing mixes precisions without data ranks
-    assert "less memory than predicted here" in written.notes[0]
+    assert any("less memory than predicted here" in note for note in written.notes)
 
 
 def test_arguments_of_megatron_say_the_whole_model() -> None:
@@ -492,7 +492,8 @@ def test_a_model_that_no_file_can_say_is_a_sentence() -> None:
         assert all(words in result.left_out[name] for name in names), result.left_out
         assert not names & set(result.files) and {"deepspeed.json", "torchrun.sh", "sim.sh"} <= set(result.files)
     untold = full_launch._replace(shape=shape.model_copy(update={"rope_base": None, "experts": 8, "experts_per_token": 2}))
-    assert ["--rotary-base is 10000" in note for note in launch_files_of(untold, "").notes] == [True, False]
+    of_megatron = [note for note in launch_files_of(untold, "").notes if note.startswith("megatron.args: ")]
+    assert ["--rotary-base is 10000" in note for note in of_megatron] == [True, False]
     assert "--rotary-base 500000" in launch_files_of(full_launch, "").files["megatron.args"]
 
 
