@@ -1,7 +1,7 @@
 """How does the program communicate with its user? Data on stdout, messages on stderr, an exit code, and no traceback without ``--debug``.
 
-Exit codes: 0 success; 1 the command ran, but a condition failed or nothing qualifies; 2 usage error or bad input; 130 interrupted, 143
-terminated (SIGTERM), which commands that search treat alike.
+Exit codes: 0 success; 1 the command ran, but a condition failed or nothing qualifies, as when no layout of a plan fits; 2 usage
+error or bad input, such as a single job that does not fit; 130 interrupted (Ctrl-C), 143 terminated (SIGTERM).
 ``--quiet`` and ``--debug`` may appear anywhere on the command line.
 """
 
@@ -145,7 +145,7 @@ def exit_code(app: Callable[..., Any], arguments: Sequence[str] | None) -> int:
             raise
         messages.progress("")
         typer.echo(_error_message(error), err=True)
-        return 2
+        return 1 if isinstance(error, SpecError) and error.nothing_qualifies else 2
     finally:
         MADE_BY.reset(token)
         TRACE.reset(trace_token)

@@ -214,8 +214,8 @@ class CheckedScenario(NamedTuple):
 class Infeasible(SpecError):
     """Raised for a valid question that cannot run on this number of nodes and GPUs; *brief* is the reason for a cell of a table."""
 
-    def __init__(self, problems: Sequence[str], nodes: int, gpus: int, brief: str = "") -> None:
-        super().__init__(list(problems))
+    def __init__(self, problems: Sequence[str], nodes: int, gpus: int, brief: str = "", nothing_qualifies: bool = False) -> None:
+        super().__init__(list(problems), nothing_qualifies)
         self.nodes = nodes
         self.gpus = gpus
         self.brief = brief or self.problems[0]

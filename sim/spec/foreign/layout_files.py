@@ -67,7 +67,7 @@ def _program(launch: Launch, files: Collection[str]) -> str:
 def _library_file(files: Collection[str], launch: Launch) -> str:
     """Return how a script reads the file of a library, if there is one for the stack that was simulated."""
     ways = {
-        "accelerate.yaml": "with Accelerate, start it with 'accelerate launch --config_file accelerate.yaml train.py'",
+        "accelerate.yaml": "'accelerate launch' starts it instead, with accelerate.yaml as its config_file",
         "deepspeed.json": "with DeepSpeed, pass it deepspeed.json",
     }
     way = next((text for name, text in ways.items() if name in files and is_own_program(name, launch)), "")

@@ -338,7 +338,8 @@ def _no_fit_error(layout_plan: LayoutPlan, trying: Callable[[str], None]) -> Inf
         f"{setting.workload.name} fits in none of {tally.candidates:,} layouts on {setting.nodes * setting.gpus_per_node} {node.gpu.name} "
         f"({show(memory, 'binary size')} each): {nearest}{_helpful_change(layout_plan, trying)}"
     )
-    return Infeasible([text], setting.nodes, setting.nodes * setting.gpus_per_node, "does not fit into GPU memory")
+    gpus = setting.nodes * setting.gpus_per_node
+    return Infeasible([text], setting.nodes, gpus, "does not fit into GPU memory", nothing_qualifies=True)
 
 
 def _helpful_change(layout_plan: LayoutPlan, trying: Callable[[str], None]) -> str:
