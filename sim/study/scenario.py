@@ -259,7 +259,7 @@ def prepare(scenario: Scenario) -> CheckedScenario:
     if problems := check_job(machine.spec, loaded.spec, fit=fits, documents=(machine.document, loaded.document)):
         own = [loaded.spec.model_copy(update={"training": loaded.spec.training.for_group(number)}) for number in range(len(gpus))]
         short = [brief_shortage(gpu, task, job.ranks, channels) for gpu, task in zip(gpus, own, strict=True) if fits(gpu, task)]
-        raise Infeasible(problems, len(placement), job.ranks, *short[:1])
+        raise Infeasible(problems, len(placement), job.ranks, next(iter(short), ""))
     notes += job_warnings(machine.spec, loaded.spec, max(len(part.gpus) for part in placement), job.ranks)
     inputs = {
         "hardware": machine.sha256,

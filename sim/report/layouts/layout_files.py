@@ -31,7 +31,7 @@ def run_command(plan: LayoutPlan, placed_layout: PlacedLayout) -> str:
     words += ["--stack", candidate.stack]
     sets: dict[str, str] = {"training.activation_checkpointing": candidate.checkpointing}
     if setting.workload.training.parallel == Parallel():
-        words += ["--parallel", ",".join(_axes(own))]
+        words += ["--parallel", ",".join(_axes(own))] if own != Parallel() else []
         if own.reshard_after_forward is not None:
             sets["training.parallel.reshard_after_forward"] = str(own.reshard_after_forward).lower()
         if own.order:

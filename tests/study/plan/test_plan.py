@@ -619,7 +619,7 @@ def test_bad_input_is_one_message_that_says_what_would_do() -> None:
         (PlanQuestion(scenario, tokens="1000"), "--tokens 1000: one step takes "),
         (PlanQuestion(scenario, allowed=frozenset({"magic"})), "--allow magic"),
         (PlanQuestion(scenario, (5,), 12), "5 nodes of 8 GPUs"),
-        (PlanQuestion(replace(scenario, stack="torch-2.x-ddp")), "plain data parallelism only"),
+        (PlanQuestion(replace(scenario, stack="torch-2.x-ddp")), "without --stack torch-2.x-ddp it would fit"),
         (
             PlanQuestion(replace(scenario, workload="llama-3.1-70b", global_batch=16), fixed={"stack": "megatron-core"}),
             "--nodes 2 would fit",
