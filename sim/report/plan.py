@@ -8,7 +8,7 @@ from typing import Any, Final
 from sim import __version__
 from sim.analysis.energy import KWH, GridIntensity, grid_of
 from sim.events import Cause
-from sim.mesh import LayoutRun
+from sim.mesh import LayoutRun, worker_node
 from sim.report.document import run_document
 from sim.report.energy import grid_text, kwh_text, power_cap_figures, power_cap_text
 from sim.report.expected_error import error_sentence, expected_job_error
@@ -32,7 +32,7 @@ from sim.study.plan.space import LayoutCandidate, cut_parts
 from sim.study.power_cap import slower_runs
 from sim.study.saving import slowdown_by_store
 from sim.study.weeks import Weeks, with_reliability
-from sim.units import any_of, dollars, pluralized, rounded, show
+from sim.units import any_of, pluralized, rounded, rounded_dollars, show
 
 SCHEMA: Final = 1
 PARTS: Final[Mapping[str, str]] = {
@@ -370,6 +370,9 @@ def _warnings(plan: LayoutPlan) -> list[str]:
         texts.append(f"interrupted: {pluralized(len(plan.tally.outcomes), 'layout')} simulated so far; this is the best of them")
     if not plan.tally.complete:
         texts.append(f"not proven: {plan.tally.excluded:,} layouts that may be better were not simulated (--simulate)")
+    memory, own = plan.question.limits.memory, min(worker_node(setting.hardware).gpu.memory for setting, _ in plan.layouts)
+    if memory is not None and memory >= own:
+        texts.append(f"a GPU has {show(own, 'binary size')}, so the limit of {show(memory, 'binary size')} has no effect (--max-memory)")
     if plan.question.limits.objective == "cost" and not plan.has_prices:
         texts.append(f"no price for this hardware, so cost counts node-seconds; set a price with {_PRICED}")
     if plan.layouts[0][0].workload.pretraining is not None:
@@ -402,7 +405,7 @@ def plan_text(document: Mapping[str, Any], shown: int = 10) -> str:
     ]
     if document["tokens"] is not None and document["layouts"][0]["job_time_s"] is not None:
         best = document["layouts"][0]
-        money = "" if best["job_cost_usd"] is None else f", ${dollars(best['job_cost_usd'])}"
+        money = "" if best["job_cost_usd"] is None else f", ${rounded_dollars(best['job_cost_usd'])}"
         energy = "" if best["job_energy_kwh"] is None else f", {kwh_text(best['job_energy_kwh'])}, {show(best['job_co2_kg'], 'mass')} CO2"
         lines += ["", f"  {tokens_text(document['tokens'])}: {long_time(best['job_time_s'])}{money}{energy} with the best layout"]
     if document["with_failures"] is not None:

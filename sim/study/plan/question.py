@@ -157,6 +157,10 @@ def prepare_plan(question: PlanQuestion) -> LayoutPlan:
         raise SpecError("--max-memory: write more than 0, for example --max-memory '70 GiB'")
     if question.limits.objective not in get_args(Objective):
         raise SpecError(f"--objective {question.limits.objective}: write {any_of(get_args(Objective))}")
+    for key in ("data", "dp", "nodes", "gpus"):
+        if key in question.fixed:
+            what = "write --nodes or --gpus" if key in ("nodes", "gpus") else "it follows from the GPUs that tp, cp and pp leave; fix those"
+            raise SpecError(f"--fix {key}={question.fixed[key]}: is not an axis of the search; {what}")
     allowed = allowances(question.allowed)
     machine = load_hardware(question.scenario.hardware, sorted_overrides(question.scenario)[0])
     _require_one_kind(machine.spec, question.scenario)

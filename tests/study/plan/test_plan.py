@@ -329,7 +329,7 @@ def test_the_document_counts_every_layout_and_its_command_simulates_the_same_ste
     assert document["layouts"][0]["name"] in text
     assert "optimal under the model" in text
     priced = document["layouts"][0] | {"job_time_s": 60.0, "job_energy_kwh": None}
-    for usd, shown in ((0.0003, "$0.0003"), (7.4341, "$7.43"), (7434.1, "$7,434.10")):
+    for usd, shown in ((0.0003, "$0.0003"), (7.4341, "$7.43"), (7434.1, "$7,430"), (27_853_155.27, "$27,900,000")):
         priced_text = plan_text(document | {"tokens": 5e7, "layouts": [priced | {"job_cost_usd": usd}]})
         assert f"  50 million tokens: 1 min, {shown} with the best" in priced_text
     assert document["layouts"][0]["name"] in page
@@ -615,6 +615,8 @@ def test_bad_input_is_one_message_that_says_what_would_do() -> None:
         ),
         (PlanQuestion(scenario, fixed={"precision": "fp8"}), "needs to be allowed; add --allow fp8"),
         (PlanQuestion(scenario, fixed={"foo": "1"}), "there is no field foo"),
+        (PlanQuestion(scenario, fixed={"data": "4"}), "follows from the GPUs that tp, cp and pp leave; fix those"),
+        (PlanQuestion(scenario, fixed={"nodes": "4"}), "write --nodes or --gpus"),
         (PlanQuestion(scenario, tokens="0"), "above 0"),
         (PlanQuestion(scenario, tokens="1000"), "--tokens 1000: one step takes "),
         (PlanQuestion(scenario, allowed=frozenset({"magic"})), "--allow magic"),
