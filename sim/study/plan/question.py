@@ -270,7 +270,7 @@ def workloads_of(scenario: Scenario) -> list[Loaded[Workload]]:
     for stack in [scenario.stack] if is_chosen else (*_replicated_stacks(scenario), *STACKS):
         _, overrides = sorted_overrides(replace(scenario, stack=stack))
         one = load_workload(scenario.workload, overrides)
-        runs = is_chosen or stack != "megatron-core" or is_transformer(one.spec.model)
+        runs = is_chosen or (not one.spec.training.stack.uses_servers and (stack != "megatron-core" or is_transformer(one.spec.model)))
         if runs and all(one.spec.training != other.spec.training for other in loaded):
             loaded.append(one)
     return [one for one in loaded if one.spec.training.precision != "fp8" or one.spec.training.supports_recipe] or loaded
@@ -336,7 +336,7 @@ def _contradiction(question: PlanQuestion, layouts: Sequence[tuple[Setting, Sequ
             return f"--fix {stated}: no layout has all of these on {on}; {key} may be {', '.join(map(str, of))} with the others"
     if fields:
         return f"--fix {stated}: no layout has all of these on {on}; leave two or more of them out"
-    least = gpus[0]
+    least = max(gpus[0], space.global_batch // gpus[0] * gpus[0])
     return f"--global-batch {space.global_batch}: does not divide evenly over the data ranks of any layout of {on}; {least} would"
 
 

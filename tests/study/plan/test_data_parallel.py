@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -90,6 +91,20 @@ def test_an_interrupted_plan_of_replicas_resumes(tmp_path: Path) -> None:
     first, second = (plan(question, journal=tmp_path / "journal") for _ in range(2))
     times = [[outcome.step_time for outcome in made.tally.outcomes] for made in (first, second)]
     assert times[0] == times[1] and len(times[0]) > 3
+
+
+def test_a_stack_of_servers_is_searched_only_if_it_is_named(tmp_path: Path) -> None:
+    """Its asynchronous workers do not train a global batch in one step as the other layouts do."""
+    (tmp_path / "own.yaml").write_text("extends: resnet15-cifar\ntraining: {stack: tf-parameter-server}\n")
+    scenario = Scenario("cm-dare-k80", str(tmp_path / "own.yaml"))
+    named = replace(scenario, stack="tf-parameter-server")
+    stacks = [{each.stack for _, every in prepare_plan(PlanQuestion(one)).layouts for each in every} for one in (scenario, named)]
+    assert stacks == [{"torch-2.x-ddp", "torchtitan-2.x"}, {"tf-parameter-server"}]
+
+
+def test_a_batch_that_does_not_divide_is_told_the_nearest_that_does() -> None:
+    with pytest.raises(SpecError, match=r"100: does not divide evenly over the data ranks .*; 96 would"):
+        plan(PlanQuestion(Scenario("p3.16xlarge", "vgg16", global_batch=100)))
 
 
 def test_an_axis_that_replicas_lack_is_refused() -> None:
