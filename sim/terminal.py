@@ -154,7 +154,7 @@ def exit_code(app: Callable[..., Any], arguments: Sequence[str] | None) -> int:
     return 0
 
 
-class Terminated(KeyboardInterrupt):
+class TerminationRequest(KeyboardInterrupt):
     """Raised by SIGTERM, as from ``timeout`` and batch systems, so that a command ends as after Ctrl-C: with the best found so far."""
 
 
@@ -163,7 +163,7 @@ _terminations: list[int] = []
 
 
 def _end_on_sigterm() -> Any:
-    """Let SIGTERM raise `Terminated`, and return the previous handler; None if a caller has its own, or only its main thread could."""
+    """Let SIGTERM raise `TerminationRequest`, and return the previous handler; None in threads, and if a caller has its own."""
     _terminations.clear()
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
         return None
@@ -172,7 +172,7 @@ def _end_on_sigterm() -> Any:
 
 def _terminate(number: int, frame: object) -> None:
     _terminations.append(number)
-    raise Terminated
+    raise TerminationRequest
 
 
 def _open_closed_streams() -> None:
