@@ -1,6 +1,7 @@
 """How does the program communicate with its user? Data on stdout, messages on stderr, an exit code, and no traceback without ``--debug``.
 
-Exit codes: 0 success; 1 the command ran, but a condition failed or nothing qualifies; 2 usage error or bad input; 130 interrupted.
+Exit codes: 0 success; 1 the command ran, but a condition failed or nothing qualifies, as when no layout of a plan fits; 2 usage
+error or bad input, such as a single job that does not fit; 130 interrupted (Ctrl-C), 143 terminated (SIGTERM).
 ``--quiet`` and ``--debug`` may appear anywhere on the command line.
 """
 
@@ -12,7 +13,9 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -34,8 +37,8 @@ GLOBAL_OPTIONS = {"--debug": "debug", "--quiet": "quiet", "-q": "quiet"}
 """Options that are removed before the command line is parsed."""
 
 
-INTERRUPTED = 130
-"""The exit code of a command that Ctrl-C ended: 128 plus the number of SIGINT."""
+INTERRUPTED, TERMINATED = 128 + signal.SIGINT, 128 + signal.SIGTERM
+"""The exit codes of a command that Ctrl-C or SIGTERM ended."""
 
 MINUTE = 60.0
 """Seconds between two lines of progress if stderr is not a terminal."""
@@ -124,11 +127,12 @@ def exit_code(app: Callable[..., Any], arguments: Sequence[str] | None) -> int:
     words, flags = split_global_options(sys.argv[1:] if arguments is None else arguments)
     messages.quiet, messages.said = "quiet" in flags, time.monotonic()
     _open_closed_streams()
+    handler = _end_on_sigterm()
     token, trace_token = MADE_BY.set(shlex.join([*program().split(), *words])), TRACE.set("")
     try:
         app(args=words, standalone_mode=True)
     except SystemExit as stopped:
-        if stopped.code == INTERRUPTED:
+        if stopped.code in (INTERRUPTED, TERMINATED):
             return _interrupted()
         _show_example(stopped.__context__)
         return stopped.code if isinstance(stopped.code, int) else 1
@@ -141,11 +145,34 @@ def exit_code(app: Callable[..., Any], arguments: Sequence[str] | None) -> int:
             raise
         messages.progress("")
         typer.echo(_error_message(error), err=True)
-        return 2
+        return 1 if isinstance(error, SpecError) and error.nothing_qualifies else 2
     finally:
         MADE_BY.reset(token)
         TRACE.reset(trace_token)
+        if handler is not None:
+            signal.signal(signal.SIGTERM, handler)
     return 0
+
+
+class TerminationRequest(KeyboardInterrupt):
+    """Raised by SIGTERM, as from ``timeout`` and batch systems, so that a command ends as after Ctrl-C: with the best found so far."""
+
+
+_terminations: list[int] = []
+"""Signals that ended the command; a list, because a handler may not return anything."""
+
+
+def _end_on_sigterm() -> Any:
+    """Let SIGTERM raise `TerminationRequest`, and return the previous handler; None in threads, and if a caller has its own."""
+    _terminations.clear()
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+        return None
+    return signal.signal(signal.SIGTERM, _terminate)
+
+
+def _terminate(number: int, frame: object) -> None:
+    _terminations.append(number)
+    raise TerminationRequest
 
 
 def _open_closed_streams() -> None:
@@ -171,10 +198,10 @@ def _error_message(error: Exception) -> str:
 
 
 def _interrupted() -> int:
-    """Report that Ctrl-C ended the command, and return its exit code."""
+    """Report that Ctrl-C or SIGTERM ended the command, and return its exit code."""
     messages.progress("")
-    messages("interrupted")
-    return INTERRUPTED
+    messages("terminated" if _terminations else "interrupted")
+    return TERMINATED if _terminations else INTERRUPTED
 
 
 def _show_example(error: BaseException | None) -> None:

@@ -204,6 +204,17 @@ def dollars(usd: float) -> str:
     return f"{usd:.{1 - math.floor(math.log10(abs(usd)))}f}".rstrip("0")
 
 
+def rounded_dollars(usd: float) -> str:
+    """Return a predicted amount of *usd* as text: from 100 on with three digits, as times have, because predictions are off by percents."""
+    return dollars(usd) if abs(usd) < 99.995 else three_digits(usd)
+
+
+def three_digits(number: float) -> str:
+    """Return *number*, of 100 or more, with three digits and zeros for the others: 73,100."""
+    unit = 10.0 ** (math.floor(math.log10(abs(number))) - 2)
+    return f"{round(number / unit) * unit:,.0f}"
+
+
 def pluralized(count: int, what: str) -> str:
     """Return *count* of *what* in words: 1 GPU, 2,048 GPUs."""
     return f"{count:,} {what}{'s' * (count != 1)}"

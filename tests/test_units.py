@@ -180,3 +180,10 @@ def test_costs_below_a_cent_keep_their_digits(usd: float, text: str) -> None:
 @given(st.floats(1e-12, 1e12))
 def test_amounts_read_back_to_two_digits(usd: float) -> None:
     assert float(units.dollars(usd).replace(",", "")) == pytest.approx(usd, rel=0.055)
+
+
+def test_predicted_amounts_have_three_digits_from_100_on() -> None:
+    """Oracle: by hand; cents below, as in prices."""
+    amounts = {0.0003: "0.0003", 4.944: "4.94", 99.99: "99.99", 99.996: "100", 437.2: "437", 999.7: "1,000", 27_853_155.27: "27,900,000"}
+    assert {usd: units.rounded_dollars(usd) for usd in amounts} == amounts
+    assert units.rounded_dollars(-7434.1) == "-7,430"

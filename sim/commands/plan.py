@@ -27,7 +27,7 @@ from sim.commands.options import (
 from sim.report.files import folder_due
 from sim.spec.yaml import SpecError
 from sim.study.options import PlanOptions, StepOptions, select_options
-from sim.terminal import messages, show_table, write_result
+from sim.terminal import INTERRUPTED, messages, show_table, write_result
 from sim.units import pluralized, show
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def plan(
 ) -> None:
     """Find the best layout of a model on a cluster, and prove it: compute a bound for every layout, and simulate those that may be best.
 
-    Ctrl-C ends the search with the best layout so far.
+    Ctrl-C or SIGTERM ends the search with the best layout so far.
     """
     from sim.report.extras import require_failures
     from sim.report.figures import figures_csv
@@ -78,7 +78,7 @@ def plan(
     from sim.study.plan.question import PlanQuestion
     from sim.study.plan.question import plan as search_plan
     from sim.study.plan.search import Limits
-    from sim.study.plan.sensitivity import INTERRUPTED
+    from sim.study.plan.sensitivity import INTERRUPTED as NOT_SEARCHED
     from sim.study.plan.sensitivity import sensitivity as sensitivities_of
     from sim.study.ranges import whole_numbers
     from sim.study.scenario import Scenario
@@ -113,8 +113,8 @@ def plan(
     if export is not None:
         _export(layout_plan, export)
     show_table(document, text, table, as_json, as_csv)
-    if layout_plan.tally.interrupted or any(turn.problem == INTERRUPTED for turn in sensitivities):
-        raise typer.Exit(130)
+    if layout_plan.tally.interrupted or any(turn.problem == NOT_SEARCHED for turn in sensitivities):
+        raise typer.Exit(INTERRUPTED)
 
 
 def progress_text(tally: Tally) -> str:

@@ -17,7 +17,7 @@ from sim.report.table import rate_text
 from sim.report.whole_job import job_time, tokens_text
 from sim.spec.yaml import SpecError
 from sim.study.compare import ComparedMachine, front
-from sim.units import axis_unit, dollars, pluralized, rounded, show
+from sim.units import axis_unit, pluralized, rounded, rounded_dollars, show
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -209,7 +209,7 @@ def _cells(row: dict[str, Any], of_epoch: Sequence[str], of_job: Sequence[str], 
     cost = row["cost_per_epoch_usd"]
     epoch = (
         show(row["epoch_time_s"], "time"),
-        "-" if cost is None else dollars(cost),
+        "-" if cost is None else rounded_dollars(cost),
         "-" if row["energy"] is None else rounded(row["energy"]["kwh_per_epoch"]),
         show(row["first_epoch_time_s"], "time"),
     )
@@ -277,7 +277,7 @@ def _at(row: Mapping[str, Any]) -> str:
 
 def _job_cells(job: Mapping[str, Any], title: str) -> tuple[str, str]:
     cost = job["cost_usd"]
-    return job_time(job["time_s"]) if title == _JOB else f"{job['epochs']:,.1f}", "-" if cost is None else dollars(cost)
+    return job_time(job["time_s"]) if title == _JOB else f"{job['epochs']:,.1f}", "-" if cost is None else rounded_dollars(cost)
 
 
 class AxisQuantity(NamedTuple):

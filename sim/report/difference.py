@@ -19,7 +19,7 @@ from sim.events import STALLS, causes_of
 from sim.report.columns import Title, align
 from sim.spec.strict import check_type, read_json
 from sim.spec.yaml import SpecError
-from sim.units import dollars, show
+from sim.units import rounded_dollars, show
 
 SAME = 1e-6
 """Relative difference of a figure (for a cause, share of the step) up to which two runs agree: periods repeat within 1e-9 of a step."""
@@ -259,7 +259,7 @@ def _job_sentence(times: Sequence[float | None], costs: Sequence[float | None]) 
     money = (
         ""
         if old_cost is None or new_cost is None
-        else f" and costs ${dollars(abs(new_cost - old_cost))} {'more' if new_cost > old_cost else 'less'}"
+        else f" and costs ${rounded_dollars(abs(new_cost - old_cost))} {'more' if new_cost > old_cost else 'less'}"
     )
     return [f"The whole job {how}{money}."]
 
@@ -275,7 +275,7 @@ def _cost_sentence(pair: Sequence[float | None], same_time: bool) -> str:
         return f"The cost of an epoch is available only {'before' if new is None else 'after'}."
     way = "more" if new > old else "less"
     share = f" ({100 * (new / old - 1):+.1f}%)" if old else ""
-    return f"An epoch costs ${dollars(abs(new - old))} {way}{share}{', only because of the price' if same_time else ''}."
+    return f"An epoch costs ${rounded_dollars(abs(new - old))} {way}{share}{', only because of the price' if same_time else ''}."
 
 
 def _causes(changes: Mapping[str, float]) -> str:

@@ -64,8 +64,12 @@ def expected_error(run: Run, number: int) -> dict[str, Any] | None:
 
     If the nodes differ, the kind of node with the largest error determines the result.
     """
-    job, step = run.jobs[number].job, run.jobs[number].warm.step_time
-    kinds = {tuple(groups_of(node, job)): node for node in run.nodes(number)}
+    return expected_job_error(run.jobs[number].job, run.nodes(number), run.jobs[number].warm.step_time)
+
+
+def expected_job_error(job: Job, nodes: Sequence[Node], step: float) -> dict[str, Any] | None:
+    """Return the `expected_error` of a *step* (s) of *job*, which runs on *nodes*, one of each kind."""
+    kinds = {tuple(groups_of(node, job)): node for node in nodes}
     answers = [answer for groups, node in kinds.items() if (answer := _of_kind(groups, node, job, step)) is not None]
     if len(answers) < len(kinds):
         return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ from sim.spec.yaml import SpecError
 from sim.study.goodput import DAY, Change, Goodput, simulate_weeks, time_of_changes
 from sim.study.power_cap import SlowerRuns
 from sim.study.weeks import Slowed, Steps, Weeks, rents_another, with_reliability
-from sim.units import pluralized, show
+from sim.units import pluralized, rounded_dollars, show
 
 QUANTILES = 40
 """Steps of the distribution in the document."""
@@ -362,23 +363,24 @@ def _rows(document: Mapping[str, Any]) -> list[list[str]]:
     shown: Sequence[tuple[str, str, float, str]] = (
         ("effective_share", "effective share, %", 100.0, ".1f"), ("ettr", "ETTR (Meta) = goodput (Google), %", 100.0, ".1f"),
         _length(document), ("interruptions", "interruptions", 1.0, ",.0f" if document["interruptions"] >= 10 else ".2g"),
-        ("cost_usd", "cost, USD", 1.0, _form_of_cost(document["cost_usd"] or 0.0)),
+        ("cost_usd", "cost, USD", 1.0, ""),
         _sized(document, "energy_kwh", "energy", ("kWh", "MWh")), _sized(document, "co2_kg", "CO2", ("kg", "t")),
     )  # fmt: skip
     rows = []
     for key, name, scale, form in shown:
         if document[key] is None:
             continue
-        ends = [[format(scale * value, form) for value in document[interval][key]] for interval in _INTERVALS]
-        rows.append([name, format(scale * document[key], form), *(f"{low} .. {high}" for low, high in ends)])
+        write = rounded_dollars if key == "cost_usd" else partial(_formatted, scale, form)
+        ends = [[write(value) for value in document[interval][key]] for interval in _INTERVALS]
+        rows.append([name, write(document[key]), *(f"{low} .. {high}" for low, high in ends)])
     for key, name in (("energy_per_token_j", "energy per token"), ("energy_per_sample_j", "energy per sample")):
         if document[key] is not None:
             rows.append([name, show(document[key], "energy"), "", ""])
     return rows
 
 
-def _form_of_cost(usd: float) -> str:
-    return ",.0f" if usd >= 100 else ",.2f" if usd >= 0.095 else ".2g"
+def _formatted(scale: float, form: str, value: float) -> str:
+    return format(scale * value, form)
 
 
 def _length(document: Mapping[str, Any]) -> tuple[str, str, float, str]:

@@ -8,27 +8,31 @@ from typing import Any, Final
 from sim import __version__
 from sim.analysis.energy import KWH, GridIntensity, grid_of
 from sim.events import Cause
-from sim.mesh import LayoutRun
+from sim.mesh import LayoutRun, worker_node
+from sim.report.document import run_document
 from sim.report.energy import grid_text, kwh_text, power_cap_figures, power_cap_text
-from sim.report.expected_error import error_sentence
+from sim.report.expected_error import error_sentence, expected_job_error
 from sim.report.goodput import goodput_of
 from sim.report.layouts.layout import layout_document, layout_name
 from sim.report.layouts.layout_error import expected_layout_error
 from sim.report.layouts.layout_files import run_command
+from sim.report.plan_changes import flip_lines, turn_text
 from sim.report.prices import price_lines, price_rows
 from sim.report.table import basis_lines
 from sim.report.whole_job import long_time, tokens_text
 from sim.spec.yaml import SpecError
 from sim.study.layout import LayoutAnswer
 from sim.study.not_validated import not_validated
+from sim.study.plan.data_parallel import job_of, run_replicas
 from sim.study.plan.flips import Flip
 from sim.study.plan.question import LayoutPlan, cost_of_step, headroom
 from sim.study.plan.search import THRASH, Outcome
-from sim.study.plan.sensitivity import SHARE, ChangeEffect
+from sim.study.plan.sensitivity import ChangeEffect
 from sim.study.plan.space import LayoutCandidate, cut_parts
+from sim.study.power_cap import slower_runs
 from sim.study.saving import slowdown_by_store
 from sim.study.weeks import Weeks, with_reliability
-from sim.units import any_of, dollars, pluralized, rounded, show
+from sim.units import any_of, pluralized, rounded, rounded_dollars, show
 
 SCHEMA: Final = 1
 PARTS: Final[Mapping[str, str]] = {
@@ -54,8 +58,17 @@ TIE: Final = 0.05
 
 def tie(outcome: Outcome) -> float:
     """Return the median expected error of the prediction of *outcome*, as a share of the step."""
-    expected = expected_layout_error(outcome.run)
+    expected = _expected_error(outcome)
     return TIE if expected is None else float(expected["median"])
+
+
+def _expected_error(outcome: Outcome) -> dict[str, Any] | None:
+    """Return the expected error of the prediction of *outcome*: that of `run` for the same layout."""
+    run, (setting, candidate) = outcome.run, outcome.placed_layout
+    if run.workload.training.has_layout:
+        return expected_layout_error(run)
+    error = expected_job_error(job_of(setting, candidate), [run.node], outcome.step_time)
+    return None if error is None else error | {"not_validated": []}
 
 
 def tie_between(one: Outcome, best: Outcome) -> float:
@@ -108,7 +121,7 @@ def plan_document(
         "verdict": verdict(plan, rows),
         "layouts": rows,
         "sensitivity": [_turn(turn, tie(best)) for turn in turns],
-        "expected_error": expected_layout_error(best.run),
+        "expected_error": _expected_error(best),
         "with_failures": _with_failures(plan, reliability, spares) if with_failures else None,
         "power_cap": None if best.limit is None else power_cap_figures(best.limit),
         "assumptions": _assumptions(plan),
@@ -186,9 +199,13 @@ def _with_failures(plan: LayoutPlan, reliability: str | None, spares: int | None
     best = plan.tally.outcomes[0]
     if plan.tokens is None:
         raise SpecError("--with-failures: set the length of the job with --tokens")
-    machine, workload, slowed = best.run.hardware, best.run.workload, slowdown_by_store(best.run)
+    machine, workload = best.run.hardware, best.run.workload
     weeks = with_reliability(Weeks(tokens=plan.tokens, power_cap=plan.question.limits.power_cap, spares=spares), reliability)
-    return goodput_of(_best_document(plan), machine, workload, weeks, changes=False, slowed=slowed)
+    if workload.training.has_layout:
+        return goodput_of(_best_document(plan), machine, workload, weeks, changes=False, slowed=slowdown_by_store(best.run))
+    run = run_replicas(*best.placed_layout)
+    document, slowed = run_document(run, plan.inputs, market=plan.question.scenario.market), slowdown_by_store(run)
+    return goodput_of(document, machine, workload, weeks, changes=False, slowed=slowed, slower=slower_runs(run))
 
 
 def candidate_name(candidate: LayoutCandidate) -> str:
@@ -296,7 +313,7 @@ def _assumptions(plan: LayoutPlan) -> list[str]:
     ]
     if plan.question.scenario.stack is None:
         stacks = sorted({setting.workload.training.stack.name for setting, _ in plan.layouts})
-        texts.append(f"stacks {' and '.join(stacks)}, each with the layouts that it supports (--stack)")
+        texts.append(f"stack{'s' * (len(stacks) > 1)} {', '.join(stacks)}, each with the layouts that it supports (--stack)")
     piped = [setting.workload.training.stack.mesh for setting, layouts in plan.layouts if any(one.pipeline > 1 for one in layouts)]
     if any(mesh is not None and mesh.framework == "megatron" for mesh in piped):
         texts.append("Megatron-LM's interleaved pipelines are searched with equal chunks only; 'run' also takes unequal ones")
@@ -353,6 +370,9 @@ def _warnings(plan: LayoutPlan) -> list[str]:
         texts.append(f"interrupted: {pluralized(len(plan.tally.outcomes), 'layout')} simulated so far; this is the best of them")
     if not plan.tally.complete:
         texts.append(f"not proven: {plan.tally.excluded:,} layouts that may be better were not simulated (--simulate)")
+    memory, own = plan.question.limits.memory, min(worker_node(setting.hardware).gpu.memory for setting, _ in plan.layouts)
+    if memory is not None and memory >= own:
+        texts.append(f"a GPU has {show(own, 'binary size')}, so the limit of {show(memory, 'binary size')} has no effect (--max-memory)")
     if plan.question.limits.objective == "cost" and not plan.has_prices:
         texts.append(f"no price for this hardware, so cost counts node-seconds; set a price with {_PRICED}")
     if plan.layouts[0][0].workload.pretraining is not None:
@@ -377,7 +397,7 @@ def plan_text(document: Mapping[str, Any], shown: int = 10) -> str:
         f"global batch {document['global_batch']:,}",
         f"  {document['verdict']}",
         "",
-        f"  {document['candidates']:,} layouts: {document['infeasible']:,} cannot fit, "
+        f"  {pluralized(document['candidates'], 'layout')}: {document['infeasible']:,} cannot fit, "
         + (f"{document['excluded_by_bound']:,} excluded by their bound" if document["complete"] else f"{document['open']:,} left open")
         + f", {document['simulated']:,} simulated",
         "",
@@ -385,7 +405,7 @@ def plan_text(document: Mapping[str, Any], shown: int = 10) -> str:
     ]
     if document["tokens"] is not None and document["layouts"][0]["job_time_s"] is not None:
         best = document["layouts"][0]
-        money = "" if best["job_cost_usd"] is None else f", ${dollars(best['job_cost_usd'])}"
+        money = "" if best["job_cost_usd"] is None else f", ${rounded_dollars(best['job_cost_usd'])}"
         energy = "" if best["job_energy_kwh"] is None else f", {kwh_text(best['job_energy_kwh'])}, {show(best['job_co2_kg'], 'mass')} CO2"
         lines += ["", f"  {tokens_text(document['tokens'])}: {long_time(best['job_time_s'])}{money}{energy} with the best layout"]
     if document["with_failures"] is not None:
@@ -400,7 +420,7 @@ def plan_text(document: Mapping[str, Any], shown: int = 10) -> str:
     of = "time, free memory and cost" if priced else f"time and free memory (no price; set one with {_PRICED})"
     lines += ["", f"  Pareto-optimal in {of}: {', '.join(front[:12])}"]
     for turn in document["sensitivity"]:
-        lines += [f"  {_turn_text(turn)}", *(f"    {line}" for line in flip_lines(turn))]
+        lines += [f"  {turn_text(turn)}", *(f"    {line}" for line in flip_lines(turn))]
     lines += ["", f"  Run the best: {document['layouts'][0]['command']}", f"  {error_sentence(document['expected_error'])}"]
     lines += ["", *basis_lines(document)]
     return "\n".join(lines)
@@ -454,47 +474,3 @@ def _table(document: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> li
     if any(row["tie"] for row in rows[1:]):
         lines.append("  ~ within the expected errors of the best")
     return lines
-
-
-def _turn_text(turn: Mapping[str, Any]) -> str:
-    if turn["best"] is None:
-        return f"{turn['change']}: {turn['problem']}"
-    if turn["same"]:
-        return f"{turn['change']}: the same layout wins, at {show(turn['step_time_s'], 'time')} per step"
-    if turn["tie"]:
-        kept = f"the same layout, {show(turn['plan_step_time_s'], 'time')} per step, is within the expected error of the best"
-        best = f"{turn['best']} [{turn['stack']}] at {show(turn['step_time_s'], 'time')}"
-        return f"{turn['change']}: {kept}, {best}"
-    of_plan = (
-        ", because the planned layout does not fit"
-        if turn["plan_step_time_s"] is None
-        else f" against {show(turn['plan_step_time_s'], 'time')} with the planned layout"
-    )
-    return f"{turn['change']}: {turn['best']} [{turn['stack']}] wins, {show(turn['step_time_s'], 'time')} per step{of_plan}"
-
-
-def flip_lines(turn: Mapping[str, Any]) -> list[str]:
-    """Return a line for each pair of values between which another layout takes the lead, and how far there is no such flip."""
-    if turn["least_times"] is None:
-        return []
-    if turn["least_times"] == turn["most_times"]:
-        return ["no layout can run at other values"]
-    if not turn["flips"]:
-        return [f"no flip within {_times(turn['least_times'])}x to {_times(turn['most_times'])}x"]
-    lines = [_flip_text(flip, turn["unit"]) for flip in turn["flips"]]
-    rises = [flip["lost"] > flip["holds"] for flip in turn["flips"]]
-    lines += [f"no flip down to {_times(turn['least_times'])}x"] if False not in rises and turn["least_times"] < 1 else []
-    return [*lines, f"no flip up to {_times(turn['most_times'])}x"] if True not in rises and turn["most_times"] > 1 else lines
-
-
-def _flip_text(flip: Mapping[str, Any], unit: str) -> str:
-    holds, lost, end = (f"{100 * flip[key]:.0f}%" if unit == SHARE else f"{flip[key]:,.0f}" for key in ("holds", "lost", "end"))
-    what = f"flips between {holds} and {lost} {unit}: {flip['best']} [{flip['stack']}] is best beyond that"
-    if flip["behind"] is None:
-        return f"{what}; the planned layout is not among those searched at {end}"
-    tie = ", within the expected error" if flip["tie"] else ""
-    return f"{what}; at {end} the planned layout is {rounded(100 * flip['behind'], 2)}% worse{tie}"
-
-
-def _times(times: float) -> str:
-    return f"1/{1 / times:g}" if times < 1 else f"{times:g}"

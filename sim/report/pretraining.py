@@ -8,7 +8,7 @@ from typing import Any
 
 from sim.report.whole_job import tokens_text
 from sim.study.pretraining import PretrainingPart
-from sim.units import dollars, show
+from sim.units import rounded_dollars, show
 
 MOST_ROWS = 12
 """Maximum number of rows of the table; if there are more parts, it has the first and the last."""
@@ -43,7 +43,7 @@ def pretraining_document(parts: Sequence[PretrainingPart], price: float | None) 
 
 def pretraining_lines(document: Mapping[str, Any]) -> list[str]:
     """Return the lines of the table of *document*."""
-    cost = "" if document["cost_usd"] is None else f", ${dollars(document['cost_usd'])}"
+    cost = "" if document["cost_usd"] is None else f", ${rounded_dollars(document['cost_usd'])}"
     parts = document["parts"]
     total = f"{document['steps']:,} steps, {show(document['time_s'], 'time')}{cost}"
     lines = [

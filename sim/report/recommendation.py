@@ -15,7 +15,7 @@ from sim.report.picture import NamedPoint, Picture, name_points, picture
 from sim.report.prices import day_cell, price_lines, price_rows
 from sim.report.whole_job import epochs_text, job_time, parts_text, tokens_text
 from sim.study.recommend import Candidate, Recommendation
-from sim.units import axis_unit, dollars, pluralized, show
+from sim.units import axis_unit, dollars, pluralized, rounded_dollars, show
 
 SHOWN = 10
 """Maximum number of candidates in the table; JSON has them all."""
@@ -149,7 +149,7 @@ def _answer(document: dict[str, Any], chosen: dict[str, Any] | None) -> str:
     workload, budget = document["workload"], document["budget"]
     if chosen is None:
         return nothing_to_rent(document)
-    time_and_cost = f"{job_time(chosen['total_time_s'])} and ${dollars(chosen['total_cost_usd'])}"
+    time_and_cost = f"{job_time(chosen['total_time_s'])} and ${rounded_dollars(chosen['total_cost_usd'])}"
     tokens = document["job"].get("tokens")
     length = f"{tokens_text(tokens) if tokens else epochs_text(chosen['epochs'])} of {workload}"
     if document["best"]:
@@ -175,7 +175,7 @@ def _cells(candidate: dict[str, Any], by_time: bool, days: Mapping[tuple[str, st
         f"{candidate['nodes']:,}",
         candidate["market"].replace("_", "-"),
         f"{candidate['epochs']:,.1f}" if by_time else job_time(candidate["total_time_s"]),
-        dollars(candidate["total_cost_usd"]),
+        rounded_dollars(candidate["total_cost_usd"]),
         day_cell(days.get((candidate["hardware"], candidate["market"]), "")),
     ]
 

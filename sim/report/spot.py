@@ -11,7 +11,7 @@ from sim.report.picture import Picture, figure, picture
 from sim.report.prices import price_lines, price_rows
 from sim.study.spot import SpotAnswer
 from sim.study.transient import DrawnCourse, Spread, spread, undisturbed_time
-from sim.units import dollars, pluralized, show
+from sim.units import pluralized, rounded_dollars, show
 
 QUANTILES = 40
 """Steps of the distribution in the document: the middle 95% lie between its second value and its last but one."""
@@ -79,11 +79,11 @@ def spot_text(document: dict[str, Any]) -> str:
     gpus = pluralized(document["gpus"], "GPU")
     head = f"{document['workload']} on {document['workers']:,} spot {document['hardware']} ({gpus}), {document['stack']}"
     rows = [
-        ["spot, mean", show(time["mean"], "time"), dollars(cost["mean"])],
-        ["  median", show(time["p50"], "time"), dollars(cost["p50"])],
-        ["  90% within", show(time["p90"], "time"), dollars(cost["p90"])],
+        ["spot, mean", show(time["mean"], "time"), rounded_dollars(cost["mean"])],
+        ["  median", show(time["p50"], "time"), rounded_dollars(cost["p50"])],
+        ["  90% within", show(time["p90"], "time"), rounded_dollars(cost["p90"])],
         ["  95% between", _range(time, "time"), _range(cost)],
-        ["on demand", show(on_demand["time_s"], "time"), "-" if on_demand["cost_usd"] is None else dollars(on_demand["cost_usd"])],
+        ["on demand", show(on_demand["time_s"], "time"), "-" if on_demand["cost_usd"] is None else rounded_dollars(on_demand["cost_usd"])],
     ]
     lines = [head, "", align([Title("", True), Title("time"), Title("USD")], rows), ""]
     if document["saving"] is not None:

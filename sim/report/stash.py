@@ -16,7 +16,7 @@ from sim.report.picture import Picture, figure, picture
 from sim.report.prices import price_lines, price_rows
 from sim.simulate import Run
 from sim.study.profile import Profile
-from sim.units import dollars, pluralized, show
+from sim.units import pluralized, rounded_dollars, show
 
 _SMALL = 0.005
 """Smallest cause that is named, as a share of a step."""
@@ -208,4 +208,4 @@ def _needs(profile: Profile) -> list[str]:
 
 def _costs(document: dict[str, Any]) -> list[str]:
     costs = {name: value for name, value in document["cost_per_epoch_usd"].items() if value is not None}
-    return [f"cost of an epoch (USD): {', '.join(f'{name} {dollars(value)}' for name, value in costs.items())}"] if costs else []
+    return [f"cost of an epoch (USD): {', '.join(f'{name} {rounded_dollars(value)}' for name, value in costs.items())}"] if costs else []

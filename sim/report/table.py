@@ -15,7 +15,7 @@ from sim.report.prices import paid_text
 from sim.report.saving import saved_text
 from sim.report.whole_job import long_time, tokens_text, whole_job_text
 from sim.simulate import Run
-from sim.units import dollars, pluralized, rounded, show
+from sim.units import pluralized, rounded, rounded_dollars, show
 
 BAR = 40
 """Characters of a full bar."""
@@ -93,7 +93,7 @@ def bar(share: float, width: int = BAR) -> str:
 
 
 def _epoch(seconds: float, cost: float | None) -> str:
-    return long_time(seconds) + ("" if cost is None else f", ${dollars(cost)}")
+    return long_time(seconds) + ("" if cost is None else f", ${rounded_dollars(cost)}")
 
 
 def stall_lines(document: Mapping[str, Any], meanings: Mapping[Cause, str]) -> list[str]:
@@ -164,7 +164,7 @@ def scaling_text(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def _scaling_row(row: Mapping[str, Any], base: float, with_job: bool) -> str:
     stall = max((name for name in row["stalls_s"] if name != "compute"), key=lambda name: row["stalls_s"][name])
-    cost = "-" if row["cost_per_epoch_usd"] is None else dollars(row["cost_per_epoch_usd"])
+    cost = "-" if row["cost_per_epoch_usd"] is None else rounded_dollars(row["cost_per_epoch_usd"])
     efficiency = 100 * row["throughput_samples_per_s"] / row["gpus"] / base
     job = _job_cells(row["whole_job"]) if with_job else ""
     return (
@@ -174,7 +174,7 @@ def _scaling_row(row: Mapping[str, Any], base: float, with_job: bool) -> str:
 
 
 def _job_cells(job: Mapping[str, Any]) -> str:
-    cost = "-" if job["cost_usd"] is None else dollars(job["cost_usd"])
+    cost = "-" if job["cost_usd"] is None else rounded_dollars(job["cost_usd"])
     return f" {show(job['time_s'], 'time'):>10} {cost:>10} {rounded(job['epochs'], 4):>8}"
 
 

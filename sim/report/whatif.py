@@ -18,7 +18,7 @@ from sim.simulate import Run
 from sim.study.faster_machines import FasterMachine
 from sim.study.rent import price_of_job
 from sim.study.whatif import Crowding, StepOutcome, Upgrade, WhatIf, break_even
-from sim.units import dollars, pluralized, show
+from sim.units import dollars, pluralized, rounded_dollars, show
 
 NOTICEABLE = 1e-3
 """Smallest gain that gets a line of the table, as a share of the throughput."""
@@ -150,7 +150,7 @@ def whatif_text(document: dict[str, Any]) -> str:
 def _head(document: dict[str, Any]) -> str:
     cost, nodes, gpus = document["cost_per_epoch_usd"], document["nodes"], document["gpus"]
     first = longer_first_epoch(document)
-    money = "" if cost is None else f", ${dollars(cost)} at ${dollars(document['price_usd_per_h'])}/h"
+    money = "" if cost is None else f", ${rounded_dollars(cost)} at ${dollars(document['price_usd_per_h'])}/h"
     return (
         f"{document['workload']} on {document['hardware']}, {pluralized(nodes, 'node')}, {pluralized(gpus, 'GPU')}, "
         f"{batch_text(document)}: step {show(document['step_time_s'], 'time')}, "
@@ -168,7 +168,8 @@ def machine_lines(document: Mapping[str, Any]) -> list[str]:
     """Return lines on the machines with faster GPUs, with the step time and the cost per epoch there."""
     machines = [
         f"{one['hardware']} ({one['gpus']:,} x {one['gpu']}): step {show(one['step_time_s'], 'time')}, "
-        f"{one['throughput_gain_percent']:+.0f}%, ${dollars(one['cost_per_epoch_usd'])} per epoch at ${dollars(one['price_usd_per_h'])}/h"
+        f"{one['throughput_gain_percent']:+.0f}%, ${rounded_dollars(one['cost_per_epoch_usd'])} per epoch "
+        f"at ${dollars(one['price_usd_per_h'])}/h"
         for one in document["faster_machines"]
     ]
     return ["Faster GPUs that can be rented:", *(f"  {line}" for line in machines)] if machines else []
@@ -220,7 +221,7 @@ def _cells(row: dict[str, Any]) -> list[str]:
         NAMES[row["resource"]],
         show(twice["step_time_s"], "time"),
         f"{twice['throughput_gain_percent']:+.1f}%",
-        "-" if cost is None else dollars(cost),
+        "-" if cost is None else rounded_dollars(cost),
         f"{twice['break_even_price_rise_percent']:+.1f}%" if rate is None else f"${dollars(rate)}/h",
         f"{row['infinite']['throughput_gain_percent']:+.1f}%",
         show(row["critical_path_s"], "time") if row["critical_path_s"] > 0 else "-",

@@ -9,7 +9,7 @@ from sim.analysis.whole_job import JobPlan
 from sim.spec.hardware import Hardware
 from sim.spec.workload import Workload
 from sim.study.whole_job import Course, course
-from sim.units import dollars, show
+from sim.units import rounded_dollars, show, three_digits
 
 
 def job_of_run(plan: JobPlan | None, document: Mapping[str, Any], machine: Hardware, workload: Workload) -> dict[str, Any] | None:
@@ -32,7 +32,7 @@ def whole_job_document(plan: JobPlan, course: Course, usd_per_h: float | None) -
 
 def whole_job_text(job: Mapping[str, Any]) -> str:
     """Return a line on the *job* of a document: length, time, cost and parts."""
-    cost = "" if job["cost_usd"] is None else f", ${dollars(job['cost_usd'])}"
+    cost = "" if job["cost_usd"] is None else f", ${rounded_dollars(job['cost_usd'])}"
     unpriced = "; no price is known: --set price.on_demand='10 USD/h' gives one" if job["cost_usd"] is None else ""
     return f"whole job, {length_text(job)}: {long_time(job['time_s'])}{cost} ({parts_text(job['parts_s'])}){unpriced}"
 
@@ -47,12 +47,13 @@ def length_text(job: Mapping[str, Any]) -> str:
 def long_time(seconds: float) -> str:
     """Return the *seconds* of a whole job as text, from two days on in hours and days."""
     days = seconds / 86400
-    return job_time(seconds) if days < 2 else f"{job_time(seconds)} ({days:,.1f} days)"
+    in_days = three_digits(days) if days >= 99.95 else f"{days:.1f}"
+    return job_time(seconds) if days < 2 else f"{job_time(seconds)} ({in_days} days)"
 
 
 def job_time(seconds: float) -> str:
-    """Return the *seconds* of a job or a part of it as text, with separators in thousands of hours."""
-    return show(seconds, "time") if seconds < 999.5 * 3600 else f"{seconds / 3600:,.0f} h"
+    """Return the *seconds* of a job or a part of it as text, with three digits, and separators in thousands of hours."""
+    return show(seconds, "time") if seconds < 999.5 * 3600 else f"{three_digits(seconds / 3600)} h"
 
 
 def tokens_text(tokens: float) -> str:

@@ -71,9 +71,13 @@ _NOTHING: Final[Mapping[str | int, Mark]] = {}
 
 
 class SpecError(ValueError):
-    """One or more problems of a document, in ``problems``; ``str`` has one line for each, at most MAX_SHOWN."""
+    """One or more problems of a document, in ``problems``; ``str`` has one line for each, at most MAX_SHOWN.
 
-    def __init__(self, problems: list[str] | str) -> None:
+    With *nothing_qualifies*, the input is valid, and a search found nothing that meets its conditions.
+    """
+
+    def __init__(self, problems: list[str] | str, nothing_qualifies: bool = False) -> None:
+        self.nothing_qualifies = nothing_qualifies
         self.problems = [problems] if isinstance(problems, str) else list(problems)
         more = len(self.problems) - MAX_SHOWN
         super().__init__("\n".join([*self.problems[:MAX_SHOWN], *([f"... and {more} more"] if more > 0 else [])]))

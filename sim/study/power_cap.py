@@ -12,6 +12,7 @@ from functools import cache
 from typing import NamedTuple
 
 from sim.analysis.energy import NodePower, computing_power, limited_speed, node_power, power_model, shares_of, with_slower_compute
+from sim.cluster.build import place
 from sim.mesh import LayoutRun
 from sim.simulate import Run, simulate
 from sim.spec.hardware import Node
@@ -20,6 +21,7 @@ from sim.spec.yaml import SpecError
 from sim.study.arguments import power_cap_of
 from sim.study.faster import faster
 from sim.study.weeks import Steps, steps_of
+from sim.training.job import Job
 from sim.training.layer_times import mix_of
 from sim.units import show_least
 
@@ -28,13 +30,15 @@ SlowerRuns = Callable[[float], Run]
 
 
 def slower_runs(run: Run | LayoutRun) -> SlowerRuns | None:
-    """Return how to simulate *run* with slower GPUs, each speed once; None for layouts, which are not simulated again."""
-    if isinstance(run, LayoutRun):
+    """Return how to simulate *run* with slower GPUs, each speed once; None for layouts of other kinds, which are not simulated again."""
+    if isinstance(run, LayoutRun) and run.workload.training.has_layout:
         return None
+    # plain data parallelism may be one of a plan's layouts
+    own = [Job(run.workload, place(run.hardware, run.gpus))] if isinstance(run, LayoutRun) else [job.job for job in run.jobs]
 
     @cache
     def at_speed(speed: float) -> Run:
-        hardware, jobs = faster(run.hardware, [job.job for job in run.jobs], ("gpu",), speed)
+        hardware, jobs = faster(run.hardware, own, ("gpu",), speed)
         return simulate(hardware, jobs, seed=run.seed, keep_log=False)
 
     return at_speed
@@ -59,7 +63,15 @@ def limit_run(run: LayoutRun, limit: str) -> LimitedSteps:
         "nodes": run.nodes, "gpus": run.gpus, "step_time_s": run.step_time, "throughput_samples_per_s": run.throughput,
         "stalls_s": {cause.value: seconds for cause, seconds in run.stalls.items()}, "price": {"market": "on_demand"},
     }  # fmt: skip
-    return limit_steps(steps_of(described, run.hardware, run.workload), limit)
+    steps, slower = steps_of(described, run.hardware, run.workload), slower_runs(run)
+    if slower is None:
+        return limit_steps(steps, limit)
+
+    def at_speed(speed: float) -> Steps:
+        warm = slower(speed).jobs[0].warm
+        return steps._replace(step_time=warm.step_time, stalls={cause.value: seconds for cause, seconds in warm.stalls.items()})
+
+    return limit_steps(steps._replace(at_speed=at_speed), limit)
 
 
 def least_share(node: Node, workload: Workload, limit: str) -> float:

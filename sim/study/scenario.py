@@ -214,8 +214,8 @@ class CheckedScenario(NamedTuple):
 class Infeasible(SpecError):
     """Raised for a valid question that cannot run on this number of nodes and GPUs; *brief* is the reason for a cell of a table."""
 
-    def __init__(self, problems: Sequence[str], nodes: int, gpus: int, brief: str = "") -> None:
-        super().__init__(list(problems))
+    def __init__(self, problems: Sequence[str], nodes: int, gpus: int, brief: str = "", nothing_qualifies: bool = False) -> None:
+        super().__init__(list(problems), nothing_qualifies)
         self.nodes = nodes
         self.gpus = gpus
         self.brief = brief or self.problems[0]
@@ -259,7 +259,7 @@ def prepare(scenario: Scenario) -> CheckedScenario:
     if problems := check_job(machine.spec, loaded.spec, fit=fits, documents=(machine.document, loaded.document)):
         own = [loaded.spec.model_copy(update={"training": loaded.spec.training.for_group(number)}) for number in range(len(gpus))]
         short = [brief_shortage(gpu, task, job.ranks, channels) for gpu, task in zip(gpus, own, strict=True) if fits(gpu, task)]
-        raise Infeasible(problems, len(placement), job.ranks, *short[:1])
+        raise Infeasible(problems, len(placement), job.ranks, next(iter(short), ""))
     notes += job_warnings(machine.spec, loaded.spec, max(len(part.gpus) for part in placement), job.ranks)
     inputs = {
         "hardware": machine.sha256,

@@ -27,12 +27,12 @@ def test_the_line_says_what_the_document_holds() -> None:
 
 
 def test_weeks_are_said_in_days_as_well() -> None:
-    """By hand: 2054 h are 85.6 days."""
-    assert long_time(2054 * 3600.0) == "2,054 h (85.6 days)"
-    assert long_time(205400 * 3600.0) == "205,400 h (8,558.3 days)"
+    """By hand: 2054 h are 85.6 days, each with three digits."""
+    assert long_time(2054 * 3600.0) == "2,050 h (85.6 days)"
+    assert long_time(205400 * 3600.0) == "205,000 h (8,560 days)"
     assert long_time(47 * 3600.0) == "47 h"
     assert long_time(94.4 * 3600.0) == "94.4 h (3.9 days)"  # as its parts are written
-    assert parts_text({"later_epochs": 2902 * 3600.0}) == "later epochs 2,902 h"
+    assert parts_text({"later_epochs": 2902 * 3600.0}) == "later epochs 2,900 h"
 
 
 def test_a_job_that_ends_within_its_startup_says_so() -> None:

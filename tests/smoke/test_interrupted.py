@@ -57,3 +57,27 @@ def test_ctrl_c_while_modules_are_imported(tmp_path: Path) -> None:
     environment = os.environ | {"PYTHONPATH": f"{tmp_path}:{root}"}
     done = subprocess.run([sys.executable, "-m", "sim", "list"], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
+
+
+@pytest.mark.parametrize(("number", "code", "word"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")])
+def test_a_plan_that_is_stopped_shows_the_best_so_far(tmp_path: Path, number: int, code: int, word: str) -> None:
+    """Ctrl-C, and SIGTERM as ``timeout`` and batch systems send it: exit codes are 128 plus the signal's number (POSIX sh, 2.8.2)."""
+    journal = tmp_path / "journal"
+    words = ["plan", "hgx-h100", "llama-3.1-70b", "--gpus", "64", "--global-batch", "128", "--jobs", "1", "--journal", str(journal)]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "sim", *words],
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    end = time.monotonic() + SECONDS
+    while (not journal.exists() or journal.read_text().count("\n") < 2) and process.poll() is None and time.monotonic() < end:
+        time.sleep(0.02)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=SECONDS)
+    assert process.returncode == code, err
+    assert "a better layout may exist, by at most" in out and "Run the best: python -m sim run" in out
+    assert "simulated so far; this is the best of them" in out
+    assert "Traceback" not in err and err.endswith(f"{word}\n")

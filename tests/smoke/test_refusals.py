@@ -97,7 +97,6 @@ COMMANDS = {
     "a range of nodes": ([*SWEEP, "--vary", "batch=1", "--nodes", "1..8"], "--nodes 1..8: here, a range is written --vary nodes=1..8"),
     "spot machines": (["spot", "p3.2xlarge", "vgg16", "--epochs", "1", "--workers", "1000000"], "--workers 1000000: write 100,000 or less"),
     "jobs unknown": (["share", "p3.16xlarge", "nosuch"], "nosuch is not in the catalog (workloads/jobs/); known: four-on-eight-gpus"),
-    "memory tiny": (["plan", "hgx-h100", "llama-3.2-1b", "--max-memory", "1KiB"], "on 8 H100-SXM5-80GB (1 KiB each)"),
     "option of machines": (["new", "workload", "llama-3.2-1b", "--gpu", "A100"], "--gpu: does not apply to new workload; leave it out"),
     "option of models": (["new", "--from-topo", "topo.txt", "--batch", "2"], "--batch: does not apply to new hardware; leave it out"),
     "name of a workload": (["new", "workload", "llama-3.2-1b", "--name", ""], "--name '': write a name, or leave it out"),
@@ -233,3 +232,21 @@ def test_numbers_of_nodes_that_would_repeat_a_run(capsys: pytest.CaptureFixture[
     """What is placed by hand stays where it is, so a scaling table would have the same row again and again."""
     message = refusal(capsys, "run", "p3.16xlarge", "resnet18-and-vgg16", "--fast", "--nodes", "1..4")
     assert "--nodes: the placement fixes the jobs' nodes" in message
+
+
+def test_a_search_that_finds_nothing_is_no_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit codes: 1 ran, but nothing qualifies; 2 bad input, such as a single job that does not fit (DESIGN, contracts)."""
+    large = ["hgx-h100", "llama-3.1-70b"]
+    table = ["-o", str(tmp_path / "table.csv"), "--jobs", "1"]
+    nothing = [
+        ["plan", *large, "--nodes", "1", "--global-batch", "16"],
+        ["plan", "hgx-h100", "llama-3.2-1b", "--max-memory", "1KiB"],
+        ["run", *large, "--nodes", "1..2"],
+        ["sweep", *large, "--vary", "batch=1,2", *table],
+        ["recommend", "vgg16", "p3.2xlarge", "--epochs", "90", "--budget-usd", "0.01", "--jobs", "1"],
+    ]
+    assert [(words[0], main(words)) for words in nothing] == [(words[0], 1) for words in nothing]
+    said = capsys.readouterr().err
+    assert "--nodes 2 would fit" in said and "on 8 H100-SXM5-80GB (1 KiB each)" in said
+    bad = [["plan", *large, "--fix", "tp=3"], ["run", *large], ["whatif", *large], ["goodput", *large, "--tokens", "1T"]]
+    assert [(words[0], main(words)) for words in bad] == [(words[0], 2) for words in bad]

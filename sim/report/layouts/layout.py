@@ -30,7 +30,7 @@ from sim.spec.parallel import SLOTTED
 from sim.study.layout import LayoutAnswer
 from sim.training.layouts.loader import count_loading, readers_of
 from sim.training.layouts.stream import download_of, first_batch_time
-from sim.units import dollars, pluralized, show
+from sim.units import pluralized, rounded_dollars, show
 
 SCHEMA = 1
 NOTEWORTHY = 0.02
@@ -389,7 +389,7 @@ def layout_scaling_text(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def _job_cells(row: Mapping[str, Any]) -> str:
     job = row["whole_job"]
-    cost = "-" if job["cost_usd"] is None else dollars(job["cost_usd"])
+    cost = "-" if job["cost_usd"] is None else rounded_dollars(job["cost_usd"])
     return f" {job_time(job['time_s']):>10} {cost:>13}"
 
 

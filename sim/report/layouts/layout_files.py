@@ -31,7 +31,7 @@ def run_command(plan: LayoutPlan, placed_layout: PlacedLayout) -> str:
     words += ["--stack", candidate.stack]
     sets: dict[str, str] = {"training.activation_checkpointing": candidate.checkpointing}
     if setting.workload.training.parallel == Parallel():
-        words += ["--parallel", ",".join(_axes(own))]
+        words += ["--parallel", ",".join(_axes(own))] if own != Parallel() else []
         if own.reshard_after_forward is not None:
             sets["training.parallel.reshard_after_forward"] = str(own.reshard_after_forward).lower()
         if own.order:
@@ -70,14 +70,14 @@ def _axes(own: Parallel) -> list[str]:
 def launch_of(plan: LayoutPlan, outcome: Outcome) -> Launch:
     """Return the values of *outcome* that launch files contain."""
     candidate, setting = outcome.placed_layout.candidate, outcome.placed_layout.setting
-    model = setting.workload.model
+    model, training = setting.workload.model, setting.workload_in(candidate).training
     return Launch(
         name=setting.workload.name,
         model=model.name,
         shape=model.transformer,
         adapters=model.lora is not None or bool(model.frozen),
         sequence=plan.sequence,
-        parallel=setting.workload_in(candidate).training.parallel,
+        parallel=training.parallel,
         data=candidate.data,
         batch=candidate.batch,
         micro_batches=candidate.micro_batches,
@@ -87,6 +87,11 @@ def launch_of(plan: LayoutPlan, outcome: Outcome) -> Launch:
         nodes=setting.nodes,
         gpus_per_node=setting.gpus_per_node,
         accelerator=_accelerator(outcome.run.node.gpu.name),
+        stack=training.stack,
+        recompute_blocks=training.recompute_blocks,
+        recompute_modules=training.recompute_modules,
+        recompute_saves=training.recompute_saves,
+        is_spot=plan.question.scenario.market == "spot",
     )
 
 

@@ -18,6 +18,7 @@ from sim.report.recommendation import nothing_to_rent, time_axis
 from sim.report.whole_job import length_text
 from sim.study.compare import front
 from sim.study.descriptions import Descriptions
+from sim.units import dollars
 
 _BARS = 12
 """Maximum number of candidates whose time is drawn by part; the table has all."""
@@ -68,7 +69,7 @@ def _length(document: Mapping[str, Any], candidate: Mapping[str, Any]) -> str:
 
 def _limit(document: Mapping[str, Any]) -> str:
     time, money = document["budget"]["time_s"], document["budget"]["money_usd"]
-    return as_time(time) if time is not None else as_money(money)
+    return as_time(time) if time is not None else f"${dollars(money)}"
 
 
 def _tiles(figures: Figures, chosen: Figures) -> Html:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from sim.report.energy import kwh_text
-from sim.units import dollars, show
+from sim.units import dollars, rounded_dollars, show
 
 
 def unbroken(text: str) -> str:
@@ -19,8 +19,8 @@ def as_time(seconds: float) -> str:
 
 
 def as_money(usd: float) -> str:
-    """Return *usd* as text."""
-    return f"${dollars(usd)}"
+    """Return a predicted amount of *usd* as text."""
+    return f"${rounded_dollars(usd)}"
 
 
 def as_price(usd_per_hour: float) -> str:

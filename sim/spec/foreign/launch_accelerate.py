@@ -14,10 +14,14 @@ from sim.units import any_of, shorten
 
 _FSDP: Final[Mapping[str, str]] = {
     **dict.fromkeys(("FULL_SHARD", "1", "HYBRID_SHARD", "4"), "parameters"),
-    **dict.fromkeys(("SHARD_GRAD_OP", "2", "HYBRID_SHARD_ZERO2", "5"), "gradients"),
+    **dict.fromkeys(("SHARD_GRAD_OP", "2", "HYBRID_SHARD_ZERO2", "5"), "parameters"),
     **dict.fromkeys(("NO_SHARD", "3"), "none"),
     **dict.fromkeys(("TRUE", "FALSE"), "parameters"),
 }
+_KEPT: Final = ("SHARD_GRAD_OP", "2", "HYBRID_SHARD_ZERO2", "5", "FALSE")
+"""Strategies that shard parameters, but gather them once for forward and backward (torch/distributed/fsdp/api.py, ShardingStrategy)."""
+_HYBRID: Final = ("HYBRID_SHARD", "4", "HYBRID_SHARD_ZERO2", "5")
+"""Strategies that shard inside a node and replicate between nodes."""
 _STRATEGIES: Final = [name for name in _FSDP if "_" in name]
 _TYPES: Final = ("NO", "MULTI_GPU", "FSDP", "DEEPSPEED", "MEGATRON_LM")
 """Values of ``distributed_type`` for GPUs that are modeled (accelerate/utils/dataclasses.py, DistributedType)."""
@@ -53,8 +57,9 @@ def accelerate(config: Mapping[str, Any], place: str) -> LaunchSettings:
         told.training |= {"gradient_accumulation_steps": steps} if isinstance(steps, int) else {}
         for option in ("offload_optimizer_device", "offload_param_device"):
             note_offloading(f"deepspeed_config.{option}", zero.get(option), told)
+    machines = _number(config, "num_machines", place)
     if sharded:
-        _add_fsdp(sharded, told, place)
+        _add_fsdp(sharded, told, place, machines)
     for option, name in (("tp_size", "tensor"), ("cp_size", "context"), ("dp_replicate_size", "replicate")):
         size = _number(mesh, f"parallelism_config_{option}" if f"parallelism_config_{option}" in mesh else option, place)
         told.parallel |= {name: size} if size > 1 else {}
@@ -66,7 +71,6 @@ def accelerate(config: Mapping[str, Any], place: str) -> LaunchSettings:
         size = whole_number(str(megatron_block.get(option, 1))) or 1
         told.parallel |= {name: size} if size > 1 else {}
     processes = _number(config, "num_processes", place)
-    machines = _number(config, "num_machines", place)
     told.gpus, told.gpus_per_node = (processes, processes // machines) if processes > 1 else (None, None)
     if processes % machines:
         near = -(-processes // machines) * machines
@@ -79,18 +83,18 @@ def accelerate(config: Mapping[str, Any], place: str) -> LaunchSettings:
     return told
 
 
-def _add_fsdp(sharded: Mapping[str, Any], told: LaunchSettings, place: str) -> None:
-    """Set in *told* what the block ``fsdp_config`` specifies. Raise SpecError for an unknown strategy."""
+def _add_fsdp(sharded: Mapping[str, Any], told: LaunchSettings, place: str, machines: int) -> None:
+    """Set in *told* what the block ``fsdp_config`` specifies on *machines* nodes. Raise SpecError for an unknown strategy."""
     strategy = str(sharded.get("fsdp_sharding_strategy", sharded.get("fsdp_reshard_after_forward", "FULL_SHARD")))
     if (shard := _FSDP.get(strategy.upper())) is None:
         raise SpecError(f"{place}: fsdp_config.fsdp_sharding_strategy {shorten(strategy)}: write {any_of(_STRATEGIES)}")
-    told.parallel |= {"reshard_after_forward": False} if strategy.lower() == "false" else {}
+    told.parallel |= {"reshard_after_forward": False} if strategy.upper() in _KEPT else {}
     told.parallel |= {"shard": shard} if shard != "none" else {}
     least = sharded.get("fsdp_min_num_params")
     sized = shard == "parameters" and str(sharded.get("fsdp_auto_wrap_policy")) == "SIZE_BASED_WRAP"
     told.parallel |= {"wrap": least} if sized and isinstance(least, int) and least > 0 else {}
-    if strategy.startswith("HYBRID") or strategy in ("4", "5"):
-        told.notes.append("hybrid sharding: set the number of replicas (usually the number of nodes) with --replicate N")
+    if strategy.upper() in _HYBRID and machines > 1:
+        told.parallel["replicate"] = machines
     note_offloading("fsdp_config.fsdp_offload_params", sharded.get("fsdp_offload_params"), told)
     told.training |= {"activation_checkpointing": "blocks"} if sharded.get("fsdp_activation_checkpointing") is True else {}
 

@@ -95,10 +95,9 @@ def _count(digits: str, place: str) -> int:
 # --- transformers' Trainer ---------------------------------------------------------------------------------------------------
 
 _BATCH: Final = "per-device-train-batch-size"
-_SHARDED: Final = {
-    **dict.fromkeys(("full_shard", "hybrid_shard"), "parameters"),
-    **dict.fromkeys(("shard_grad_op", "hybrid_shard_zero2"), "gradients"),
-}
+_GATHERED_TWICE: Final = ("full_shard", "hybrid_shard")
+_GATHERED_ONCE: Final = ("shard_grad_op", "hybrid_shard_zero2")
+"""Words of --fsdp that shard parameters and gather them for each pass, or once for both (torch/distributed/fsdp/api.py)."""
 _OPTIMIZERS: Final = {
     **dict.fromkeys(("adamw_8bit", "adamw_bnb_8bit", "paged_adamw_8bit"), "adam8bit"),
     "adafactor": "adafactor",
@@ -123,9 +122,10 @@ def _trainer(options: Arguments) -> LaunchSettings:
         name = _OPTIMIZERS.get(optimizer)
         told.training |= {"optimizer": {"name": name}} if name else {}
         told.notes += [] if name else [f"--optim {optimizer} is not modeled: the workload uses adam"]
-    shard = next((kind for word in said.get("fsdp", "").split() if (kind := _SHARDED.get(word))), None)
-    told.parallel |= {"shard": shard} if shard else {}
-    if shard:
+    strategy = next((word for word in said.get("fsdp", "").split() if word in (*_GATHERED_TWICE, *_GATHERED_ONCE)), None)
+    told.parallel |= {} if strategy is None else {"shard": "parameters"}
+    told.parallel |= {"reshard_after_forward": False} if strategy in _GATHERED_ONCE else {}
+    if strategy:
         told.notes.append(
             "--fsdp runs on torchtitan's stack, whose blocks are compiled; the Trainer's are not unless --torch_compile is set"
         )

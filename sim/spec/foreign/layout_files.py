@@ -1,12 +1,13 @@
 """Which files start a run with a given layout? One for each program that can run it, torchrun's line, a SkyPilot task and the command.
 
 They contain the fields that decide the layout and the batch; data, checkpoints and optimizer settings are left to the user. Layouts that a
-program cannot express are rejected with a message. Each module ``layout_*`` writes the file of one program, ``launch_*`` reads it back.
+program cannot express are rejected with a message; smaller differences are notes (`layout_notes`), in the files as well. Each module
+``layout_*`` writes the file of one program, ``launch_*`` reads it back.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from sim.spec.foreign.layout_accelerate import accelerate_yaml
@@ -14,7 +15,8 @@ from sim.spec.foreign.layout_deepspeed import deepspeed_json
 from sim.spec.foreign.layout_launch import Launch
 from sim.spec.foreign.layout_megatron import megatron_arguments
 from sim.spec.foreign.layout_megatron_model import megatron_notes
-from sim.spec.foreign.layout_torchtitan import is_unmixed, torchtitan_toml
+from sim.spec.foreign.layout_notes import is_own_program, layout_notes
+from sim.spec.foreign.layout_torchtitan import torchtitan_toml
 from sim.spec.yaml import SpecError
 
 
@@ -42,31 +44,40 @@ def launch_files(launch: Launch, command: str) -> LayoutText:
             files[name] = write(launch)
         except SpecError as error:
             left_out[name] = error.problems[0]
-    program = "-m torchtitan.train --job.config-file torchtitan.toml" if "torchtitan.toml" in files else "train.py"
-    if "torchtitan.toml" not in files and "megatron.args" in files:
-        program = "pretrain_gpt.py $(cat megatron.args)"
-    line = torchrun_line(launch, program)
+    start = torchrun_line(launch, _program(launch, files))
     notes = [f"megatron.args: {note}" for note in megatron_notes(launch.shape)] if launch.shape and "megatron.args" in files else []
-    notes += _omission_notes(launch, files)
-    return LayoutText(
-        {**files, "torchrun.sh": line, "skypilot.yaml": skypilot_yaml(launch, line), "sim.sh": command + "\n"}, left_out, notes
-    )
+    notes += layout_notes(launch, files)
+    if start.endswith(" train.py\n"):
+        notes.append("torchrun.sh: train.py stands for your own training script" + _library_file(files, launch))
+    files = {name: _commented(name, text, notes) for name, text in files.items()}
+    lines = [*(f"no {name}: {reason}" for name, reason in left_out.items()), *notes]
+    notes_file = {"notes.txt": "".join(f"{line}\n" for line in lines)} if lines else {}
+    starts = {"torchrun.sh": start, "skypilot.yaml": skypilot_yaml(launch, start), "sim.sh": command + "\n"}
+    return LayoutText({**files, **starts, **notes_file}, left_out, notes)
 
 
-def _omission_notes(launch: Launch, files: Mapping[str, str]) -> list[str]:
-    """Return notes on parts of the layout that *files* cannot express and the training program must set itself."""
-    notes = []
-    if "torchtitan.toml" in files and is_unmixed(launch) and launch.precision not in ("fp32", "tf32"):
-        notes.append(
-            "torchtitan.toml: weights and optimizer states are in 16 bits as well (dtype), which takes less memory than predicted here"
-        )
-    if "accelerate.yaml" in files:
-        notes.append(
-            f"accelerate.yaml: your program must set micro-batches of {launch.batch} and accumulate gradients over {launch.micro_batches}"
-        )
-    if "deepspeed.json" in files and launch.checkpointing not in ("none", "model"):
-        notes.append(f"deepspeed.json: your program must set what is recomputed (activation_checkpointing: {launch.checkpointing})")
-    return notes
+def _program(launch: Launch, files: Collection[str]) -> str:
+    """Return what torchrun starts: the program of one of *files* whose stack was simulated, else a training script."""
+    programs = {
+        "torchtitan.toml": "-m torchtitan.train --job.config-file torchtitan.toml", "megatron.args": "pretrain_gpt.py $(cat megatron.args)",
+    }  # fmt: skip
+    return next((start for name, start in programs.items() if name in files and is_own_program(name, launch)), "train.py")
+
+
+def _library_file(files: Collection[str], launch: Launch) -> str:
+    """Return how a script reads the file of a library, if there is one for the stack that was simulated."""
+    ways = {
+        "accelerate.yaml": "'accelerate launch' starts it instead, with accelerate.yaml as its config_file",
+        "deepspeed.json": "with DeepSpeed, pass it deepspeed.json",
+    }
+    way = next((text for name, text in ways.items() if name in files and is_own_program(name, launch)), "")
+    return f"; {way}" if way else ""
+
+
+def _commented(name: str, text: str, notes: Sequence[str]) -> str:
+    """Return *text* of the file *name* below its *notes*, if its format has comments."""
+    own = [note.removeprefix(f"{name}: ") for note in notes if note.startswith(f"{name}: ")]
+    return "".join(f"# {note}\n" for note in own) + text if name.endswith((".toml", ".yaml")) else text
 
 
 def torchrun_line(launch: Launch, arguments: str) -> str:
@@ -86,7 +97,7 @@ def skypilot_yaml(launch: Launch, run: str) -> str:
         "name": launch.name.replace(".", "-"),
         "num_nodes": launch.nodes,
         "workdir": ".",
-        "resources": {"accelerators": f"{launch.accelerator}:{launch.gpus_per_node}"},
+        "resources": {"accelerators": f"{launch.accelerator}:{launch.gpus_per_node}"} | ({"use_spot": True} if launch.is_spot else {}),
         "run": script,
     }
     return str(yaml.safe_dump(task, sort_keys=False))

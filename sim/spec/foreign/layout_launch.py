@@ -6,6 +6,7 @@ from typing import Any, Final, NamedTuple
 
 from sim.spec.fields import Fp8Recipe
 from sim.spec.parallel import Parallel, even_blocks
+from sim.spec.stack import Stack
 from sim.spec.transformer import Transformer
 from sim.spec.yaml import SpecError
 
@@ -38,6 +39,18 @@ class Launch(NamedTuple):
     """SkyPilot's name of the GPU."""
     fp8_recipe: Fp8Recipe | None = None
     """FP8 scaling recipe; None for other precisions."""
+    stack: Stack | None = None
+    """The stack that was simulated; None: any."""
+    recompute_blocks: int = 0
+    recompute_modules: tuple[str, ...] = ()
+    recompute_saves: tuple[str, ...] = ()
+    is_spot: bool = False
+    """Whether the prices that apply are those of spot instances."""
+
+    @property
+    def is_fsdp1(self) -> bool:
+        """Return whether the stack is torch's first FSDP, which shards flat parameters."""
+        return self.stack is not None and self.stack.mesh is not None and self.stack.mesh.framework == "fsdp1"
 
     @property
     def global_batch(self) -> int:

@@ -34,15 +34,37 @@ def megatron_arguments(launch: Launch) -> str:
     }
     if parallel.sequence_parallel:
         options["sequence-parallel"] = ""
-    options["overlap-grad-reduce"] = ""
-    if parallel.shard == "optimizer":
-        options |= dict.fromkeys(("use-distributed-optimizer", "overlap-param-gather"), "")
-    options |= _stages(launch) | _ranks(parallel)
-    if launch.checkpointing == "blocks":
-        options |= {"recompute-granularity": "full", "recompute-method": "uniform", "recompute-num-layers": 1}
-    if launch.checkpointing == "selective":
-        options["recompute-granularity"] = "selective"
+    options |= _stack_options(launch) | _stages(launch) | _ranks(parallel) | _recomputation(launch)
     return option_lines(options | _precision(launch.precision, launch.fp8_recipe))
+
+
+def _stack_options(launch: Launch) -> dict[str, Any]:
+    """Return the options for overlap and for the type of gradients, as in the stack if it is one of Megatron's, else its defaults here."""
+    mesh = None if launch.stack is None else launch.stack.mesh
+    own = mesh if mesh is not None and mesh.framework == "megatron" else None
+    options = {"overlap-grad-reduce": ""} if own is None or own.overlap_gradients else {}
+    if launch.parallel.shard == "optimizer":
+        options["use-distributed-optimizer"] = ""
+        options |= {"overlap-param-gather": ""} if own is None or own.overlap_parameters else {}
+    if own is None or launch.precision in ("fp32", "tf32"):
+        return options
+    options |= {"grad-reduce-in-bf16": ""} if own.gradients == own.reduction == "bf16" else {}
+    return options | ({} if own.fused_accumulation else {"no-gradient-accumulation-fusion": ""})
+
+
+def _recomputation(launch: Launch) -> dict[str, Any]:
+    """Return the options for what is recomputed: blocks, a number of them in each chunk, attention, or modules of a block."""
+    each, rest = divmod(launch.recompute_blocks, launch.parallel.chunks)
+    if launch.checkpointing == "blocks" and rest:
+        chunks = f"{launch.parallel.chunks} chunks of a rank"
+        raise SpecError(f"Megatron-LM recomputes as many blocks in each of {chunks}, so not {launch.recompute_blocks} in all")
+    if launch.checkpointing == "blocks":
+        method = {"recompute-method": "block" if each else "uniform", "recompute-num-layers": each or 1}
+        return {"recompute-granularity": "full", **method}
+    attention = ("core_attn",) if launch.checkpointing == "selective" and "core_attn" not in launch.recompute_modules else ()
+    if not launch.recompute_modules:
+        return {"recompute-granularity": "selective"} if attention else {}
+    return {"recompute-granularity": "selective", "recompute-modules": " ".join((*attention, *launch.recompute_modules))}
 
 
 def _stages(launch: Launch) -> dict[str, Any]:

@@ -65,11 +65,11 @@ def torchtitan_toml(launch: Launch) -> str:
         "seq_len": launch.sequence,
         "mixed_precision_param": _PRECISIONS[launch.precision],
     } | ({"dtype": _PRECISIONS[launch.precision]} if is_unmixed(launch) else {})
-    model = {"name": name[0], "flavor": name[1]}
+    model, mode = {"name": name[0], "flavor": name[1]}, _RECOMPUTES[launch.checkpointing]
     quantized = _quantized(launch)
     blocks: dict[str, dict[str, Any]] = {
         "model": model | ({"converters": [*quantized]} if quantized else {}), **quantized, "training": training, "parallelism": parallelism,
-        "activation_checkpoint": {"mode": _RECOMPUTES[launch.checkpointing]},
+        "activation_checkpoint": {"mode": mode} | ({"selective_ac_option": "op"} if mode == "selective" else {}),
     }  # fmt: skip
     return "\n".join(
         f"[{block}]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in rows.items()) for block, rows in blocks.items()
@@ -102,6 +102,8 @@ def _check_supported(launch: Launch, name: tuple[str, str]) -> None:
         raise SpecError("torchtitan's tensor ranks always split sequences; use sequence_parallel: true")
     if parallel.context > 1 and name[0] in _FLEX:
         raise SpecError(f"torchtitan's {' '.join(name)} uses flex attention, which does not support context ranks")
+    if type(parallel.reshard_after_forward) is int:
+        raise SpecError("torchtitan frees gathered weights after forward or keeps them; it has no reshard_after_forward in groups of ranks")
     if parallel.wrap is not None:
         raise SpecError("torchtitan always wraps whole blocks; leave wrap out")
     if parallel.cuts:

@@ -16,6 +16,7 @@ from sim.check import check_job, check_run
 from sim.cluster.build import with_nodes
 from sim.mesh import worker_node
 from sim.parallel.split import split
+from sim.spec.defaults import REPLICATED_STACK
 from sim.spec.extensions import SCHEDULES, names
 from sim.spec.hardware import Hardware
 from sim.spec.library import Loaded, load_hardware, load_workload
@@ -26,11 +27,12 @@ from sim.spec.yaml import SpecError
 from sim.study.journal import Journal
 from sim.study.nccl_names import nccl_variables_named
 from sim.study.plan.ahead import Workers, refiner
-from sim.study.plan.floor import Setting, floors
+from sim.study.plan.data_parallel import layouts_of, setting_of
+from sim.study.plan.floor import Setting
 from sim.study.plan.objective import Objective
-from sim.study.plan.refine import LocalRefiner, PlacedLayout, fits, needed_bytes, usable_memory
+from sim.study.plan.refine import LocalRefiner, PlacedLayout, bounds, fits, needed_bytes, usable_memory
 from sim.study.plan.search import Limits, Outcome, Tally, search
-from sim.study.plan.space import ALLOWED, DEFAULT, FIXED, LayoutCandidate, Space, candidates, parse_fixed, precisions, unsupported_option
+from sim.study.plan.space import ALLOWED, DEFAULT, FIXED, LayoutCandidate, Space, parse_fixed, precisions, unsupported_option
 from sim.study.plan.step_cache import StepCache
 from sim.study.scenario import Infeasible, Scenario, overrides_of, sorted_overrides
 from sim.study.whole_job import token_count
@@ -38,7 +40,10 @@ from sim.training.layouts.prices import PriceBook
 from sim.units import any_of, show, show_tokens
 
 STACKS: Final = ("torchtitan-2.x", "megatron-core")
-"""Stacks whose layouts are compared if the user names none: torch's FSDP2 and DDP pipelines take any model, Megatron-LM transformers."""
+"""Stacks whose layouts are compared if the user names none: torch's FSDP2 and DDP pipelines take any model, Megatron-LM transformers.
+
+Models that are not decoders are also compared under their own stack, and under torch's DistributedDataParallel.
+"""
 
 _OTHERS: Final = frozenset({"conv", "depthwise_conv", "rnn"})
 
@@ -152,6 +157,10 @@ def prepare_plan(question: PlanQuestion) -> LayoutPlan:
         raise SpecError("--max-memory: write more than 0, for example --max-memory '70 GiB'")
     if question.limits.objective not in get_args(Objective):
         raise SpecError(f"--objective {question.limits.objective}: write {any_of(get_args(Objective))}")
+    for key in ("data", "dp", "nodes", "gpus"):
+        if key in question.fixed:
+            what = "write --nodes or --gpus" if key in ("nodes", "gpus") else "it follows from the GPUs that tp, cp and pp leave; fix those"
+            raise SpecError(f"--fix {key}={question.fixed[key]}: is not an axis of the search; {what}")
     allowed = allowances(question.allowed)
     machine = load_hardware(question.scenario.hardware, sorted_overrides(question.scenario)[0])
     _require_one_kind(machine.spec, question.scenario)
@@ -171,8 +180,8 @@ def prepare_plan(question: PlanQuestion) -> LayoutPlan:
         rate = price(hardware, question.scenario.market)
         share = each / worker_node(hardware).gpu_count
         for one in loaded:
-            setting = Setting(hardware, each, one.spec, PriceBook(), None if rate is None else rate * share)
-            layouts.append((setting, candidates(one.spec, nodes, each, space)))
+            setting = setting_of(Setting(hardware, each, one.spec, PriceBook(), None if rate is None else rate * share))
+            layouts.append((setting, layouts_of(one.spec, nodes, each, space)))
     if not any(each for _, each in layouts):
         raise SpecError(_contradiction(question, layouts, space))
     if tokens is not None:
@@ -254,17 +263,26 @@ def allowances(names: Set[str]) -> frozenset[str]:
 def workloads_of(scenario: Scenario) -> list[Loaded[Workload]]:
     """Return the workload under each stack to try that supports its kind of model and its FP8 recipe.
 
-    There is only one if overrides name the stack.
+    There is only one if overrides name the stack. The workload's own comes first, for models that are not decoders.
     """
     loaded: list[Loaded[Workload]] = []
     is_chosen = scenario.stack is not None or bool(overrides_of(scenario, "training.stack"))
-    for stack in [scenario.stack] if is_chosen else STACKS:
+    for stack in [scenario.stack] if is_chosen else (*_replicated_stacks(scenario), *STACKS):
         _, overrides = sorted_overrides(replace(scenario, stack=stack))
         one = load_workload(scenario.workload, overrides)
-        runs = is_chosen or stack != "megatron-core" or is_transformer(one.spec.model)
+        runs = is_chosen or (not one.spec.training.stack.uses_servers and (stack != "megatron-core" or is_transformer(one.spec.model)))
         if runs and all(one.spec.training != other.spec.training for other in loaded):
             loaded.append(one)
     return [one for one in loaded if one.spec.training.precision != "fp8" or one.spec.training.supports_recipe] or loaded
+
+
+def _replicated_stacks(scenario: Scenario) -> list[str | None]:
+    """Return the stacks of plain data parallelism to try, None for the workload's own: none for decoders, and for options of layouts."""
+    _, overrides = sorted_overrides(replace(scenario, stack=STACKS[0]))
+    own = load_workload(scenario.workload, overrides).spec
+    keys = [part.strip() for text in scenario.overrides for part in text.split(";")]
+    of_layouts = own.training.parallel != Parallel() or any(key.startswith("training.stack.mesh") for key in keys)
+    return [] if of_layouts or own.model.transformer is not None else [None, REPLICATED_STACK]
 
 
 def is_transformer(model: Model) -> bool:
@@ -311,20 +329,20 @@ def _contradiction(question: PlanQuestion, layouts: Sequence[tuple[Setting, Sequ
         rest = {other: value for other, value in question.fixed.items() if other != key}
         values: set[object] = set()
         for setting, _ in layouts:
-            free = candidates(setting.workload, setting.nodes, setting.gpus_per_node, replace(space, fixed=rest))
+            free = layouts_of(setting.workload, setting.nodes, setting.gpus_per_node, replace(space, fixed=rest))
             values |= {getattr(each, FIXED.get(key, key)) for each in free}
         if values:
             of = sorted(values, key=lambda value: (str(type(value)), value))
             return f"--fix {stated}: no layout has all of these on {on}; {key} may be {', '.join(map(str, of))} with the others"
     if fields:
         return f"--fix {stated}: no layout has all of these on {on}; leave two or more of them out"
-    least = gpus[0]
+    least = max(gpus[0], space.global_batch // gpus[0] * gpus[0])
     return f"--global-batch {space.global_batch}: does not divide evenly over the data ranks of any layout of {on}; {least} would"
 
 
 def _has_layouts(layouts: Sequence[tuple[Setting, Sequence[LayoutCandidate]]], space: Space) -> bool:
     """Return whether *space* has a layout on any cluster."""
-    return any(candidates(setting.workload, setting.nodes, setting.gpus_per_node, space) for setting, _ in layouts)
+    return any(layouts_of(setting.workload, setting.nodes, setting.gpus_per_node, space) for setting, _ in layouts)
 
 
 def _no_fit_error(layout_plan: LayoutPlan, trying: Callable[[str], None]) -> Infeasible:
@@ -338,7 +356,8 @@ def _no_fit_error(layout_plan: LayoutPlan, trying: Callable[[str], None]) -> Inf
         f"{setting.workload.name} fits in none of {tally.candidates:,} layouts on {setting.nodes * setting.gpus_per_node} {node.gpu.name} "
         f"({show(memory, 'binary size')} each): {nearest}{_helpful_change(layout_plan, trying)}"
     )
-    return Infeasible([text], setting.nodes, setting.nodes * setting.gpus_per_node, "does not fit into GPU memory")
+    gpus = setting.nodes * setting.gpus_per_node
+    return Infeasible([text], setting.nodes, gpus, "does not fit into GPU memory", nothing_qualifies=True)
 
 
 def _helpful_change(layout_plan: LayoutPlan, trying: Callable[[str], None]) -> str:
@@ -354,6 +373,8 @@ def _helpful_change(layout_plan: LayoutPlan, trying: Callable[[str], None]) -> s
     for key in question.fixed:
         rest = {other: value for other, value in question.fixed.items() if other != key}
         trials.append((f"without --fix {key}={question.fixed[key]} it", replace(base, fixed=rest)))
+    if question.scenario.stack is not None:
+        trials.append((f"without --stack {question.scenario.stack} it", replace(base, scenario=replace(base.scenario, stack=None))))
     nodes = layout_plan.layouts[-1][0].nodes
     for times in (2, 4, 8, 16, 32):
         batch = max(layout_plan.global_batch, nodes * times * layout_plan.layouts[-1][0].gpus_per_node)
@@ -374,7 +395,7 @@ def any_fits(layout_plan: LayoutPlan) -> bool:
     memory = layout_plan.question.limits.memory
     near: list[tuple[float, PlacedLayout]] = []
     for setting, every in layout_plan.layouts:
-        least = floors(setting, every, most=0.0).memory
+        least = bounds(setting, every, most=0.0).memory
         near += [
             (float(need), PlacedLayout(setting, each))
             for need, each in zip(least, every, strict=True)

@@ -5,7 +5,7 @@ A combination that the engine refuses gives no result. Memory excludes a layout 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, Protocol
 
@@ -14,7 +14,14 @@ from sim.mesh import layout_scene, prepare, worker_node
 from sim.parallel.lower.layouts import Layout
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
-from sim.study.plan.floor import Setting
+from sim.study.plan.data_parallel import (
+    DataParallelSetting,
+    data_parallel_floors,
+    replica_memory,
+    replicated_layout,
+    simulate_replicas,
+)
+from sim.study.plan.floor import Floors, Setting, floors
 from sim.study.plan.objective import Objective, scale, site_power
 from sim.study.plan.space import LayoutCandidate
 from sim.study.plan.step_cache import JournalError, StepCache
@@ -111,10 +118,20 @@ def usable_memory(setting: Setting, memory: float | None) -> float:
     return own if memory is None else min(own, memory)
 
 
+def bounds(setting: Setting, candidates: Sequence[LayoutCandidate], most: float) -> Floors:
+    """Return lower bounds of memory and time of each of *candidates*; times of those that need more than *most* bytes are infinite."""
+    if isinstance(setting, DataParallelSetting):
+        return data_parallel_floors(setting, candidates, most)
+    return floors(setting, candidates, most)
+
+
 def least_step(placed_layout: PlacedLayout, objective: Objective) -> StepBound:
     """Return a lower bound of a step of *placed_layout*, by its recurrence."""
-    workload, layout = workload_and_layout(placed_layout)
     setting = placed_layout.setting
+    if isinstance(setting, DataParallelSetting):
+        (floor,) = data_parallel_floors(setting, [placed_layout.candidate], usable_memory(setting, None)).time
+        return StepBound(float(floor), scale(setting, objective) * float(floor))
+    workload, layout = workload_and_layout(placed_layout)
     scene = layout_scene(setting.hardware, workload, layout, setting.book)
     seconds = least_time(scene)
     if objective != "energy":
@@ -126,14 +143,19 @@ def least_step(placed_layout: PlacedLayout, objective: Objective) -> StepBound:
 
 def workload_and_layout(placed_layout: PlacedLayout) -> tuple[Workload, Layout]:
     """Return the workload of *placed_layout*, and its layout."""
-    workload = placed_layout.setting.workload_in(placed_layout.candidate)
+    setting, workload = placed_layout.setting, placed_layout.setting.workload_in(placed_layout.candidate)
+    if isinstance(setting, DataParallelSetting):
+        return workload, replicated_layout(setting, workload)
     return workload, prepare(placed_layout.setting.hardware, workload, placed_layout.setting.gpus_per_node, check_deadlock=False)
 
 
 def memory_of(placed_layout: PlacedLayout) -> RefinedStep:
     """Return the memory of *placed_layout*, without simulating it. Raise SpecError if the engine refuses it."""
+    setting = placed_layout.setting
+    if isinstance(setting, DataParallelSetting):
+        return RefinedStep(replica_memory(setting, placed_layout.candidate), None)
     workload, layout = workload_and_layout(placed_layout)
-    return RefinedStep(memory_by_stage(layout, workload, worker_node(placed_layout.setting.hardware).gpu), None)
+    return RefinedStep(memory_by_stage(layout, workload, worker_node(setting.hardware).gpu), None)
 
 
 def fits(placed_layout: PlacedLayout, memory: float | None) -> bool:
@@ -142,7 +164,8 @@ def fits(placed_layout: PlacedLayout, memory: float | None) -> bool:
         if memory_of(placed_layout).needed_bytes > usable_memory(placed_layout.setting, memory):
             return False
         workload, layout = workload_and_layout(placed_layout)
-        layout_scene(placed_layout.setting.hardware, workload, layout, placed_layout.setting.book)
+        if not isinstance(placed_layout.setting, DataParallelSetting):
+            layout_scene(placed_layout.setting.hardware, workload, layout, placed_layout.setting.book)
     except SpecError:
         return False
     return True
@@ -150,16 +173,18 @@ def fits(placed_layout: PlacedLayout, memory: float | None) -> bool:
 
 def simulate_step(placed_layout: PlacedLayout, memory: float | None, cache: StepCache | None = None) -> RefinedStep:
     """Return the step of *placed_layout*, read from *cache* or simulated; only its memory if that exceeds *memory* bytes of a GPU."""
-    setting = placed_layout.setting
-    workload, layout = workload_and_layout(placed_layout)
-    held = memory_by_stage(layout, workload, worker_node(setting.hardware).gpu)
-    if RefinedStep(held, None).needed_bytes > usable_memory(setting, memory):
-        return RefinedStep(held, None)
+    setting, held = placed_layout.setting, memory_of(placed_layout)
+    if held.needed_bytes > usable_memory(setting, memory):
+        return held
 
     def played() -> PlayedLayout:
+        if isinstance(setting, DataParallelSetting):
+            return simulate_replicas(setting, placed_layout.candidate)
+        workload, layout = workload_and_layout(placed_layout)
         return play_steadily(layout_scene(setting.hardware, workload, layout, setting.book))
 
-    return RefinedStep(held, played() if cache is None else cache.get_or_play(setting, placed_layout.candidate, played))
+    played_layout = played() if cache is None else cache.get_or_play(setting, placed_layout.candidate, played)
+    return RefinedStep(held.memory, played_layout)
 
 
 def needed_bytes(stage: StageMemory) -> float:

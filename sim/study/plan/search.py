@@ -19,7 +19,7 @@ from typing import Final
 from sim.mesh import LayoutRun, worker_node
 from sim.spec.parallel import SCHEDULES
 from sim.spec.yaml import SpecError
-from sim.study.plan.floor import Setting, floors
+from sim.study.plan.floor import Setting
 from sim.study.plan.objective import Objective, joules_of_step, scale
 from sim.study.plan.refine import (
     FLOOR,
@@ -31,6 +31,7 @@ from sim.study.plan.refine import (
     RefinedStep,
     RefineTask,
     StepBound,
+    bounds,
     memory_of,
     usable_memory,
     workload_and_layout,
@@ -208,7 +209,7 @@ def _bounded(
     if not candidates:
         return
     memory = usable_memory(setting, limits.memory)
-    each = floors(setting, candidates, memory)
+    each = bounds(setting, candidates, memory)
     weight = scale(setting, limits.objective) * limits.share(PlacedLayout(setting, candidates[0]))
     for candidate, least, needed in zip(candidates, each.time, each.memory, strict=True):
         if needed > memory:

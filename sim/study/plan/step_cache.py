@@ -11,7 +11,6 @@ from typing import Any
 
 from sim import __version__
 from sim.events import Cause, EventLog
-from sim.mesh import mesh_options
 from sim.parallel.own_schedule import own_passes
 from sim.spec.library import fingerprint
 from sim.spec.yaml import SpecError
@@ -61,7 +60,8 @@ class StepCache:
         if id(setting) not in self._settings:
             described = [each.model_dump(mode="json") for each in (setting.hardware, setting.workload)]
             self._settings[id(setting)] = fingerprint([__version__, setting.gpus_per_node, *described])
-        ahead = mesh_options(setting.workload).sends_ahead
+        mesh = setting.workload.training.stack.mesh
+        ahead = mesh is not None and mesh.sends_ahead
         own = own_passes(candidate.schedule, candidate.pipeline, candidate.chunks, candidate.micro_batches, ahead)
         passes = [] if own is None else [own.waits_for_sends, own.programs]  # a name alone does not identify what a user's schedule runs
         return fingerprint([self._settings[id(setting)], list(candidate), *passes])

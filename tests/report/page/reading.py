@@ -132,7 +132,8 @@ def assert_words_are_the_figures(page: Page) -> int:
         number, value = match[1] + match[3].replace(",", ""), float(element.attributes["value"])
         in_per_cent = match[4] == "%" and "percent" in element.attributes["data-at"]
         unit = 1.0 if in_per_cent or match[2] else unit_of(match[4] or "")
-        last_digit = 10.0 ** -len(number.partition(".")[2])
+        digits_of_money = len(number.partition(".")[0].lstrip("+-")) if match[2] else 0  # three from $100 on
+        last_digit = 10.0 ** (digits_of_money - 3) if digits_of_money > 2 else 10.0 ** -len(number.partition(".")[2])
         assert abs(float(number) * unit - value) <= 0.501 * last_digit * unit, (element.text, element.attributes)
         read += 1
     return read

@@ -82,6 +82,8 @@ def deepspeed(own: LayoutCandidate, launch: Launch) -> Mapping[str, Any]:
 
 
 def accelerate(own: LayoutCandidate, launch: Launch) -> Mapping[str, Any]:
+    if own.shard == "none":
+        return {"fsdp": False, "ranks": 16, "nodes": 2}
     return {
         "fsdp": True, "version": 2, "reshard": own.reshard is not False, "checkpointing": own.checkpointing == "blocks", "ranks": 16,
         "nodes": 2, "meshed": True, "replicate": own.replicate, "shards": own.data // own.replicate, "tensor": own.tensor,

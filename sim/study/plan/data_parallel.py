@@ -1,0 +1,154 @@
+"""Which runs of a stack without layouts take part in a plan, and how long do they take? Plain data parallelism, as `run` simulates it.
+
+A stack without ``mesh``, such as torch's DistributedDataParallel, only replicates the model: its layouts differ in the micro-batch and in
+what is recomputed. A step is one of a warm epoch, with loading and copies to the GPU (`sim.simulate`); the lower bound is a step that waits
+for nothing but the host. Limit: the figures of a plan are kept, not the event log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy
+
+from sim.analysis.layout_memory import StageMemory
+from sim.analysis.memory import gpu_memory
+from sim.check import check_job, require
+from sim.cluster.build import place
+from sim.events import LAYOUT_STALLS, Cause, EventLog
+from sim.mesh import prepare, worker_node
+from sim.parallel.lower.layouts import Layout
+from sim.simulate import Run, ring_channels_of, simulate
+from sim.spec.defaults import PARALLEL_STACK
+from sim.spec.library import load_part
+from sim.spec.parallel import Parallel
+from sim.spec.segments import segments
+from sim.spec.stack import Stack
+from sim.spec.workload import Workload
+from sim.study.plan.floor import Floors, Setting
+from sim.study.plan.space import Checkpointing, LayoutCandidate, Space, candidates, checkpointing_modes, divisors, parse_fixed, precisions
+from sim.study.scenario import refuse_parts, refuse_parts_of_blocks
+from sim.training.job import Job
+from sim.training.layouts.scene import GROUPS, PlayedLayout, StageStep
+from sim.training.step_plan import plan_step
+
+
+@dataclass(frozen=True)
+class DataParallelSetting(Setting):
+    """One cluster and one stack that only replicates models."""
+
+    def has_own_cuts(self, candidate: LayoutCandidate) -> bool:
+        """Return False: nothing is cut."""
+        return False
+
+    def workload_in(self, candidate: LayoutCandidate) -> Workload:
+        """Return the workload with the batch, precision and recomputation of *candidate*."""
+        update = {
+            "parallel": Parallel(), "batch": candidate.batch, "gradient_accumulation_steps": candidate.micro_batches,
+            "activation_checkpointing": candidate.checkpointing, "precision": candidate.precision,
+        }  # fmt: skip
+        return self.workload.model_copy(update={"training": self.workload.training.model_copy(update=update)})
+
+
+class ReplicaMemory(StageMemory):
+    """Memory of one rank by `sim.analysis.memory`, which counts what the allocator reserves."""
+
+    @property
+    def reserved(self) -> float:
+        """Return the bytes that torch's allocator reserves from the driver."""
+        return self.allocated
+
+
+def setting_of(setting: Setting) -> Setting:
+    """Return *setting*, as a `DataParallelSetting` if its stack has no layouts."""
+    if setting.workload.training.stack.mesh is not None:
+        return setting
+    return DataParallelSetting(setting.hardware, setting.gpus_per_node, setting.workload, setting.book, setting.rate)
+
+
+def layouts_of(workload: Workload, nodes: int, gpus_per_node: int, space: Space) -> list[LayoutCandidate]:
+    """Return every layout that the stack of *workload* can run on *nodes* nodes with *gpus_per_node* GPUs each.
+
+    Raise SpecError for a fixed field that does not exist.
+    """
+    if workload.training.stack.mesh is not None:
+        return candidates(workload, nodes, gpus_per_node, space)
+    fixed = parse_fixed(space.fixed or {})
+    every = _replicated(workload, nodes, gpus_per_node, space)
+    return [each for each in every if all(getattr(each, name) == value for name, value in fixed.items())]
+
+
+def _replicated(workload: Workload, nodes: int, gpus_per_node: int, space: Space) -> Iterator[LayoutCandidate]:
+    data, stack = nodes * gpus_per_node, workload.training.stack.name
+    for batch in divisors(space.global_batch // data) if space.global_batch % data == 0 else ():
+        for precision in precisions(workload, space):
+            for mode in _modes(workload, space):
+                yield LayoutCandidate(
+                    nodes, stack, precision, 1, False, 1, 1, 1, data, 1, "none", None, "1f1b", 1, batch,
+                    space.global_batch // (data * batch), mode, False,
+                )  # fmt: skip
+
+
+def _modes(workload: Workload, space: Space) -> list[Checkpointing]:
+    """Return what may be recomputed: the workload's own setting, and blocks if the model has any."""
+    update = {"activation_checkpointing": "blocks"}
+    recomputed = workload.model_copy(update={"training": workload.training.model_copy(update=update)})
+    has_blocks = any(segments(recomputed))
+    return [mode for mode in checkpointing_modes(workload, space) if mode in ("model", "none") or (mode == "blocks" and has_blocks)]
+
+
+def data_parallel_floors(setting: DataParallelSetting, candidates: Sequence[LayoutCandidate], most: float) -> Floors:
+    """Return the memory of each of *candidates* and a lower bound of its time, which is infinite if it needs more than *most* bytes."""
+    node, jobs = worker_node(setting.hardware), [job_of(setting, each) for each in candidates]
+    memory = numpy.array([_memory(setting, job).total for job in jobs])
+    time = [
+        plan_step(job.workload, node.gpu, node.host.cpu.speed, job.ranks).isolated_time if needed <= most else numpy.inf
+        for job, needed in zip(jobs, memory, strict=True)
+    ]
+    return Floors(memory, numpy.array(time))
+
+
+def job_of(setting: Setting, candidate: LayoutCandidate) -> Job:
+    """Return the job of *candidate* on all GPUs of *setting*."""
+    return Job(setting.workload_in(candidate), place(setting.hardware, setting.nodes * setting.gpus_per_node))
+
+
+def replica_memory(setting: DataParallelSetting, candidate: LayoutCandidate) -> tuple[StageMemory, ...]:
+    """Return the memory of one rank of *candidate*."""
+    return (_memory(setting, job_of(setting, candidate)),)
+
+
+def _memory(setting: DataParallelSetting, job: Job) -> StageMemory:
+    gpu = worker_node(setting.hardware).gpu
+    use = gpu_memory(job.workload, gpu, ranks=job.ranks, channels=ring_channels_of(setting.hardware, job))
+    return ReplicaMemory(
+        0, use.weights, use.gradients, use.optimizer_state, use.activations + use.input, 0.0, use.workspace, 0.0,
+        use.communication_buffers, use.context,
+    )  # fmt: skip
+
+
+def run_replicas(setting: Setting, candidate: LayoutCandidate) -> Run:
+    """Return the run of *candidate* in a warm epoch. Raise SpecError if `run` refuses the job."""
+    job = job_of(setting, candidate)
+    require(check_job(setting.hardware, job.workload, gpus=job.ranks))
+    refuse_parts([job.workload])
+    refuse_parts_of_blocks([job.workload])
+    return simulate(setting.hardware, [job], cold=False, keep_log=False)
+
+
+def simulate_replicas(setting: DataParallelSetting, candidate: LayoutCandidate) -> PlayedLayout:
+    """Return a warm step of *candidate*. Raise SpecError if `run` refuses the job."""
+    warm = run_replicas(setting, candidate).jobs[0].warm
+    stalls = {cause: warm.stalls.get(cause, 0.0) for cause in LAYOUT_STALLS}
+    exposed = dict.fromkeys(GROUPS, 0.0) | {"data": stalls[Cause.INTERCONNECT] + stalls[Cause.NETWORK]}
+    resources = {(row.cause, row.resource): row.seconds for row in warm.resources}
+    return PlayedLayout((StageStep(warm.step_time, stalls, resources, exposed, 0.0, warm.step_time),), EventLog(lambda: 0.0))
+
+
+def replicated_layout(setting: DataParallelSetting, workload: Workload) -> Layout:
+    """Return the mesh, and the micro-batches, of *workload*; its other fields are those of replicas under a stack for layouts."""
+    update = {"stack": load_part(Stack, PARALLEL_STACK, "workloads/stacks")}
+    workload = workload.model_copy(update={"training": workload.training.model_copy(update=update)})
+    own = workload.input.model_copy(update={"own_loader": None})
+    return prepare(setting.hardware, workload.model_copy(update={"input": own}), setting.gpus_per_node, check_deadlock=False)

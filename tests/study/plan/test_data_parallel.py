@@ -1,0 +1,112 @@
+"""Is plain data parallelism, in a plan, what `run` says of it? Oracle: the printed command, run; its figures, memory and errors."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sim.cli import main
+from sim.report.plan import plan_document
+from sim.spec.yaml import SpecError
+from sim.study.plan.data_parallel import DataParallelSetting, data_parallel_floors
+from sim.study.plan.question import PlanQuestion, plan, prepare_plan
+from sim.study.plan.refine import PlacedLayout, simulate_step
+from sim.study.plan.search import Limits
+from sim.study.scenario import Scenario
+
+
+@pytest.mark.parametrize(
+    ("machine", "model", "stack", "options"),
+    [
+        ("p3.16xlarge", "vgg16", None, {}),
+        ("p3.16xlarge", "resnet50", "torch-1.13-ddp", {"nodes": (2,)}),
+        ("hgx-h100", "resnet50", "torch-2.x-ddp", {"gpus": 4}),
+        ("p3.16xlarge", "vgg16", "torch-2.x-ddp", {"limits": Limits(power_cap="150 W")}),
+        ("hgx-h100", "gpt2", "torch-2.x-ddp", {}),
+    ],
+)
+def test_the_command_of_a_plan_repeats_its_step(
+    machine: str, model: str, stack: str | None, options: dict[str, object], capsys: pytest.CaptureFixture[str]
+) -> None:
+    question = PlanQuestion(Scenario(machine, model, stack=stack), **options)  # type: ignore[arg-type]
+    document = plan_document(plan(question))
+    best = document["layouts"][0]
+    assert best["stack"] == stack or stack is None
+    assert main([*shlex.split(best["command"])[3:], "--json"]) == 0
+    run = json.loads(capsys.readouterr().out)
+    limited = run.get("power_cap")
+    assert (limited or run)["step_time_s"] == pytest.approx(best["step_time_s"], rel=1e-9)
+    assert run["gpu_memory_bytes"]["total"] == pytest.approx(
+        sum(value for key, value in run["gpu_memory_bytes"].items() if key != "total"), rel=1e-9
+    )
+    assert best["memory_headroom_bytes"] == pytest.approx(
+        {"p3.16xlarge": 16, "hgx-h100": 80}[machine] * 2**30 - run["gpu_memory_bytes"]["total"], rel=1e-9
+    )
+    if limited is None:
+        assert document["expected_error"]["median"] == run["expected_error"]["median"]
+        assert sum(best["seconds"].values()) == pytest.approx(best["step_time_s"], rel=1e-9)
+
+
+def test_a_cnn_is_searched_under_its_own_stack_and_torchs() -> None:
+    """VGG-16 on eight V100s: torch's own replicas, as most people train it; shards only add messages."""
+    made = plan(PlanQuestion(Scenario("p3.16xlarge", "vgg16")))
+    assert {setting.workload.training.stack.name for setting, _ in made.layouts} == {"torch-1.13-ddp", "torch-2.x-ddp", "torchtitan-2.x"}
+    best = made.tally.outcomes[0].placed_layout.candidate
+    assert (best.stack, best.data, best.shard, best.batch) == ("torch-2.x-ddp", 8, "none", 64)
+    decoder = prepare_plan(PlanQuestion(Scenario("hgx-h100", "llama-3.2-1b", global_batch=8), (1,)))
+    assert {setting.workload.training.stack.name for setting, _ in decoder.layouts} == {"torchtitan-2.x", "megatron-core"}
+    chosen = prepare_plan(PlanQuestion(Scenario("p3.16xlarge", "vgg16", stack="torchtitan-2.x")))
+    assert {setting.workload.training.stack.name for setting, _ in chosen.layouts} == {"torchtitan-2.x"}
+
+
+@pytest.mark.parametrize(("machine", "model"), [("p3.16xlarge", "resnet50"), ("2x-p3.8xlarge", "vgg16"), ("p3.2xlarge", "mobilenet_v2")])
+def test_no_bound_is_above_its_step(machine: str, model: str) -> None:
+    """A rank that waits for no other is never slower, and memory is the same before and after the simulation."""
+    for setting, every in prepare_plan(PlanQuestion(Scenario(machine, model))).layouts:
+        if isinstance(setting, DataParallelSetting):
+            least = data_parallel_floors(setting, every, 16 * 2**30)
+            for candidate, memory, time in zip(every, *least, strict=True):
+                step = simulate_step(PlacedLayout(setting, candidate), None)
+                assert step.needed_bytes == pytest.approx(memory)
+                assert step.played is None or time <= step.played.time * (1 + 1e-9)
+
+
+def test_recomputed_blocks_are_tried_where_a_model_has_any() -> None:
+    """VGG-16 is one chain of layers; ResNet-50 has numbered blocks."""
+    modes = {}
+    for model in ("vgg16", "resnet50"):
+        question = PlanQuestion(Scenario("p3.16xlarge", model, stack="torch-2.x-ddp"))
+        ((_, every),) = prepare_plan(question).layouts
+        modes[model] = {each.checkpointing for each in every}
+    assert modes == {"vgg16": {"none"}, "resnet50": {"none", "blocks"}}
+
+
+def test_an_interrupted_plan_of_replicas_resumes(tmp_path: Path) -> None:
+    """A journal of the first plan has all the steps of the second."""
+    question = PlanQuestion(Scenario("p3.16xlarge", "resnet18"), fixed={"stack": "torch-2.x-ddp"})
+    first, second = (plan(question, journal=tmp_path / "journal") for _ in range(2))
+    times = [[outcome.step_time for outcome in made.tally.outcomes] for made in (first, second)]
+    assert times[0] == times[1] and len(times[0]) > 3
+
+
+def test_a_stack_of_servers_is_searched_only_if_it_is_named(tmp_path: Path) -> None:
+    """Its asynchronous workers do not train a global batch in one step as the other layouts do."""
+    (tmp_path / "own.yaml").write_text("extends: resnet15-cifar\ntraining: {stack: tf-parameter-server}\n")
+    scenario = Scenario("cm-dare-k80", str(tmp_path / "own.yaml"))
+    named = replace(scenario, stack="tf-parameter-server")
+    stacks = [{each.stack for _, every in prepare_plan(PlanQuestion(one)).layouts for each in every} for one in (scenario, named)]
+    assert stacks == [{"torch-2.x-ddp", "torchtitan-2.x"}, {"tf-parameter-server"}]
+
+
+def test_a_batch_that_does_not_divide_is_told_the_nearest_that_does() -> None:
+    with pytest.raises(SpecError, match=r"100: does not divide evenly over the data ranks .*; 96 would"):
+        plan(PlanQuestion(Scenario("p3.16xlarge", "vgg16", global_batch=100)))
+
+
+def test_an_axis_that_replicas_lack_is_refused() -> None:
+    with pytest.raises(SpecError, match="tp may be 1 with the others"):
+        plan(PlanQuestion(Scenario("p3.16xlarge", "vgg16", stack="torch-2.x-ddp"), fixed={"tp": "2"}))
