@@ -42,11 +42,12 @@ from sim.spec.layer import WIDTHS, Layer
 from sim.spec.parallel import MeshOptions
 from sim.spec.precision import PRECISION_TRAITS
 from sim.spec.workload import Workload
-from sim.training.layouts.group_price import LinkShare
+from sim.training.layouts.group_price import LinkShare, MessageLoad
 from sim.training.layouts.prices import LayoutPrices, PriceBook
 from sim.training.muon import muon_work
 
 _PRODUCTS: Final = frozenset({"gemm", "conv", "attention", "rnn"})
+_NO_LOAD: Final = MessageLoad()
 GroupName = Literal["tensor", "context", "expert"]
 
 
@@ -63,8 +64,12 @@ class ExposedWait(NamedTuple):
     uncontended_time: float = 0.0
     volume: float = 0.0
     """Volume moved during the exposed time, in the units of the price."""
-    load: tuple[LinkShare, ...] = ()
-    """Total load on links of the stage's nodes and of the machine, not per unit of volume."""
+    message_load: MessageLoad = _NO_LOAD
+
+    @property
+    def load(self) -> tuple[LinkShare, ...]:
+        """Return the total load on links of the stage's nodes and of the machine, not per unit of volume."""
+        return self.message_load.links
 
 
 class Burst(NamedTuple):
@@ -300,7 +305,7 @@ class UnitTimes:
         hidden = {"tensor": self.options.tensor_overlap, "expert": self.options.expert_overlap, "context": 0.0}[message.axis]
         seconds *= 1.0 - hidden
         volume = price.volume * seconds / price.uncontended_time if price.uncontended_time else 0.0
-        load = tuple(each._replace(amount=each.amount * volume) for each in links)
+        load = MessageLoad(((links, volume),))
         return ExposedWait(message.axis, seconds, price.cause, price.limit, message.op, nbytes, price.uncontended_time, volume, load)
 
     @cached_property
@@ -342,9 +347,11 @@ def _part(time: UnitTime, share: float) -> UnitTime:
 
 
 def _exposed_part(message: ExposedWait, share: float) -> ExposedWait:
-    load = tuple(each._replace(amount=each.amount * share) for each in message.load)
     return message._replace(
-        seconds=message.seconds * share, uncontended_time=message.uncontended_time * share, volume=message.volume * share, load=load
+        seconds=message.seconds * share,
+        uncontended_time=message.uncontended_time * share,
+        volume=message.volume * share,
+        message_load=MessageLoad(((message.message_load, share),)),
     )
 
 
@@ -370,14 +377,10 @@ def _joined(times: Iterable[UnitTime]) -> UnitTime:
 
 def _merged_messages(messages: Sequence[ExposedWait]) -> ExposedWait:
     """Return *messages* of one axis with the same limit, merged into one."""
-    first, last, amounts = messages[0], dict[str, LinkShare](), dict[str, float]()
-    for each in messages if len(messages) > 1 else ():
-        for link in each.load:
-            last[link.name] = link
-            amounts[link.name] = amounts[link.name] + link.amount if link.name in amounts else link.amount
-    load = tuple(link._replace(amount=amounts[name]) for name, link in last.items()) or first.load
+    first = messages[0]
     seconds, volume = sum(each.seconds for each in messages), sum(each.volume for each in messages)
-    return ExposedWait(first.axis, seconds, first.cause, first.limit, volume=volume, load=load)
+    load = MessageLoad([(each.message_load, 1.0) for each in messages])
+    return ExposedWait(first.axis, seconds, first.cause, first.limit, volume=volume, message_load=load)
 
 
 def copy_time(copy: Copy, gpu: Gpu) -> UnitTime:
