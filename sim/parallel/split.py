@@ -122,7 +122,7 @@ _NAMES: Final = frozenset({"name", "segment", "shares"})
 """Fields of a layer that may differ between equal units."""
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=1024)
 def _split(model: ModelKey, parallel: Parallel, regathers: bool, wrapping_rule: Wrapping | None, cuts: tuple[str, ...]) -> tuple[Unit, ...]:
     _check(model.model, parallel)
     begin = _stage_starts(model.model, parallel, cuts)

@@ -127,6 +127,8 @@ class UnitTimes:
     """Times by the content of a unit, shared with other layouts."""
     _passes: dict[tuple[int, bool], tuple[KernelWork, Layer]] = field(default_factory=dict)
     """Kernels of a pass by the identity of its layer, shared with layouts with other groups; the value keeps the layer alive."""
+    _layers: dict[tuple[int, bool, float], tuple[UnitTime, LayerPiece]] = field(default_factory=dict)
+    """Times of one pass over a layer by the identity of its piece, shared with layouts with other recomputation or sharding."""
 
     def share(self, book: PriceBook) -> None:
         """Share times in *book* with other layouts of the same model, data types and hardware."""
@@ -137,15 +139,16 @@ class UnitTimes:
         batches = min(self.micro_batches, 2) if self._weight_casts == 1.0 else self.micro_batches
         recomputation = (training.activation_checkpointing, training.recompute_blocks, training.recompute_modules, training.recompute_saves)
         stages = self.prices.mesh.stages if training.recompute_blocks else 0  # determines the recomputed share of a stage's blocks
-        recomputed = (*recomputation, stages, batches, training.compute_factor)
-        adds = parallel.capacity_factor, parallel.pad_to_capacity, self.adds_shards
+        experts = parallel.expert_imbalance, parallel.capacity_factor, parallel.pad_to_capacity
         model, lengths = self.workload.model, self.workload.dataset.lengths
-        computes_in = training.precision, training.fp8_recipe
         described = (content(training.stack), content(model.transformer), content(model.measured), content(lengths))
-        key = (*described, training.batch, *computes_in, *recomputed, *split, *placements, parallel.expert_imbalance, *adds)
-        self._shared = book.times.setdefault(key, {})
-        decided_by = (id(self.gpu), *described, training.batch, *computes_in, training.compute_factor, self._weight_casts)
-        self._passes = book.passes.setdefault(decided_by, {})
+        pass_key = (
+            id(self.gpu), *described, training.batch, training.precision, training.fp8_recipe, training.compute_factor, self._weight_casts,
+        )  # fmt: skip
+        layer_key = (pass_key, split, placements, experts)
+        self._passes = book.passes.setdefault(pass_key, {})
+        self._layers = book.layers.setdefault(layer_key, {})
+        self._shared = book.times.setdefault((layer_key, *recomputation, stages, batches, self.adds_shards), {})
 
     def __call__(self, number: int, part: PassPart) -> UnitTime:
         """Return the time of unit *number* of the model for one micro-batch."""
@@ -224,6 +227,12 @@ class UnitTimes:
         return self._passes[key][0]
 
     def _layer(self, piece: LayerPiece, backward: bool, share: float) -> UnitTime:
+        key = id(piece), backward, share
+        if key not in self._layers:
+            self._layers[key] = self._layer_time(piece, backward, share), piece
+        return self._layers[key][0]
+
+    def _layer_time(self, piece: LayerPiece, backward: bool, share: float) -> UnitTime:
         layer = piece.layer
         busy, launches = self._kernels(layer, backward)
         busy *= share
