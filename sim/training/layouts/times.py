@@ -129,6 +129,8 @@ class UnitTimes:
     """Kernels of a pass by the identity of its layer, shared with layouts with other groups; the value keeps the layer alive."""
     _layers: dict[tuple[int, bool, float], tuple[UnitTime, LayerPiece]] = field(default_factory=dict)
     """Times of one pass over a layer by the identity of its piece, shared with layouts with other recomputation or sharding."""
+    _layers_alone: dict[tuple[int, bool, float], tuple[UnitTime, LayerPiece]] = field(default_factory=dict)
+    """The same for layers without messages, shared with layouts that place groups elsewhere."""
 
     def share(self, book: PriceBook) -> None:
         """Share times in *book* with other layouts of the same model, data types and hardware."""
@@ -145,9 +147,10 @@ class UnitTimes:
         pass_key = (
             id(self.gpu), *described, training.batch, training.precision, training.fp8_recipe, training.compute_factor, self._weight_casts,
         )  # fmt: skip
-        layer_key = (pass_key, split, placements, experts)
+        alone_key = (pass_key, split, experts)
+        layer_key = (alone_key, placements)
         self._passes = book.passes.setdefault(pass_key, {})
-        self._layers = book.layers.setdefault(layer_key, {})
+        self._layers, self._layers_alone = (book.layers.setdefault(key, {}) for key in (layer_key, alone_key))
         self._shared = book.times.setdefault((layer_key, *recomputation, stages, batches, self.adds_shards), {})
 
     def __call__(self, number: int, part: PassPart) -> UnitTime:
@@ -227,10 +230,11 @@ class UnitTimes:
         return self._passes[key][0]
 
     def _layer(self, piece: LayerPiece, backward: bool, share: float) -> UnitTime:
+        times = self._layers if (piece.backward if backward else piece.forward) else self._layers_alone
         key = id(piece), backward, share
-        if key not in self._layers:
-            self._layers[key] = self._layer_time(piece, backward, share), piece
-        return self._layers[key][0]
+        if key not in times:
+            times[key] = self._layer_time(piece, backward, share), piece  # which keeps the piece alive, so that its identity is not reused
+        return times[key][0]
 
     def _layer_time(self, piece: LayerPiece, backward: bool, share: float) -> UnitTime:
         layer = piece.layer
@@ -248,6 +252,8 @@ class UnitTimes:
     def _checked(self, messages: Sequence[LayerMessage]) -> float:
         """Return the host time (s) to compare *messages* between the ranks of their groups."""
         mesh, message_time = self.prices.mesh, self.options.collective_check
+        if not message_time:
+            return 0.0
         return sum(check_time(mesh.group_size(message.axis), message_time) for message in messages)
 
     def _routing(self, piece: LayerPiece, backward: bool) -> float:
