@@ -297,9 +297,6 @@ def _assumptions(plan: LayoutPlan) -> list[str]:
     if plan.question.scenario.stack is None:
         stacks = sorted({setting.workload.training.stack.name for setting, _ in plan.layouts})
         texts.append(f"stacks {' and '.join(stacks)}, each with the layouts that it supports (--stack)")
-    piped = [setting.workload.training.stack.mesh for setting, layouts in plan.layouts if any(one.pipeline > 1 for one in layouts)]
-    if any(mesh is not None and mesh.framework == "megatron" for mesh in piped):
-        texts.append("Megatron-LM's interleaved pipelines are searched with equal chunks only; 'run' also takes unequal ones")
     texts += _cuts_assumed(plan)
     texts += _sizes_left_out(plan)
     run = plan.tally.outcomes[0].run

@@ -673,14 +673,3 @@ def test_sizes_without_a_layout_among_the_best_are_named() -> None:
 def test_money_is_named_where_there_is_a_price(small: LayoutPlan) -> None:
     page = plan_page(plan_document(small))
     assert "Pareto-optimal in time and memory" in page and "memory and money" not in page
-
-
-def test_what_the_search_leaves_out_of_megatrons_pipelines_is_said() -> None:
-    """Only where a layout has stages: `run` takes chunks of unequal numbers of blocks, which `plan` does not list."""
-
-    def says(**fixed: str) -> bool:
-        scenario = Scenario("hgx-h100", "llama-3.2-1b", global_batch=64, stack="megatron-core")
-        made = plan(PlanQuestion(scenario, (1,), fixed=fixed, limits=Limits(simulations=1)))
-        return any("equal chunks only" in text for text in plan_document(made)["assumptions"])
-
-    assert says(pp="2") and not says(pp="1")
