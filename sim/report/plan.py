@@ -23,7 +23,7 @@ from sim.study.layout import LayoutAnswer
 from sim.study.not_validated import not_validated
 from sim.study.plan.flips import Flip
 from sim.study.plan.question import LayoutPlan, cost_of_step, headroom
-from sim.study.plan.search import THRASH, Outcome
+from sim.study.plan.search import EQUAL, THRASH, Outcome
 from sim.study.plan.sensitivity import SHARE, ChangeEffect
 from sim.study.plan.space import LayoutCandidate, cut_parts
 from sim.study.saving import slowdown_by_store
@@ -232,7 +232,7 @@ def reasons_text(outcome: Outcome, best: Outcome) -> str:
     own, other = parts(outcome), parts(best)
     more = sorted(((scale * own[name] - other[name], name) for name in own), reverse=True)
     lost = outcome.value / best.value - 1.0
-    if lost < 1e-6:
+    if abs(lost) < EQUAL:
         return "equal to the best"
     named = [f"{PARTS[name]} +{show(seconds, 'time')}" for seconds, name in more[:2] if seconds > 0.1 * lost * best.step_time]
     return f"+{100 * lost:.1f}%: {', '.join(named) or 'a little in every part'}"

@@ -323,7 +323,7 @@ def _schedules(options: MeshOptions, stages: int, parts: tuple[int, int], micro_
     if "gpipe" in space.allowed:
         wanted.append(("gpipe", 1))
     if "virtual" in space.allowed:
-        wanted += [("interleaved_1f1b", size) for size in _virtual(stages, blocks)]
+        wanted += [("interleaved_1f1b", size) for size in _virtual(framework, stages, blocks)]
     if "zero_bubble" in space.allowed:
         wanted += ZERO_BUBBLE
     for schedule, virtual in (each for each in wanted if each[0] in options.schedules):
@@ -337,7 +337,7 @@ def _schedules(options: MeshOptions, stages: int, parts: tuple[int, int], micro_
             continue
         yield schedule, virtual
     if "own_schedule" in space.allowed:
-        chunks = [1, *(_virtual(stages, blocks) if "virtual" in space.allowed else [])]
+        chunks = [1, *(_virtual(framework, stages, blocks) if "virtual" in space.allowed else [])]
         for name in names(OWN):
             few = _few(micro_batches, stages)
             able = (size for size in chunks if stages * size <= blocks or stages * size == cut)
@@ -363,12 +363,13 @@ def _runs(name: str, given: int, stages: int, chunks: int, micro_batches: int, s
     return True
 
 
-def _virtual(stages: int, blocks: int) -> Sequence[int]:
-    """Return the possible numbers of chunks per rank. Chunks may differ by a block: every framework takes a list of what each one holds.
+def _virtual(framework: str, stages: int, blocks: int) -> Sequence[int]:
+    """Return the possible numbers of chunks per rank, which may differ by a block (Megatron-LM's --pipeline-model-parallel-layout).
 
-    Megatron-LM's --pipeline-model-parallel-layout, torchtitan's module_fqns_per_model_part.
+    torchtitan has two chunks per rank unless its file says otherwise (distributed/pipeline_parallel.py); four are tried as well.
     """
-    return [size for size in range(2, MOST_VIRTUAL + 1) if stages * size <= blocks]
+    sizes = range(2, MOST_VIRTUAL + 1) if framework == "megatron" else (2, 4)
+    return [size for size in sizes if stages * size <= blocks]
 
 
 def _sharding(

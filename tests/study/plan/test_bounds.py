@@ -13,8 +13,8 @@ from sim.report.layouts.layout_files import run_command
 from sim.spec.yaml import SpecError
 from sim.study.plan.floor import floors
 from sim.study.plan.question import PlanQuestion, allowances, plan, prepare_plan
-from sim.study.plan.refine import needed_bytes
-from sim.study.plan.search import Limits
+from sim.study.plan.refine import PlacedLayout, needed_bytes, simulate_step
+from sim.study.plan.search import EQUAL, THRASH, Limits
 from sim.study.plan.space import LayoutCandidate
 from sim.study.scenario import Infeasible, Scenario
 from sim.training.layouts.bound import least_time
@@ -53,15 +53,34 @@ def test_bounds_hold_where_stages_are_cut_by_cost() -> None:
 
 @pytest.mark.parametrize("stack", ["megatron-core", "torchtitan-2.x"])
 def test_the_search_finds_the_best_of_pipelines_with_unequal_chunks(stack: str) -> None:
-    """Against simulation of every layout: gpt2 has 12 blocks, which 8 and 10 chunks hold unevenly."""
+    """Against simulation of every layout: gpt2 has 12 blocks, which 8 and 10 chunks hold unevenly, and torchtitan counts its ends as two more."""
     scenario = Scenario("hgx-h100", "gpt2", stack=stack, global_batch=16)
     question = PlanQuestion(scenario, (1,), 4, fixed={"schedule": "interleaved_1f1b", "tp": "1", "cp": "1"})
     ((_, every),) = prepare_plan(question).layouts
-    assert {each.chunks for each in every if each.pipeline == 2} == {2, 3, 4, 5, 6}
+    assert {each.chunks for each in every if each.pipeline == 2} == ({2, 3, 4, 5, 6} if stack == "megatron-core" else {2, 4})
     times = assert_below(question, len(every)).values()
     made = plan(question)
     assert made.tally.complete
     assert [each.step_time for each in made.tally.outcomes[:5]] == pytest.approx(sorted(times)[:5], rel=1e-9)
+
+
+def test_what_thrashes_is_simulated_only_if_three_times_its_time_may_be_among_the_best() -> None:
+    """Against simulation of every layout that fits, on GPUs so small that some thrash."""
+    small = ("node.gpu.memory=7 GiB;node.gpu.context_memory=50 MiB",)
+    scenario = Scenario("hgx-h100", "gpt2", small, stack="torchtitan-2.x", global_batch=32)
+    question = PlanQuestion(scenario, (1,), 4, fixed={"tp": "1", "cp": "1"})
+    ((setting, every),) = prepare_plan(question).layouts
+    times, thrashing = [], 0
+    for candidate in every:
+        step = simulate_step(PlacedLayout(setting, candidate), None)
+        if step.played is not None:
+            thrashes = step.thrashes(PlacedLayout(setting, candidate))
+            times.append(step.played.time * (THRASH if thrashes else 1.0))
+            thrashing += thrashes
+    tally = plan(question).tally
+    assert tally.complete
+    assert [each.value for each in tally.outcomes[:10]] == pytest.approx(sorted(times)[:10], rel=EQUAL)
+    assert thrashing > sum(each.penalty > 1.0 for each in tally.outcomes)
 
 
 def test_bounds_hold_where_the_slowest_rank_is_spared_and_waits_for_other_stages() -> None:
