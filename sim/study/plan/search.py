@@ -198,7 +198,7 @@ def in_order(outcomes: Sequence[Outcome]) -> list[Outcome]:
 
 
 def complexity(candidate: LayoutCandidate) -> tuple[int, ...]:
-    """Return how complex *candidate* is: axes in use, recomputation, chunks per rank, an order of its own, and ranks that split a sample."""
+    """Return how complex *candidate* is: axes in use, recomputation, chunks per rank, order of axes, and ranks that split a sample."""
     own = candidate
     axes = sum(size > 1 for size in (own.tensor, own.context, own.pipeline, own.expert, own.replicate))
     splitting = own.tensor * own.context * own.pipeline
