@@ -60,6 +60,7 @@ class NodeGraph:
     """The switch or socket above each GPU, NIC and switch."""
     _routes: dict[tuple[str, str], Route] = field(default_factory=dict, repr=False)
     _classes: dict[tuple[str, str], PathClass] = field(default_factory=dict, repr=False)
+    _near: dict[int, list[int]] = field(default_factory=dict, repr=False)
 
     def ancestors(self, device: str) -> tuple[str, ...]:
         """Return the switches above *device*, nearest first, and finally its socket."""
@@ -161,8 +162,11 @@ class NodeGraph:
 
     def near_nics(self, gpu: int) -> list[int]:
         """Return the NICs with the closest PCIe path to *gpu*."""
-        classes = [PATH_CLASSES.index(self.pcie_class(f"gpu{gpu}", f"nic{nic}")) for nic in range(self.node.nic.count)]
-        return [nic for nic, distance in enumerate(classes) if distance == min(classes)]
+        if gpu not in self._near:
+            classes = [PATH_CLASSES.index(self.pcie_class(f"gpu{gpu}", f"nic{nic}")) for nic in range(self.node.nic.count)]
+            nearest = min(classes, default=0)
+            self._near[gpu] = [nic for nic, distance in enumerate(classes) if distance == nearest]
+        return self._near[gpu]
 
     def nearest_nic(self, gpu: int, turn: int = 0) -> int:
         """Return a NIC with the closest PCIe path to *gpu*; of several, GPUs and a GPU's channels (*turn*) use them in rotation."""

@@ -7,7 +7,7 @@ from tensor, context and data ranks, the nearest first (expert tensor parallelis
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, Literal
@@ -84,6 +84,12 @@ class Mesh:
             "ends": min(2, own.pipeline),
             "everyone": self.gpus,
         }
+
+    @property
+    def grouping(self) -> Hashable:
+        """Return a key that is equal for meshes with equal groups on equal nodes."""
+        own = self.parallel
+        return self.gpus, self.gpus_per_node, self.order, own.pipeline, *self._group_sizes.items()
 
     @cached_property
     def _strides(self) -> dict[Axis, int]:

@@ -6,22 +6,45 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from sim.parallel.routing import expert_load
-from sim.spec.layer import Layer
+from sim.spec.layer import Layer, TensorShare
 from sim.spec.parallel import Parallel
 
 
-def rank_share(layer: Layer, parallel: Parallel, regathers: bool = True) -> Layer:
-    """Return the part of *layer* that one rank computes and holds; *regathers* as in `split`."""
+def inside_experts(layers: Sequence[Layer], index: int) -> TensorShare:
+    """Return how tensor ranks split layer *index*, in a run of experts, if they hold a part of every expert, as in a dense feed-forward.
+
+    Products are split by columns, the last one by rows, and what is between them like their columns. Around them, every rank dispatches and
+    combines all copies of the group's tokens (torchtitan's TensorParallel of experts; Megatron-LM's expert tensor parallelism).
+    """
+    first = last = index
+    while first > 0 and layers[first - 1].share == "expert":
+        first -= 1
+    while last + 1 < len(layers) and layers[last + 1].share == "expert":
+        last += 1
+    products = [number for number in range(first, last + 1) if len(layers[number].channels) == 2]
+    if not products or not products[0] <= index <= products[-1]:
+        return "replicated"
+    if index == products[-1]:
+        return "rowwise"
+    return "colwise" if index in products else "heads"
+
+
+def rank_share(layer: Layer, parallel: Parallel, regathers: bool = True, inside: TensorShare | None = None) -> Layer:
+    """Return the part of *layer* that one rank computes and holds; *regathers* as in `split`.
+
+    *inside* says how tensor ranks split a layer of experts of which they hold parts (`inside_experts`); None: the layer's own ``share``.
+    """
+    share = layer.share if inside is None else inside
     load = expert_load(parallel).maximum if layer.share == "expert" else 1.0
     if parallel.tensor == parallel.context == parallel.expert == 1 and load == 1.0:
         return layer
     tensor, context = parallel.tensor, parallel.context
-    work, read, write, weights = _shares(layer.share, tensor, parallel.sequence_parallel, parallel.expert)
-    uneven = _uneven(layer, tensor)
+    work, read, write, weights = _shares(share, tensor, parallel.sequence_parallel, parallel.expert)
+    uneven = _uneven(layer, share, tensor)
     work, weights = work * uneven, weights * uneven
-    read, write = (read * uneven, write) if layer.share == "rowwise" else (read, write * uneven)
+    read, write = (read * uneven, write) if share == "rowwise" else (read, write * uneven)
     work, read, write = work * load / context, read * load / context, write * load / context
-    saved = layer.saved * _saved_share(layer, parallel, read, write, regathers)
+    saved = layer.saved * _saved_share(share, parallel, read, write, regathers and inside is None)
     within = {
         "forward": layer.forward * work,
         "backward": layer.backward * work,
@@ -38,11 +61,11 @@ def rank_share(layer: Layer, parallel: Parallel, regathers: bool = True) -> Laye
         "gradients": _parts(layer, layer.gradients, weights),
         "frozen": _parts(layer, layer.frozen, weights),
     }
-    return layer.model_copy(update=within | _shape(layer, parallel))
+    return layer.model_copy(update=within | _shape(layer, share, parallel))
 
 
 @lru_cache(maxsize=8192)
-def _shares(share: str, tensor: int, sequence: bool, expert: int) -> tuple[float, float, float, float]:
+def _shares(share: TensorShare, tensor: int, sequence: bool, expert: int) -> tuple[float, float, float, float]:
     """Return the shares of a layer's work, input, output and weights that one rank of a tensor (and expert) group has."""
     one = 1.0 / tensor
     if share == "colwise":
@@ -70,19 +93,19 @@ def _largest(size: int, ranks: int) -> int:
     return -(-size // ranks)
 
 
-def _uneven(layer: Layer, tensor: int) -> float:
+def _uneven(layer: Layer, share: TensorShare, tensor: int) -> float:
     """Return the first rank's part of a split product relative to an even share. Gate and up, one product here, are two in torch."""
-    if tensor == 1 or len(layer.channels) != 2 or layer.share not in ("colwise", "rowwise"):
+    if tensor == 1 or len(layer.channels) != 2 or share not in ("colwise", "rowwise"):
         return 1.0
-    size = layer.channels[1] if layer.share == "colwise" else layer.channels[0]
+    size = layer.channels[1] if share == "colwise" else layer.channels[0]
     return _largest(size, tensor) * tensor / size
 
 
-def _saved_share(layer: Layer, parallel: Parallel, read: float, write: float, regathers: bool) -> float:
-    """Return the share of a layer's saved activations that one rank keeps."""
-    if layer.share == "colwise" and parallel.sequence_parallel and regathers:
+def _saved_share(share: TensorShare, parallel: Parallel, read: float, write: float, regathers: bool) -> float:
+    """Return the part that one rank keeps of the saved activations of a layer with this *share*."""
+    if share == "colwise" and parallel.sequence_parallel and regathers:
         return read / parallel.tensor
-    return min(read, write) if layer.share in ("heads", "per_head", "sequence", "expert", "rowwise") else read
+    return min(read, write) if share in ("heads", "per_head", "sequence", "expert", "rowwise") else read
 
 
 def rowwise_bias(layer: Layer) -> int:
@@ -96,7 +119,7 @@ def _parts(layer: Layer, elements: Sequence[int], share: float) -> tuple[int, ..
     return tuple(count if count == bias else max(1, round(count * share)) for count in elements) if share != 1.0 else tuple(elements)
 
 
-def _shape(layer: Layer, parallel: Parallel) -> dict[str, object]:
+def _shape(layer: Layer, share: TensorShare, parallel: Parallel) -> dict[str, object]:
     """Return the shape of one rank's product or attention."""
     tensor, context = parallel.tensor, parallel.context
     shape: dict[str, object] = {}
@@ -112,9 +135,9 @@ def _shape(layer: Layer, parallel: Parallel) -> dict[str, object]:
         elif layer.share == "sequence" and parallel.sequence_parallel:
             tokens /= tensor
         shape["tokens"] = max(1, round(tokens))
-    if len(layer.channels) == 2 and layer.share in ("colwise", "rowwise") and tensor > 1:
+    if len(layer.channels) == 2 and share in ("colwise", "rowwise") and tensor > 1:
         k, n = layer.channels
-        shape["channels"] = (k, _largest(n, tensor)) if layer.share == "colwise" else (_largest(k, tensor), n)
+        shape["channels"] = (k, _largest(n, tensor)) if share == "colwise" else (_largest(k, tensor), n)
     if layer.attention is not None:
         own = layer.attention
         if layer.share == "replicated":

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from sim.parallel.layer_messages import SPLIT, LayerMessage, begins_experts, context_messages, expert_messages, tensor_messages
 from sim.parallel.mesh import nearest_divisors
-from sim.parallel.shares import rank_share, rowwise_bias
+from sim.parallel.shares import inside_experts, rank_share, rowwise_bias
 from sim.parallel.units import UnitKind, cut_layers, units, wrapping
 from sim.parallel.wraps import WrapChain, chains
 from sim.spec.layer import Layer
@@ -122,7 +122,7 @@ _NAMES: Final = frozenset({"name", "segment", "shares"})
 """Fields of a layer that may differ between equal units."""
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=1024)
 def _split(model: ModelKey, parallel: Parallel, regathers: bool, wrapping_rule: Wrapping | None, cuts: tuple[str, ...]) -> tuple[Unit, ...]:
     _check(model.model, parallel)
     begin = _stage_starts(model.model, parallel, cuts)
@@ -263,9 +263,10 @@ def _pieces(layers: Sequence[Layer], parallel: Parallel, regathers: bool) -> lis
             expert_messages(layers, index, parallel, forward, backward)
         if parallel.context > 1 and layer.attention is not None:
             context_messages(layer.attention, parallel, forward, backward)
+        parts = layer.share == "expert" and parallel.expert == 1 and parallel.tensor > 1
         pieces.append(
             LayerPiece(
-                rank_share(layer, parallel, regathers),
+                rank_share(layer, parallel, regathers, inside_experts(layers, index) if parts else None),
                 tuple(forward),
                 tuple(backward),
                 _needs_counts(layers, index),

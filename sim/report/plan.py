@@ -26,7 +26,7 @@ from sim.study.not_validated import not_validated
 from sim.study.plan.data_parallel import job_of, run_replicas
 from sim.study.plan.flips import Flip
 from sim.study.plan.question import LayoutPlan, cost_of_step, headroom
-from sim.study.plan.search import THRASH, Outcome
+from sim.study.plan.search import EQUAL, THRASH, Outcome
 from sim.study.plan.sensitivity import ChangeEffect
 from sim.study.plan.space import LayoutCandidate, cut_parts
 from sim.study.power_cap import slower_runs
@@ -249,7 +249,7 @@ def reasons_text(outcome: Outcome, best: Outcome) -> str:
     own, other = parts(outcome), parts(best)
     more = sorted(((scale * own[name] - other[name], name) for name in own), reverse=True)
     lost = outcome.value / best.value - 1.0
-    if lost < 1e-6:
+    if abs(lost) < EQUAL:
         return "equal to the best"
     named = [f"{PARTS[name]} +{show(seconds, 'time')}" for seconds, name in more[:2] if seconds > 0.1 * lost * best.step_time]
     return f"+{100 * lost:.1f}%: {', '.join(named) or 'a little in every part'}"
@@ -314,9 +314,6 @@ def _assumptions(plan: LayoutPlan) -> list[str]:
     if plan.question.scenario.stack is None:
         stacks = sorted({setting.workload.training.stack.name for setting, _ in plan.layouts})
         texts.append(f"stack{'s' * (len(stacks) > 1)} {', '.join(stacks)}, each with the layouts that it supports (--stack)")
-    piped = [setting.workload.training.stack.mesh for setting, layouts in plan.layouts if any(one.pipeline > 1 for one in layouts)]
-    if any(mesh is not None and mesh.framework == "megatron" for mesh in piped):
-        texts.append("Megatron-LM's interleaved pipelines are searched with equal chunks only; 'run' also takes unequal ones")
     texts += _cuts_assumed(plan)
     texts += _sizes_left_out(plan)
     run = plan.tally.outcomes[0].run

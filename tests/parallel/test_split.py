@@ -91,6 +91,25 @@ def test_keys_and_values_go_round_the_ring() -> None:
         assert (forward, backward) == (2 * keys, 4 * keys)
 
 
+def test_tensor_ranks_that_split_every_expert_hold_all_copies_of_their_tokens() -> None:
+    """Closed forms of a divided feed-forward (h x f, f x h) on K copies of s gathered tokens: whole at both ends, f/t wide inside."""
+    hidden, inner, copies, ranks = 512, 256, 2.0 * STREAM, 4
+    for context, unit in ((1, blocks(decoder(SPARSE), tensor=ranks)[0]), (2, blocks(decoder(SPARSE), tensor=ranks, context=2)[0])):
+        part = {piece.layer.name.rpartition("experts.")[2]: piece.layer for piece in unit.pieces if piece.layer.share == "expert"}
+        whole, narrow = copies / context, copies / context * inner / hidden / ranks
+        assert {name: (layer.read, layer.write) for name, layer in part.items()} == {
+            "dispatch": (STREAM / context, whole),
+            "gate_up": (whole, 2 * narrow),
+            "activation": (2 * narrow, narrow),
+            "down": (narrow, whole),
+            "combine": (whole, STREAM / context),
+        }
+        assert part["gate_up"].channels == (hidden, 2 * inner // ranks)
+        assert part["down"].channels == (inner // ranks, hidden)
+        assert part["gate_up"].saved == whole
+        assert part["down"].saved == narrow
+
+
 # --- shares ------------------------------------------------------------------------------------------------------------
 
 LAYOUTS = st.fixed_dictionaries(
@@ -130,11 +149,11 @@ def test_shares_sum_to_the_model(shape: dict[str, Any], fields: dict[str, Any]) 
 def test_a_split_product_has_its_shape(fields: dict[str, Any]) -> None:
     """FLOP = 2 m k n of the shape that one rank computes."""
     own = parallel(**fields)
-    for layer in decoder(SPARSE).layers:
-        part = rank_share(layer, own)
-        if layer.op == "gemm" and layer.share != "expert":
-            k, n = part.channels
-            assert part.forward == pytest.approx(2.0 * part.tokens * k * n)
+    products = [piece.layer for unit in split(decoder(SPARSE), own) for piece in unit.pieces if piece.layer.op == "gemm"]
+    assert len(products) > 4 * BLOCKS
+    for part in products:
+        k, n = part.channels
+        assert part.forward == pytest.approx(2.0 * part.tokens * k * n)
 
 
 def test_a_group_is_as_loaded_as_its_fullest_rank() -> None:

@@ -50,6 +50,8 @@ class StepBound(NamedTuple):
     """Seconds."""
     value: float
     """The objective."""
+    thrashes: bool = False
+    """Whether its memory is so full that its allocator frees and retries."""
 
 
 class RefinedStep(NamedTuple):
@@ -77,7 +79,7 @@ class RefineTask(NamedTuple):
 
 
 RefineResult = StepBound | RefinedStep | None
-"""The result of a task; None if the engine refuses the layout."""
+"""The result of a task: a bound if the layout's memory fits, else its memory; None if the engine refuses the layout."""
 LookAhead = Callable[[int], list[RefineTask]]
 """Returns up to that many tasks that may be requested next, the likeliest first."""
 
@@ -102,7 +104,7 @@ class LocalRefiner:
         """Return the result of *task*."""
         try:
             return (
-                least_step(task.placed_layout, self.objective)
+                bound_step(task.placed_layout, self.objective, self.memory)
                 if task.level == FLOOR
                 else simulate_step(task.placed_layout, self.memory, self.cache)
             )
@@ -123,6 +125,14 @@ def bounds(setting: Setting, candidates: Sequence[LayoutCandidate], most: float)
     if isinstance(setting, DataParallelSetting):
         return data_parallel_floors(setting, candidates, most)
     return floors(setting, candidates, most)
+
+
+def bound_step(placed_layout: PlacedLayout, objective: Objective, memory: float | None) -> StepBound | RefinedStep:
+    """Return a lower bound of a step of *placed_layout*; only its memory if that exceeds *memory* bytes of a GPU."""
+    held = memory_of(placed_layout)
+    if held.needed_bytes > usable_memory(placed_layout.setting, memory):
+        return held
+    return least_step(placed_layout, objective)._replace(thrashes=held.thrashes(placed_layout))
 
 
 def least_step(placed_layout: PlacedLayout, objective: Objective) -> StepBound:

@@ -4,6 +4,8 @@ A layout passes through three values, each at least as large as the one before: 
 recurrence of its program (`sim.training.layouts.bound`), and the simulation. The search always refines the layout with the least value.
 So it refines no layout that a simulated one already beats, and the layouts left when the best is found are excluded by their bounds.
 Memory excludes a layout only if even the lower bound of its need does not fit; a layout that thrashes counts `THRASH` times its time.
+Its memory is known with its recurrence, so it is simulated only if even that time may be among the best. Layouts that take as long as
+another (`EQUAL`) are ordered by how simple they are.
 """
 
 from __future__ import annotations
@@ -43,6 +45,8 @@ from sim.study.power_cap import LimitedSteps, least_share, limit_run
 
 THRASH: Final = 3.0
 """Factor by which a step is longer if the allocator frees and retries: 3 to 7 (nanotron on 80 GB, `sim.analysis.memory`)."""
+EQUAL: Final = 0.0005
+"""Share of a value within which layouts are equal: a smaller difference is printed as +0.0%."""
 SHOWN: Final = 10
 """Number of layouts in the table, all of which are simulated even if the best is proven before."""
 ROOMY: Final = (0.5, 0.25, 0.125)
@@ -116,12 +120,17 @@ class Tally:
     @property
     def complete(self) -> bool:
         """Return whether no layout that was not simulated can be better than the best."""
-        return self.best is not None and self.best.value <= self.open_bound * (1 + 1e-9)
+        return bool(self.outcomes) and self.least_value <= self.open_bound * (1 + 1e-9)
+
+    @property
+    def least_value(self) -> float:
+        """Return the least value of a simulated layout: the best one's, or that of one that is equal to it and less simple."""
+        return min((each.value for each in self.outcomes), default=math.inf)
 
     @property
     def gap(self) -> float:
         """Return the share of the best value that another layout may still save at most; 0 if the search is complete."""
-        return 0.0 if self.best is None or self.complete else 1.0 - self.open_bound / self.best.value
+        return 0.0 if self.best is None or self.complete else 1.0 - self.open_bound / self.least_value
 
 
 @dataclass(frozen=True)
@@ -170,11 +179,31 @@ def search(
                 progress(tally)
     except KeyboardInterrupt:
         tally.interrupted = True
+    tally.outcomes = in_order(tally.outcomes)
     tally.excluded = len(queue)
     tally.open_bound = queue[0][0] if queue else math.inf
     if tally.interrupted and tally.best is None:  # nothing was found yet, which does not mean that nothing fits
         raise KeyboardInterrupt
     return tally
+
+
+def in_order(outcomes: Sequence[Outcome]) -> list[Outcome]:
+    """Return *outcomes*, best first; those equal to the best of their group are ordered by how simple they are."""
+    left = sorted(outcomes, key=lambda each: each.value)
+    ordered: list[Outcome] = []
+    while left:
+        count = sum(each.value <= left[0].value * (1.0 + EQUAL) for each in left)
+        ordered += sorted(left[:count], key=lambda each: (complexity(each.placed_layout.candidate), each.value))
+        left = left[count:]
+    return ordered
+
+
+def complexity(candidate: LayoutCandidate) -> tuple[int, ...]:
+    """Return how complex *candidate* is: axes in use, recomputation, chunks per rank, order of axes, and ranks that split a sample."""
+    own = candidate
+    axes = sum(size > 1 for size in (own.tensor, own.context, own.pipeline, own.expert, own.replicate))
+    splitting = own.tensor * own.context * own.pipeline
+    return axes, own.checkpointing not in ("none", "model"), own.chunks, own.near, splitting, own.expert * own.replicate
 
 
 def best_by_recurrence(layouts: Sequence[tuple[Setting, Sequence[LayoutCandidate]]], limits: Limits) -> tuple[float, PlacedLayout] | None:
@@ -237,7 +266,8 @@ def _refined(tally: Tally, queue: list[_Entry], every: Sequence[PlacedLayout], l
         if isinstance(refined, StepBound):
             bounds[number] = refined.time
             tally.bounded += 1
-            heapq.heapreplace(queue, (max(value, limits.share(placed_layout) * refined.value), number, LEAST))
+            bound = limits.share(placed_layout) * refined.value * (THRASH if refined.thrashes else 1.0)
+            heapq.heapreplace(queue, (max(value, bound), number, LEAST))
             continue
         heapq.heappop(queue)
         if refined is None:  # a combination that the engine refuses
@@ -248,7 +278,8 @@ def _refined(tally: Tally, queue: list[_Entry], every: Sequence[PlacedLayout], l
             _note_tightest(tally, refined.needed_bytes - usable_memory(placed_layout.setting, limits.memory), placed_layout)
         else:
             tally.outcomes.append(outcome_of(placed_layout, refined, bounds[number], limits))
-            outlook.record(tally.outcomes[-1].value, value, tally.outcomes[-1].penalty)
+            penalty = tally.outcomes[-1].penalty
+            outlook.record(tally.outcomes[-1].value, value / penalty, penalty)
             tally.outcomes.sort(key=lambda each: each.value)
         yield
 

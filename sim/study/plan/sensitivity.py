@@ -17,7 +17,7 @@ from sim.study.plan.flips import Flips, Knob, LayoutsBySetting, filter_layouts, 
 from sim.study.plan.floor import Setting
 from sim.study.plan.question import LayoutPlan, prepare_plan
 from sim.study.plan.refine import LocalRefiner
-from sim.study.plan.search import Outcome, search
+from sim.study.plan.search import EQUAL, Outcome, search
 from sim.study.scenario import Scenario
 from sim.training.layouts.prices import PriceBook
 
@@ -112,7 +112,8 @@ def _turn(made: LayoutPlan, best: Outcome, change: _KnobChange, crew: Workers | 
         tally = search(layouts, limits, refine=refiner(LocalRefiner(limits.objective, limits.memory), crew))
         if tally.interrupted:
             raise KeyboardInterrupt
-        return tally.best
+        equal = [each for each in tally.outcomes if each.value <= tally.least_value * (1.0 + EQUAL)]
+        return next((each for each in equal if same_but_micro_batches(own, each.placed_layout.candidate)), tally.best)
 
     layouts: LayoutsBySetting = []
     problem, winner = "no layout fits", None

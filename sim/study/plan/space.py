@@ -364,10 +364,12 @@ def _runs(name: str, given: int, stages: int, chunks: int, micro_batches: int, s
 
 
 def _virtual(framework: str, stages: int, blocks: int) -> Sequence[int]:
-    """Return the possible numbers of chunks per rank; in Megatron-LM chunks are equal."""
-    if framework == "megatron":
-        return [size for size in range(2, MOST_VIRTUAL + 1) if blocks % (stages * size) == 0]
-    return [size for size in (2, 4) if stages * size <= blocks]
+    """Return the possible numbers of chunks per rank, which may differ by a block (Megatron-LM's --pipeline-model-parallel-layout).
+
+    torchtitan has two chunks per rank unless its file says otherwise (distributed/pipeline_parallel.py); four are tried as well.
+    """
+    sizes = range(2, MOST_VIRTUAL + 1) if framework == "megatron" else (2, 4)
+    return [size for size in sizes if stages * size <= blocks]
 
 
 def _sharding(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 from sim.events import Cause
@@ -45,6 +47,27 @@ class LinkShare(NamedTuple):
     capacity: float
     meaning: tuple[Cause, str]
     amount: float
+
+
+@dataclass(frozen=True, eq=False)
+class MessageLoad:
+    """The total load of messages on links: the sum of *parts*, each times its factor.
+
+    It is added up when it is first read, because a search prices many layouts that it never simulates.
+    """
+
+    parts: Sequence[tuple[tuple[LinkShare, ...] | MessageLoad, float]] = ()
+
+    @cached_property
+    def links(self) -> tuple[LinkShare, ...]:
+        """Return each link with its load."""
+        last: dict[str, LinkShare] = {}
+        amounts: dict[str, float] = {}
+        for part, factor in self.parts:
+            for link in part.links if isinstance(part, MessageLoad) else part:
+                last[link.name] = link
+                amounts[link.name] = amounts.get(link.name, 0.0) + link.amount * factor
+        return tuple([link._replace(amount=amounts[name]) for name, link in last.items()])
 
 
 class Outline(NamedTuple):

@@ -10,7 +10,7 @@ host memory are not counted.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final, NamedTuple
@@ -70,8 +70,12 @@ class PriceBook:
 
     plans: dict[tuple[object, ...], CollectivePlan] = field(default_factory=dict)
     outlines: dict[tuple[object, ...], Outline] = field(default_factory=dict)
+    placements: dict[Hashable, dict[tuple[int, GroupAxis], _GroupPlacement]] = field(default_factory=dict)
+    """Placements of the groups of each stage, by what determines the groups of a mesh."""
     times: dict[tuple[object, ...], Any] = field(default_factory=dict)
     """Cache of `sim.training.layouts.times`: times of units by their content, for each way to split layers."""
+    layers: dict[tuple[object, ...], Any] = field(default_factory=dict)
+    """Cache of the same module: times of layers with their messages, for each way to split them and place their groups."""
     passes: dict[tuple[object, ...], Any] = field(default_factory=dict)
     """Cache of the same module: kernels of layers, by everything else that affects them."""
 
@@ -93,7 +97,6 @@ class LayoutPrices:
     folds: bool = True
     """Whether the hashed paths of one node represent those of all nodes that hold the same stages."""
     _prices: dict[tuple[object, ...], GroupPrice] = field(default_factory=dict)
-    _placements: dict[tuple[int, GroupAxis], _GroupPlacement] = field(default_factory=dict)
     _names: dict[int, str] = field(default_factory=dict)
 
     @cached_property
@@ -227,7 +230,8 @@ class LayoutPrices:
 
     def _placement(self, stage: int, axis: GroupAxis) -> _GroupPlacement:
         """Return the placement of the groups of *axis* in *stage*."""
-        if (stage, axis) not in self._placements:
+        placements = self._placements
+        if (stage, axis) not in placements:
             first = self.mesh.rank(pipeline=stage)
             node, _ = self.mesh.place(first)
             here = [rank for rank in self.mesh.on_node(node) if self.mesh.stage_of(rank) == stage] if axis != "everyone" else [first]
@@ -235,8 +239,13 @@ class LayoutPrices:
             others = self._elsewhere(stage, axis, groups) if self._switches.links and axis != "everyone" else ()
             elsewhere = tuple((self._placement_key(each.ranks, each.node), each.groups) for each in others)
             key = (*(self._placement_key(group, node) for group in groups), *elsewhere)
-            self._placements[stage, axis] = _GroupPlacement(key, groups, node, others)
-        return self._placements[stage, axis]
+            placements[stage, axis] = _GroupPlacement(key, groups, node, others)
+        return placements[stage, axis]
+
+    @cached_property
+    def _placements(self) -> dict[tuple[int, GroupAxis], _GroupPlacement]:
+        """Return the placements so far in any mesh with the same groups."""
+        return self.book.placements.setdefault(self.mesh.grouping, {})
 
     def _elsewhere(self, stage: int, axis: GroupAxis, here: Sequence[tuple[int, ...]]) -> list[_Elsewhere]:
         """Return the groups of *axis* in *stage* that span nodes, except those *here*."""

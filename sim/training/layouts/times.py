@@ -42,11 +42,12 @@ from sim.spec.layer import WIDTHS, Layer
 from sim.spec.parallel import MeshOptions
 from sim.spec.precision import PRECISION_TRAITS
 from sim.spec.workload import Workload
-from sim.training.layouts.group_price import LinkShare
+from sim.training.layouts.group_price import LinkShare, MessageLoad
 from sim.training.layouts.prices import LayoutPrices, PriceBook
 from sim.training.muon import muon_work
 
 _PRODUCTS: Final = frozenset({"gemm", "conv", "attention", "rnn"})
+_NO_LOAD: Final = MessageLoad()
 GroupName = Literal["tensor", "context", "expert"]
 
 
@@ -63,8 +64,12 @@ class ExposedWait(NamedTuple):
     uncontended_time: float = 0.0
     volume: float = 0.0
     """Volume moved during the exposed time, in the units of the price."""
-    load: tuple[LinkShare, ...] = ()
-    """Total load on links of the stage's nodes and of the machine, not per unit of volume."""
+    message_load: MessageLoad = _NO_LOAD
+
+    @property
+    def load(self) -> tuple[LinkShare, ...]:
+        """Return the total load on links of the stage's nodes and of the machine, not per unit of volume."""
+        return self.message_load.links
 
 
 class Burst(NamedTuple):
@@ -122,6 +127,10 @@ class UnitTimes:
     """Times by the content of a unit, shared with other layouts."""
     _passes: dict[tuple[int, bool], tuple[KernelWork, Layer]] = field(default_factory=dict)
     """Kernels of a pass by the identity of its layer, shared with layouts with other groups; the value keeps the layer alive."""
+    _layers: dict[tuple[int, bool, float], tuple[UnitTime, LayerPiece]] = field(default_factory=dict)
+    """Times of one pass over a layer by the identity of its piece, shared with layouts with other recomputation or sharding."""
+    _layers_alone: dict[tuple[int, bool, float], tuple[UnitTime, LayerPiece]] = field(default_factory=dict)
+    """The same for layers without messages, shared with layouts that place groups elsewhere."""
 
     def share(self, book: PriceBook) -> None:
         """Share times in *book* with other layouts of the same model, data types and hardware."""
@@ -132,15 +141,17 @@ class UnitTimes:
         batches = min(self.micro_batches, 2) if self._weight_casts == 1.0 else self.micro_batches
         recomputation = (training.activation_checkpointing, training.recompute_blocks, training.recompute_modules, training.recompute_saves)
         stages = self.prices.mesh.stages if training.recompute_blocks else 0  # determines the recomputed share of a stage's blocks
-        recomputed = (*recomputation, stages, batches, training.compute_factor)
-        adds = parallel.capacity_factor, parallel.pad_to_capacity, self.adds_shards
+        experts = parallel.expert_imbalance, parallel.capacity_factor, parallel.pad_to_capacity
         model, lengths = self.workload.model, self.workload.dataset.lengths
-        computes_in = training.precision, training.fp8_recipe
         described = (content(training.stack), content(model.transformer), content(model.measured), content(lengths))
-        key = (*described, training.batch, *computes_in, *recomputed, *split, *placements, parallel.expert_imbalance, *adds)
-        self._shared = book.times.setdefault(key, {})
-        decided_by = (id(self.gpu), *described, training.batch, *computes_in, training.compute_factor, self._weight_casts)
-        self._passes = book.passes.setdefault(decided_by, {})
+        pass_key = (
+            id(self.gpu), *described, training.batch, training.precision, training.fp8_recipe, training.compute_factor, self._weight_casts,
+        )  # fmt: skip
+        alone_key = (pass_key, split, experts)
+        layer_key = (alone_key, placements)
+        self._passes = book.passes.setdefault(pass_key, {})
+        self._layers, self._layers_alone = (book.layers.setdefault(key, {}) for key in (layer_key, alone_key))
+        self._shared = book.times.setdefault((layer_key, *recomputation, stages, batches, self.adds_shards), {})
 
     def __call__(self, number: int, part: PassPart) -> UnitTime:
         """Return the time of unit *number* of the model for one micro-batch."""
@@ -219,6 +230,13 @@ class UnitTimes:
         return self._passes[key][0]
 
     def _layer(self, piece: LayerPiece, backward: bool, share: float) -> UnitTime:
+        times = self._layers if (piece.backward if backward else piece.forward) else self._layers_alone
+        key = id(piece), backward, share
+        if key not in times:
+            times[key] = self._layer_time(piece, backward, share), piece  # which keeps the piece alive, so that its identity is not reused
+        return times[key][0]
+
+    def _layer_time(self, piece: LayerPiece, backward: bool, share: float) -> UnitTime:
         layer = piece.layer
         busy, launches = self._kernels(layer, backward)
         busy *= share
@@ -234,6 +252,8 @@ class UnitTimes:
     def _checked(self, messages: Sequence[LayerMessage]) -> float:
         """Return the host time (s) to compare *messages* between the ranks of their groups."""
         mesh, message_time = self.prices.mesh, self.options.collective_check
+        if not message_time:
+            return 0.0
         return sum(check_time(mesh.group_size(message.axis), message_time) for message in messages)
 
     def _started(self, messages: Sequence[LayerMessage]) -> float:
@@ -306,7 +326,7 @@ class UnitTimes:
         hidden = {"tensor": self.options.tensor_overlap, "expert": self.options.expert_overlap, "context": 0.0}[message.axis]
         seconds *= 1.0 - hidden
         volume = price.volume * seconds / price.uncontended_time if price.uncontended_time else 0.0
-        load = tuple(each._replace(amount=each.amount * volume) for each in links)
+        load = MessageLoad(((links, volume),))
         return ExposedWait(message.axis, seconds, price.cause, price.limit, message.op, nbytes, price.uncontended_time, volume, load)
 
     @cached_property
@@ -348,9 +368,11 @@ def _part(time: UnitTime, share: float) -> UnitTime:
 
 
 def _exposed_part(message: ExposedWait, share: float) -> ExposedWait:
-    load = tuple(each._replace(amount=each.amount * share) for each in message.load)
     return message._replace(
-        seconds=message.seconds * share, uncontended_time=message.uncontended_time * share, volume=message.volume * share, load=load
+        seconds=message.seconds * share,
+        uncontended_time=message.uncontended_time * share,
+        volume=message.volume * share,
+        message_load=MessageLoad(((message.message_load, share),)),
     )
 
 
@@ -376,14 +398,10 @@ def _joined(times: Iterable[UnitTime]) -> UnitTime:
 
 def _merged_messages(messages: Sequence[ExposedWait]) -> ExposedWait:
     """Return *messages* of one axis with the same limit, merged into one."""
-    first, last, amounts = messages[0], dict[str, LinkShare](), dict[str, float]()
-    for each in messages if len(messages) > 1 else ():
-        for link in each.load:
-            last[link.name] = link
-            amounts[link.name] = amounts[link.name] + link.amount if link.name in amounts else link.amount
-    load = tuple(link._replace(amount=amounts[name]) for name, link in last.items()) or first.load
+    first = messages[0]
     seconds, volume = sum(each.seconds for each in messages), sum(each.volume for each in messages)
-    return ExposedWait(first.axis, seconds, first.cause, first.limit, volume=volume, load=load)
+    load = MessageLoad([(each.message_load, 1.0) for each in messages])
+    return ExposedWait(first.axis, seconds, first.cause, first.limit, volume=volume, message_load=load)
 
 
 def copy_time(copy: Copy, gpu: Gpu) -> UnitTime:

@@ -13,8 +13,8 @@ from sim.report.layouts.layout_files import run_command
 from sim.spec.yaml import SpecError
 from sim.study.plan.floor import floors
 from sim.study.plan.question import PlanQuestion, allowances, plan, prepare_plan
-from sim.study.plan.refine import needed_bytes
-from sim.study.plan.search import Limits
+from sim.study.plan.refine import PlacedLayout, needed_bytes, simulate_step
+from sim.study.plan.search import EQUAL, THRASH, Limits
 from sim.study.plan.space import LayoutCandidate
 from sim.study.scenario import Infeasible, Scenario
 from sim.training.layouts.bound import least_time
@@ -25,9 +25,9 @@ EXPERTS_ALONE = ("training.parallel={shard: parameters, wrap: {min_params: 50M}}
 ADAPTERS = ("model.lora={rank: 16}",)
 
 
-def assert_below(question: PlanQuestion, most: int, simulated: bool = True) -> set[LayoutCandidate]:
-    """Bounds of up to *most* layouts of each cluster are not above what the layout takes and needs."""
-    draw, met, wrong = random.Random(5), set[LayoutCandidate](), []
+def assert_below(question: PlanQuestion, most: int, simulated: bool = True) -> dict[LayoutCandidate, float]:
+    """Bounds of up to *most* layouts of each cluster are not above what the layout takes and needs; return what each takes."""
+    draw, met, wrong = random.Random(5), dict[LayoutCandidate, float](), []
     for setting, every in prepare_plan(question).layouts:
         chosen = draw.sample(every, min(most, len(every)))
         for candidate, time, memory in zip(chosen, *reversed(floors(setting, chosen)), strict=True):
@@ -37,7 +37,7 @@ def assert_below(question: PlanQuestion, most: int, simulated: bool = True) -> s
             scene = layout_scene(setting.hardware, workload, layout, setting.book)
             bound = least_time(scene)
             taken = play(scene).time if simulated else bound
-            met.add(candidate)
+            met[candidate] = taken
             if not time <= bound * (1 + 1e-9) <= taken * (1 + 2e-9) or memory > needed * (1 + 1e-9):
                 wrong.append((candidate, time, bound, taken, memory, needed))
     assert not wrong, wrong[:3]
@@ -49,6 +49,38 @@ def test_bounds_hold_where_stages_are_cut_by_cost() -> None:
     scenario = Scenario("hgx-h100", "gemma-2-2b", stack="nanotron", global_batch=16)
     met = assert_below(PlanQuestion(scenario, (1,), fixed={"tp": "1", "cp": "1"}, allowed=frozenset({"gpipe"})), 16, simulated=False)
     assert {each.pipeline for each in met} >= {2, 4}
+
+
+@pytest.mark.parametrize("stack", ["megatron-core", "torchtitan-2.x"])
+def test_the_search_finds_the_best_of_pipelines_with_unequal_chunks(stack: str) -> None:
+    """Against simulation of every layout: 8 and 10 chunks hold gpt2's 12 blocks unevenly, and torchtitan counts its ends as two more."""
+    scenario = Scenario("hgx-h100", "gpt2", stack=stack, global_batch=16)
+    question = PlanQuestion(scenario, (1,), 4, fixed={"schedule": "interleaved_1f1b", "tp": "1", "cp": "1"})
+    ((_, every),) = prepare_plan(question).layouts
+    assert {each.chunks for each in every if each.pipeline == 2} == ({2, 3, 4, 5, 6} if stack == "megatron-core" else {2, 4})
+    times = assert_below(question, len(every)).values()
+    made = plan(question)
+    assert made.tally.complete
+    assert [each.step_time for each in made.tally.outcomes[:5]] == pytest.approx(sorted(times)[:5], rel=1e-9)
+
+
+def test_what_thrashes_is_simulated_only_if_three_times_its_time_may_be_among_the_best() -> None:
+    """Against simulation of every layout that fits, on GPUs so small that some thrash."""
+    small = ("node.gpu.memory=7 GiB;node.gpu.context_memory=50 MiB",)
+    scenario = Scenario("hgx-h100", "gpt2", small, stack="torchtitan-2.x", global_batch=32)
+    question = PlanQuestion(scenario, (1,), 4, fixed={"tp": "1", "cp": "1"})
+    ((setting, every),) = prepare_plan(question).layouts
+    times, thrashing = [], 0
+    for candidate in every:
+        step = simulate_step(PlacedLayout(setting, candidate), None)
+        if step.played is not None:
+            thrashes = step.thrashes(PlacedLayout(setting, candidate))
+            times.append(step.played.time * (THRASH if thrashes else 1.0))
+            thrashing += thrashes
+    tally = plan(question).tally
+    assert tally.complete
+    assert [each.value for each in tally.outcomes[:10]] == pytest.approx(sorted(times)[:10], rel=EQUAL)
+    assert thrashing > sum(each.penalty > 1.0 for each in tally.outcomes)
 
 
 def test_bounds_hold_where_the_slowest_rank_is_spared_and_waits_for_other_stages() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -22,7 +23,7 @@ from sim.study.layout import LayoutAnswer
 from sim.study.plan.objective import joules_of_step, scale
 from sim.study.plan.question import LayoutPlan, PlanQuestion, plan, prepare_plan
 from sim.study.plan.refine import PlacedLayout, least_step
-from sim.study.plan.search import Limits
+from sim.study.plan.search import Limits, complexity, in_order
 from sim.study.power_cap import limit_run
 from sim.study.saving import slowdown_by_store
 from sim.study.scenario import Scenario
@@ -127,6 +128,23 @@ def test_ties_are_within_the_expected_error_of_each_layout(made: LayoutPlan, mon
     assert document["ties"] == 1 or f"within the expected error ({100 * widest:.0f}%)" in document["verdict"]
     monkeypatch.setattr(report, "expected_layout_error", lambda run: None)
     assert {row["tie_within"] for row in plan_document(made)["layouts"]} == {report.TIE}
+
+
+def test_equal_layouts_are_ordered_by_how_simple_they_are(made: LayoutPlan) -> None:
+    """Of values within 0.05%, the layout with the fewest axes, recomputed blocks and chunks is first, in whatever order they were found."""
+    near = [replace(each, value=1.0 + 1e-4 * number) for number, each in enumerate(made.tally.outcomes[:5])]
+    outcomes = [*near, replace(near[0], value=1.0006), replace(near[0], value=0.9994)]
+    ordered = in_order(outcomes)
+    assert [each.value for each in (ordered[0], ordered[-1])] == [0.9994, 1.0006]
+    ranks = [complexity(each.placed_layout.candidate) for each in ordered[1:-1]]
+    assert ranks == sorted(ranks)
+    assert len(set(ranks)) > 1
+    assert in_order(outcomes[::-1]) == ordered
+    first = made.tally.outcomes[0].placed_layout.candidate
+    simple = first._replace(tensor=1, context=1, pipeline=1, expert=1, replicate=1, virtual_stages=1)
+    more: list[dict[str, Any]] = [{"pipeline": 2}, {"checkpointing": "blocks"}, {"pipeline": 2, "virtual_stages": 2}, {"near": True}]
+    for fields in more:
+        assert complexity(simple) < complexity(simple._replace(**fields)), fields
 
 
 def test_failures_are_those_of_goodput(made: LayoutPlan) -> None:

@@ -54,7 +54,7 @@ def nccl_machine(
     """Return the tuner's input for a job on *gpus* of each of *nodes* equal nodes; *collnet* is the reduction in the fabric, if any."""
     constants = constants_of(version)
     rings = ring_channels(graph, gpus, nodes)
-    rates, speeds = _rates(graph, constants), _speeds(constants, capability(graph), nodes)
+    rates, speeds = _rates(graph, version), _speeds(constants, capability(graph), nodes)
     loads = [_load(graph, channel) for channel in rings.channels]
     most = constants.max_channels // 2  # src/init.cc; every channel is connected twice
     single = _ring(loads, rates, _gpu_rate(graph, gpus, rates), speeds, most)
@@ -98,8 +98,10 @@ def _speeds(constants: TunerConstants, capability: int, nodes: int) -> tuple[flo
 # --- links as NCCL models them ---------------------------------------------------------------------------------------
 
 
-def _rates(graph: NodeGraph, constants: TunerConstants) -> dict[str, float]:
-    """Return the bytes/s that NCCL assumes for each link; host memory is not among them."""
+@lru_cache(maxsize=64)
+def _rates(graph: NodeGraph, version: str) -> Mapping[str, float]:
+    """Return the bytes/s that NCCL *version* assumes for each link; host memory is not among them."""
+    constants = constants_of(version)
     nvlink = _nvlink(graph, constants)
     return {link: _rate(graph, constants, nvlink, *link.split(">")) for link in graph.links if ">" in link}
 

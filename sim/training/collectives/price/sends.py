@@ -8,7 +8,8 @@ counts this traffic on every node equal to the root's node, which overestimates 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
 
 from sim.cluster.fabric import ALL, ONE, RING
 from sim.events import Cause
@@ -20,10 +21,36 @@ from sim.training.collectives.price.spans import EdgeSpan, Priced, limited_by_sw
 from sim.training.collectives.price.traffic import Edge, EdgePace, Traffic, latency_of, outward
 
 
+@dataclass(frozen=True, eq=False)
+class _Paths:
+    """The edges along which ranks send, and their traffic: the same for messages of any size."""
+
+    edges: tuple[Edge, ...]
+    traffic: Traffic
+    _latencies: dict[str, float] = field(default_factory=dict, repr=False)
+
+    def latency(self, protocol: str) -> float:
+        """Return the latency (s) of the slowest edge."""
+        if protocol not in self._latencies:
+            self._latencies[protocol] = max(edge.latency(protocol) for edge in self.edges)
+        return self._latencies[protocol]
+
+    @cached_property
+    def latency_of(self) -> tuple[Cause, str]:
+        """Return the cause to report for latency."""
+        return latency_of(self.edges)
+
+
 def pairwise(layout: JobLayout, op: str, protocol: str, nbytes: float) -> Priced:
     """Return the price of an all-to-all with *nbytes* per rank: every rank sends a block to every rank, all at once."""
-    block, local = nbytes / layout.ranks, layout.most_local
-    spans, partners = [], layout.ranks - local
+    block, messages = nbytes / layout.ranks, layout.ranks  # a rank also copies its block for itself
+    return _priced(layout, protocol, block, _all_pairs(layout), layout.ranks - 1, messages)
+
+
+@lru_cache(maxsize=64)
+def _all_pairs(layout: JobLayout) -> _Paths:
+    """Return the edges between all ranks, of one node of each part, and their traffic."""
+    spans, partners = [], layout.ranks - layout.most_local
     inside = [edge for part in layout.parts for edge in layout.pairs(part)]
     if inside:
         spans.append(EdgeSpan(inside, 1.0, 1))
@@ -32,8 +59,7 @@ def pairwise(layout: JobLayout, op: str, protocol: str, nbytes: float) -> Priced
         arriving = [layout.nic_edge(*pair, pair[0].gpus[0], gpu) for pair in layout.neighbours for gpu in pair[1].gpus]
         spans.append(EdgeSpan([_out_and_in(out, into) for out, into in zip(across, arriving, strict=False)], float(partners), 1, ALL))
     traffic = traffic_of(layout, spans, float(partners * layout.ranks))
-    edges = [edge for span in spans for edge in span.edges]
-    return _priced(layout, protocol, block, edges, traffic, layout.ranks - 1, layout.ranks)  # a rank also copies its block for itself
+    return _Paths(tuple([edge for span in spans for edge in span.edges]), traffic)
 
 
 def send_recv(layout: JobLayout, op: str, protocol: str, nbytes: float) -> Priced:
@@ -45,7 +71,7 @@ def send_recv(layout: JobLayout, op: str, protocol: str, nbytes: float) -> Price
     across = [layout.nic_edge(part, onward, part.gpus[-1], onward.gpus[0]) for part, onward in layout.neighbours]
     spans = [span for span in (EdgeSpan(inside, 1.0, 1), EdgeSpan(across, 1.0, 1, RING)) if span.edges]
     traffic = traffic_of(layout, spans, float(layout.nodes) if across else 0.0)
-    return _priced(layout, protocol, nbytes, [*inside, *across], traffic, 1)
+    return _priced(layout, protocol, nbytes, _Paths((*inside, *across), traffic), 1)
 
 
 def gather(layout: JobLayout, op: str, protocol: str, nbytes: float) -> Priced:
@@ -73,18 +99,17 @@ def _with_root(layout: JobLayout, protocol: str, block: float, to_root: bool) ->
         streams += [(*far, 1.0), (*near, away / len(across))]
     leaving = [outward(edge, ONE, 1.0 if to_root else 1.0 / len(others)) for edge in across]  # the number that a node sends or receives
     traffic = Traffic(tuple(streams), float(away), layout.fabric, tuple(leaving), layout.job_fabric)
-    return _priced(layout, protocol, block, [*inside, *across], traffic, layout.ranks - 1)
+    return _priced(layout, protocol, block, _Paths((*inside, *across), traffic), layout.ranks - 1)
 
 
-def _priced(
-    layout: JobLayout, protocol: str, nbytes: float, edges: Sequence[Edge], traffic: Traffic, partners: int, messages: int = 0
-) -> Priced:
-    """Return the price of sends of *nbytes* along each of *edges*. A rank has *partners* and handles *messages* (default: *partners*)."""
+def _priced(layout: JobLayout, protocol: str, nbytes: float, paths: _Paths, partners: int, messages: int = 0) -> Priced:
+    """Return the price of sends of *nbytes* along *paths*. A rank has *partners* and handles *messages* (default: *partners*)."""
     rounds = math.ceil(partners / partners_at_once(layout))
-    links = limited_by_switches(min(traffic.pace(edge, nbytes, protocol) for edge in edges), traffic, nbytes, protocol)
+    edges, traffic = paths.edges, paths.traffic
+    links = limited_by_switches(traffic.edge_rates(edges, nbytes, protocol).slowest, traffic, nbytes, protocol)
     slowest = by_thread_blocks(links, layout, protocol, nbytes, messages or partners)
-    latency = rounds * max(edge.latency(protocol) for edge in edges)
-    return Priced(nbytes, latency + nbytes / slowest.rate, nbytes, slowest, traffic, latency_of(edges))
+    latency = rounds * paths.latency(protocol)
+    return Priced(nbytes, latency + nbytes / slowest.rate, nbytes, slowest, traffic, paths.latency_of)
 
 
 def by_thread_blocks(links: EdgePace, layout: JobLayout, protocol: str, nbytes: float, messages: float, most: float = 1.0) -> EdgePace:
