@@ -73,6 +73,15 @@ class _BoundRank:
     sent_ahead: list[Tag] = field(default_factory=list)
     """Messages for which compute waits at the next message that holds it, or before the optimizer."""
 
+    def continued(self, now: float, over: float) -> float:
+        """Return when compute that waits from *now* until *over* continues, and let the slowest rank catch up meanwhile.
+
+        While the ranks of a stage wait for a message from another stage, the slowest one does not catch up: it waits, too. But it may have
+        caught up before, in a wait that traffic of other operations made longer, so that this does not hold for a lower bound.
+        """
+        self.behind = max(0.0, self.behind - max(0.0, over - now))
+        return max(now, over)
+
     def hold(self) -> None:
         """Make compute wait for everything sent so far."""
         self.sending += self.sent_ahead
@@ -134,13 +143,13 @@ class _Recurrence:
                     over = self._sent(rank, kind is Update)
                     if over is None:
                         break
-                    now = max(now, over)
+                    now = rank.continued(now, over)
                 now = self._compute(rank, stage, instruction, now)
             elif kind is Receive:
                 over = self._received(instruction, stage, now)  # type: ignore[arg-type]
                 if over is None:
                     break
-                now = max(now, over)
+                now = rank.continued(now, over)
             elif kind is Send:
                 self._sends(rank, stage, instruction, now)  # type: ignore[arg-type]
             elif kind is Start:
@@ -154,15 +163,10 @@ class _Recurrence:
         rank.place, rank.now = place, now
 
     def _awaited(self, rank: _BoundRank, tag: Tag, now: float) -> float | None:
-        """Return when compute that waits for the operation *tag* from *now* on continues, or None if this is not computed yet.
-
-        Also update how far the slowest rank is behind.
-        """
+        """Return when compute that waits for the operation *tag* from *now* on continues, or None if this is not computed yet."""
         over = rank.ends.get(tag)
         over = self.shared.get(tag) if over is None else over
-        if over is not None and over > now:
-            rank.behind = max(0.0, now + rank.behind - over)
-        return None if over is None else max(now, over)
+        return None if over is None else rank.continued(now, over)
 
     def _compute(self, rank: _BoundRank, stage: int, instruction: Instruction, now: float) -> float:
         """Return the end of the work, copy or update *instruction*; the host launches each kernel before it runs."""
