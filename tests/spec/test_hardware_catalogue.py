@@ -197,8 +197,9 @@ def test_two_devices_of_a_k80_board_share_one_uplink() -> None:
 # --- numbers ---------------------------------------------------------------------------------------------------------
 
 # DescribeInstanceTypes in moto 4.0.0 and 5.2.5: GPUs, vCPUs, cores, DRAM in GiB, network in Gbps in all, EBS in MB/s.
-# Network of p2.xlarge: the sustained figure (AWS slides 2017); also of p3.2xlarge and up to g*.4xlarge (karpenter zz_generated.bandwidth.go).
-# EBS: the sustained figure. G7e: aws/karpenter-provider-aws @1d927085 instance-types.md, with two threads a core.
+# Network of p2.xlarge: the sustained figure (AWS slides 2017); so are those of p3.2xlarge and of G machines up to 4xlarge (karpenter
+# zz_generated.bandwidth.go). EBS: the sustained figure.
+# G7e: aws/karpenter-provider-aws @1d927085 instance-types.md, with two threads a core.
 AWS = {
     "p2.xlarge": (1, 4, 2, 61, 1.25, 93.75),
     "p2.8xlarge": (8, 32, 16, 488, 10, 625),
@@ -247,8 +248,8 @@ def test_instance_is_what_the_provider_says(name: str) -> None:
     assert (*instance, nic.count * nic.bandwidth * 8e-9, storage.bandwidth / 1e6) == pytest.approx(AWS[name])
 
 
-# GPUs, vCPUs, DRAM in GiB, NVLinks of a GPU to switches. GCP: Cyclenerd/google-cloud-pricing-cost-calculator @dac31281 tools/machinetypes.csv;
-# Lambda: anycloud-sh/catalog @4c061026 lambda/vms.csv; NVLinks: stas00/ml-engineering @744d01e1 network/README.md.
+# GPUs, vCPUs, DRAM in GiB, NVLinks of a GPU to switches. GCP: Cyclenerd/google-cloud-pricing-cost-calculator @dac31281
+# tools/machinetypes.csv; Lambda: anycloud-sh/catalog @4c061026 lambda/vms.csv; NVLinks: stas00/ml-engineering @744d01e1 network/README.md.
 SHAPES = {
     "g2-standard-4": (1, 4, 16, 0),
     "g2-standard-8": (1, 8, 32, 0),
