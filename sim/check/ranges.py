@@ -74,7 +74,7 @@ RANGES: Final[dict[type[Spec], dict[str, Bounds]]] = {
         "host_copy_bandwidth": ("100 MB/s", "10 TB/s"),
     },
     hw.NvLink: {"pairs": (1, 100), "switch_links": (0, 100)},
-    hw.Nic: {"count": (1, 128), "bandwidth": ("10 Mbps", "10 Tbps"), "nccl_plugin_latency": ("0 s", "1 s")},
+    hw.Nic: {"count": (1, 256), "bandwidth": ("10 Mbps", "10 Tbps"), "nccl_plugin_latency": ("0 s", "1 s")},
     hw.Volume: {
         "size": ("1 GB", "100 PB"),
         "bandwidth": ("1 MB/s", "10 TB/s"),

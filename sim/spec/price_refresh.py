@@ -150,7 +150,7 @@ def _with_quotes(old: _AnyPrices, on_demand: _Quote | None, spot: _Quote | None)
 def _with_gpus(offer: Offer, every: Iterable[Offer], machine: Hardware) -> Offer:
     """Return GCP's *offer* of a machine plus the price of its GPUs in the same zone; without a price if a part has none."""
     node = machine.groups[0].node
-    wanted = "H100-MEGA" if "mega" in machine.name else _ACCELERATORS.get(node.gpu.name, node.gpu.name)
+    wanted = "H100-MEGA" if machine.name.startswith("a3-mega") else _ACCELERATORS.get(node.gpu.name, node.gpu.name)
     gpus = [other for other in every if not other.instance and other.accelerator == wanted and other.zone == offer.zone]
     gpus = [other for other in gpus if other.region == offer.region and other.gpus == node.gpu_count]
     if offer.accelerator or not gpus:

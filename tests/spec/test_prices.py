@@ -65,12 +65,13 @@ def test_a_checkout_changes_what_it_says_of_the_region_and_no_more(tmp_path):
         "us-central1-c,a3-megagpu-8g,,,208,10,5,us-central1\n"
         "us-central1-a,,H100-MEGA,8,,90,35,us-central1\nus-central1-b,,H100-MEGA,8,,30,35,us-central1\n"
         "us-central1-c,,H100-MEGA,8,,5600,35,us-central1\nus-central1-a,,H100,8,,70,20,us-central1\n"
+        "us-central1-a,a2-megagpu-16g,,,96,8,4,us-central1\nus-central1-a,,A100,16,,50,25,us-central1\n"
         "us-central1-a,a4-highgpu-8g,,,224,0,0,us-central1\nus-central1-a,,B200,8,,95,40,us-central1\n",
         azure=",Standard_ND96isr_H200_v5,H200,8,96,85.5,85.5,eastus2\n",
     )
     assert changes(folder) == {
         "p5.48xlarge": (60, 23),  # the middle of the zones with a machine to spare
-        "a3-megagpu-8g": (100, 40), "a4-highgpu-8g": (95, 40), "nd96isr_h200_v5": (85.5, None),
+        "a2-megagpu-16g": (58, 29), "a3-megagpu-8g": (100, 40), "a4-highgpu-8g": (95, 40), "nd96isr_h200_v5": (85.5, None),
     }  # fmt: skip
 
 

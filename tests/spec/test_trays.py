@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from sim.check import check_hardware
+from sim.spec.catalogue import catalogue
 from sim.spec.hardware import Hardware
 from sim.spec.library import load_hardware
 from sim.spec.yaml import SpecError
@@ -35,6 +37,16 @@ def test_a_node_holds_the_sums_of_its_trays(trays: int) -> None:
     assert [gpu for socket in node.topology.sockets for gpu in socket.gpus] == list(range(4 * trays))
     assert [nic for socket in node.topology.sockets for nic in socket.nics] == list(range(4 * trays))
     assert group.trays == 1, "loading the sums again must not multiply them"
+
+
+def test_every_tray_of_the_catalogue_joins_a_rack_as_its_note_says() -> None:
+    """Also those with two NICs a GPU: 144 of a rack."""
+    trays = [name for name in catalogue("hardware") if "trays=18" in hardware(name).note]
+    assert {"bm.gpu.gb300.4", "a4x-highgpu-4g", "a4x-maxgpu-4g-metal", "p6e-gb200.36xlarge"} <= set(trays)
+    for name in trays:
+        rack = load_hardware(name, ("trays=18",))
+        assert rack.spec.groups[0].node.gpu_count == 72, name
+        assert not check_hardware(rack.spec, rack.document), name
 
 
 def test_limits_of_remote_disks_and_lowest_prices_are_added_up_too() -> None:

@@ -17,8 +17,8 @@ from sim.analysis.layout_memory import memory_by_stage
 from sim.check import check_run
 from sim.mesh import prepare as laid_out
 from sim.mesh import worker_node
-from sim.spec.catalogue import catalogue, read
 from sim.spec.library import load_workload
+from sim.spec.listing import hardware_rows
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 from sim.study.layout import with_micro_batches
@@ -61,22 +61,19 @@ _CHANGES: Final = (_SmallerStep(), _SmallerStep(overrides=(_BLOCKS,)), _SmallerS
 
 
 def machine_with(gpu: str, gpus: int | None) -> NextMachine | None:
-    """Return the machine of the catalogue with so many *gpus* named *gpu*, as clusters spell them; else a larger one, or None."""
+    """Return the machine of the catalogue with so many *gpus* named *gpu*, as clusters spell them; else a larger one, or None.
+
+    Of several: not PCIe boards, without a provider (a machine as its vendor describes it), then the lowest price.
+    """
     words = re.split(r"[-_ ]", gpu.lower().removeprefix("nvidia_").removeprefix("tesla_"))
     matches: list[tuple[tuple[object, ...], NextMachine]] = []
-    for name, file in catalogue("hardware").items():
-        value = read(file).value
-        node = value.get("node") if isinstance(value, dict) else None
-        kind, count = (node.get("gpu"), node.get("gpu_count", MACHINE.gpus)) if isinstance(node, dict) else (None, None)
-        if not isinstance(kind, str) or not isinstance(count, int) or "count" in value or count < (gpus or 1):
+    for row in hardware_rows()[0]:
+        name, count, parts = str(row["name"]), int(row["gpus"] or 0), str(row["gpu"]).lower().split("-")
+        if row["nodes"] != 1 or count < (gpus or 1):
             continue
-        if (parts := kind.lower().split("-"))[0] == words[0] and all(any(word in part for part in parts) for word in words):
-            matches.append(
-                (
-                    (count != (gpus or MACHINE.gpus), "pcie" in parts, name != MACHINE.name, "provider" in value, name),
-                    NextMachine(name, count),
-                )
-            )
+        if parts[0] == words[0] and all(any(word in part for part in parts) for word in words):
+            preference = (count != (gpus or MACHINE.gpus), "pcie" in parts, name != MACHINE.name, bool(row["provider"]))
+            matches.append(((*preference, row["price"] or math.inf, name), NextMachine(name, count)))
     return min(matches, key=lambda each: each[0])[1] if matches else None
 
 

@@ -1,0 +1,29 @@
+"""Which machine does the next command name? Oracle: the cheapest in the list of prices with as many of the GPU that the script asks for."""
+
+from __future__ import annotations
+
+import pytest
+
+from sim.study.new.first_command import NextMachine, machine_with
+
+
+@pytest.mark.parametrize(
+    ("gpu", "gpus", "machine"),
+    [
+        ("a10g", 1, "g5.xlarge"),
+        ("t4", 1, "g4dn.xlarge"),
+        ("nvidia_l4", 1, "g2-standard-4"),
+        ("rtx_pro_6000", 4, "g7e.24xlarge"),  # a file that extends another, which names the GPU
+        ("tesla_a100", 16, "a2-megagpu-16g"),
+        ("gb200", 4, "coreweave-gb200-nvl72"),  # gb200-nvl72 has 72
+    ],
+)
+def test_the_cheapest_machine_with_as_many_gpus_is_named(gpu: str, gpus: int, machine: str) -> None:
+    assert machine_with(gpu, gpus) == NextMachine(machine, gpus)
+
+
+def test_machines_without_a_provider_come_first_and_larger_ones_last() -> None:
+    assert machine_with("h100", 8) == NextMachine("hgx-h100", 8)
+    assert machine_with("gb200", None) == NextMachine("gb200-nvl72", 72)
+    assert machine_with("l40s", 2) == NextMachine("g6e.12xlarge", 4)
+    assert machine_with("a100", 17) is None
