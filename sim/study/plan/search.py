@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from sim.mesh import LayoutRun, worker_node
-from sim.spec.parallel import SCHEDULES
+from sim.spec.parallel import SCHEDULES, SHARDS
 from sim.spec.yaml import SpecError
 from sim.study.plan.floor import Setting
 from sim.study.plan.objective import Objective, joules_of_step, scale
@@ -199,11 +199,12 @@ def in_order(outcomes: Sequence[Outcome]) -> list[Outcome]:
 
 
 def complexity(candidate: LayoutCandidate) -> tuple[int, ...]:
-    """Return how complex *candidate* is: axes in use, recomputation, chunks per rank, order of axes, and ranks that split a sample."""
+    """Return how complex *candidate* is: axes in use, recomputation, what is sharded, chunks per rank, order of axes, and so on."""
     own = candidate
     axes = sum(size > 1 for size in (own.tensor, own.context, own.pipeline, own.expert, own.replicate))
     splitting = own.tensor * own.context * own.pipeline
-    return axes, own.checkpointing not in ("none", "model"), own.chunks, own.near, splitting, own.expert * own.replicate
+    recomputes, sharded = own.checkpointing not in ("none", "model"), SHARDS.index(own.shard)
+    return axes, recomputes, sharded, own.chunks, own.near, splitting, own.expert * own.replicate, own.micro_batches
 
 
 def best_by_recurrence(layouts: Sequence[tuple[Setting, Sequence[LayoutCandidate]]], limits: Limits) -> tuple[float, PlacedLayout] | None:

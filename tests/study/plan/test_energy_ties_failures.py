@@ -141,8 +141,9 @@ def test_equal_layouts_are_ordered_by_how_simple_they_are(made: LayoutPlan) -> N
     assert len(set(ranks)) > 1
     assert in_order(outcomes[::-1]) == ordered
     first = made.tally.outcomes[0].placed_layout.candidate
-    simple = first._replace(tensor=1, context=1, pipeline=1, expert=1, replicate=1, virtual_stages=1)
+    simple = first._replace(tensor=1, context=1, pipeline=1, expert=1, replicate=1, virtual_stages=1, shard="none", micro_batches=1)
     more: list[dict[str, Any]] = [{"pipeline": 2}, {"checkpointing": "blocks"}, {"pipeline": 2, "virtual_stages": 2}, {"near": True}]
+    more += [{"shard": "optimizer"}, {"micro_batches": 2}]
     for fields in more:
         assert complexity(simple) < complexity(simple._replace(**fields)), fields
 
