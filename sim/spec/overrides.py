@@ -1,8 +1,8 @@
 """What does ``--set KEY=VALUE`` change? Applies overrides such as ``node.nic.bandwidth=25 Gbps;node.gpu_count=4``.
 
 A text may contain several overrides, separated by ``;``. A value is YAML. References on the way are resolved, so overrides reach every
-field of every part. ``node`` and ``price`` refer to the only group. A null drops the key. An option such as ``--batch 64`` is also an
-override, shown in messages as it was typed.
+field of every part. ``node``, ``price`` and ``trays`` refer to the only group. A null drops the key. An option such as ``--batch 64`` is
+also an override, shown in messages as it was typed.
 """
 
 from __future__ import annotations
@@ -60,9 +60,10 @@ def apply(resolver: Resolver, document: Document, kind: SpecKind, overrides: Ite
 
 
 def _repriced(document: Document, changed: Iterable[str]) -> Document:
-    """Return the hardware *document* with prices that match its groups after the keys in *changed* were set.
+    """Return the hardware *document* with prices and trays that match its groups after the keys in *changed* were set.
 
     The price of a machine does not apply to other GPUs, so it is dropped unless it was set too. A price that was set loses the old date.
+    Trays of a machine do not apply to another one.
     """
     keys = {key if key.startswith("groups.") else f"groups.0.{key}" for key in changed}
     piece = MarkedValue(document.value, document.root)
@@ -72,8 +73,10 @@ def _repriced(document: Document, changed: Iterable[str]) -> Document:
         group = child(groups, int(at)) if {"node", *_OWN_GPUS, *_AMOUNTS} & written else None
         if group is None:
             continue
+        if "node" in written and "trays" not in written:
+            group = without(group, "trays")  # the machine that it names has its own trays
         if "node" in written and not priced:
-            group = without(group, "price")  # the machine that it names has its own price
+            group = without(group, "price")  # and its own price
         elif _OWN_GPUS & written and not priced:
             group = _unpriced(group)
         elif not {"price", "price.date", "price.source"} & written:
@@ -167,7 +170,7 @@ def _set(resolver: Resolver, piece: MarkedValue, kind: SpecKind | None, steps: l
     if not isinstance(piece.value, dict):
         raise SpecError(f"{new.mark}: {piece.key[-1]} is a single value and has no '{steps[0]}'")
     if kind is Group and steps[0] != "count" and steps != ["node"]:
-        piece = resolver.with_price(piece)  # while its node still names the machine
+        piece = resolver.with_machine(piece)  # while its node still names the machine
     if kind in schema.KEYS_ELSEWHERE and steps[1:] not in ([], ["extends"]) and piece.value.get(steps[0]) is None:
         _require_own_block(piece, kind, steps, new.mark)
     below = child(piece, steps[0]) if steps[0] in piece.value else MarkedValue(None, new.mark, (*piece.key, steps[0]))

@@ -2,7 +2,7 @@
 
 A name may replace a block: ``gpu: V100-SXM2-16GB`` is the file ``hardware/parts/gpus/v100-sxm2-16gb.yaml``. Inside a block,
 ``extends: NAME`` starts from the named part, which the block's own keys override; an own ``null`` drops the part's key. In a hardware
-file, ``node`` and ``price`` at the top level are one group of one node.
+file, ``node``, ``price`` and ``trays`` at the top level are one group of one node.
 
 Data and marks are never modified in place, because files are shared: every step returns new ones along the path that it changes.
 """
@@ -103,7 +103,7 @@ class Resolver:
             followed = self._follow_each(below, model, chain)
             if followed is below:
                 continue
-            piece = put(self.with_price(piece, chain) if kind is Group else piece, name, followed)
+            piece = put(self.with_machine(piece, chain) if kind is Group else piece, name, followed)
         return piece
 
     def _follow_each(self, piece: MarkedValue, kind: SpecKind, chain: Chain) -> MarkedValue:
@@ -199,11 +199,11 @@ class Resolver:
         return isinstance(value, dict) and schema.kind_of(value) in (Hardware, Workload)
 
     def _from_hardware(self, path: Path, name: str, reference: MarkedValue, chain: Chain) -> MarkedValue:
-        """Return the ``node`` or ``price`` of the hardware file *path* that *reference* names."""
+        """Return the ``node``, ``price`` or ``trays`` of the hardware file *path* that *reference* names."""
         document = self._read(path, Hardware)
         machine = self.resolve_extended(MarkedValue(document.value, document.root), Hardware, chain)
         single = _unfolded(machine) if isinstance(machine.value, dict) else machine
-        single = self.follow(single, Group, chain) if name == "node" else self.with_price(single, chain)
+        single = self.follow(single, Group, chain) if name == "node" else self.with_machine(single, chain)
         if not isinstance(single.value, dict) or name not in single.value:
             raise UnknownName(f"{reference.value} has no single '{name}' to use")
         return child(single, name)
@@ -236,18 +236,20 @@ class Resolver:
         self._implied = IMPLIED
         return put(rest, "groups", MarkedValue([group.value], piece.mark.holding({0: group.mark})))
 
-    def with_price(self, group: MarkedValue, chain: Chain = ()) -> MarkedValue:
-        """Return *group*; if it has no price, add the price of the hardware file that its node names or extends, if it applies."""
-        if not isinstance(group.value, dict) or "price" in group.value or "node" not in group.value:
+    def with_machine(self, group: MarkedValue, chain: Chain = ()) -> MarkedValue:
+        """Return *group* with the price and the trays of the hardware file that its node names or extends, where it has none of its own."""
+        if not isinstance(group.value, dict) or "node" not in group.value:
             return group
         node = child(group, "node")
         extends = isinstance(node.value, dict) and "extends" in node.value
         reference, changes = (child(node, "extends"), without(node, "extends").value) if extends else (node, {})
-        with suppress(SpecError):  # a node without a price, or one that was not found, which has been recorded
-            if isinstance(reference.value, str):
+        for name in ("price", "trays"):
+            if name in group.value or not isinstance(reference.value, str):
+                continue
+            with suppress(SpecError):  # a machine without it, or one that was not found, which has been recorded
                 path = self._locate(reference, Node, chain)
-                price = self._from_hardware(path, "price", reference, (*chain, path))
-                return _with_copied_price(put(group, "price", price), changes, reference.value)
+                group = put(group, name, self._from_hardware(path, name, reference, (*chain, path)))
+                group = _with_copied_price(group, changes, reference.value) if name == "price" else group
         return group
 
 

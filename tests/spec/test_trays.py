@@ -71,6 +71,39 @@ def test_a_rack_is_a_group_of_trays_in_a_file(tmp_path: Path) -> None:
     assert group.price.on_demand == pytest.approx(8 * 42 / 3600)
 
 
+@pytest.mark.parametrize(
+    ("text", "gpus", "price"),
+    [
+        ("groups:\n  - {node: coreweave-gb200-rack, count: 3}\n", 72, 18 * 42),
+        ("node: coreweave-gb200-rack\n", 72, 18 * 42),
+        ("node: {extends: coreweave-gb200-rack, nic: {bandwidth: 100 Gbps}}\n", 72, 18 * 42),
+        ("node: coreweave-gb200-rack\ntrays: 2\n", 8, 2 * 42),
+        ("extends: coreweave-gb200-rack\ntrays: 2\n", 8, 2 * 42),
+    ],
+)
+def test_a_file_that_names_a_rack_has_its_trays_and_their_price(tmp_path: Path, text: str, gpus: int, price: float) -> None:
+    """Oracle: 42 USD/h a tray; own trays replace those of the rack."""
+    own = tmp_path / "own.yaml"
+    own.write_text(f"name: own\n{text}", encoding="utf-8")
+    group = hardware(str(own)).groups[0]
+    assert group.node.gpu_count == gpus
+    assert group.price is not None
+    assert group.price.on_demand == pytest.approx(price / 3600)
+
+
+@pytest.mark.parametrize(
+    ("name", "override", "gpus"),
+    [
+        ("hgx-h100", "node=gb200-nvl72", 72),
+        ("gb200-nvl72", "node=hgx-h100", 8),
+        ("gb200-nvl72", f"node={TRAY}", 4),
+        ("gb200-nvl72", f"node={TRAY};trays=2", 8),
+    ],
+)
+def test_another_machine_brings_its_own_trays(name: str, override: str, gpus: int) -> None:
+    assert hardware(name, override).groups[0].node.gpu_count == gpus
+
+
 def test_messages_between_trays_of_a_rack_use_nvlink() -> None:
     """A gigabyte over 64 GPUs: one node of 16 trays is several times as fast as 16 nodes with a NIC per GPU."""
     times = [
