@@ -10,11 +10,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from pydantic import ValidationError
 
 from calibration.llm.chips import RACK, Chip, ProductPrecision, chip_named, similar_chips
+from calibration.llm.limits import Limits, limits_of
 from calibration.llm.network import nic_of
 from calibration.llm.prediction import Memory
 from calibration.llm.shapes import CannotDescribe, axis, count, records_yaml, shape_of
@@ -34,20 +35,11 @@ MEASURED_MESSAGE: Final = 256e6
 """Bytes of the collectives whose latencies were measured (``ring_latency_us`` of ``records/llm/practice.yaml``)."""
 MODULES: Final = ("core_attn", "mlp", "moe", "moe_act", "layernorm", "mla_up_proj")
 """Parts of a block that Megatron can recompute individually (megatron/core/transformer/transformer_config.py, ``recompute_modules``)."""
-
 MOST_MICRO_BATCHES: Final = 100_000
 """Micro-batches of a rank's step beyond which a batch is a mistake, such as one in tokens: estimate."""
 _UNITS: Final = {"GiB": 2.0**30, "GB": 1e9}
 SHARDED_FAMILIES: Final = ("fsdp1", "fsdp2")
 """Families that shard parameters by default (torch FullyShardedDataParallel: FULL_SHARD; fully_shard: reshard_after_forward)."""
-
-
-class Limits(NamedTuple):
-    """Up to where runs of a source are used: tensor ranks, peak memory in bytes (exclusive), and nodes of a pipeline."""
-
-    tensor: float = math.inf
-    memory: float = math.inf
-    pipeline_nodes: float = math.inf
 
 
 @dataclass(frozen=True)
@@ -194,8 +186,7 @@ class Case:
 
     def is_within(self, limits: Limits) -> bool:
         """Return whether the run stays within *limits*; a pipeline of one stage may have any number of nodes."""
-        nodes = self.node_span if self.pipeline > 1 else 1
-        return self.tensor <= limits.tensor and (self.measured_memory or 0.0) < limits.memory and nodes <= limits.pipeline_nodes
+        return limits.include(self.tensor, self.measured_memory or 0.0, self.node_span if self.pipeline > 1 else 1)
 
     @property
     def node_span(self) -> int:
@@ -287,8 +278,8 @@ def _case(row: LlmRow) -> Case:
         checks_collectives=bool(practice.get("checked_pipelines")) and pipeline > 1 and gpus > domain,
         fp32_gradients=bool(practice.get("fp32_gradients", True)),
         **_memory_settings(practice),
-        scored_within=_limits(practice.get("scored_within", {}), chip),
-        fitted_within=_limits(practice.get("fitted_within", {}), chip),
+        scored_within=limits_of(practice.get("scored_within", {}), chip),
+        fitted_within=limits_of(practice.get("fitted_within", {}), chip),
         assumptions=tuple(assumed),
     )
 
@@ -370,11 +361,6 @@ def _memory_settings(practice: Mapping[str, Any]) -> dict[str, Any]:
         "memory_reading": str(practice.get("memory", "allocated")),
         "memory_rank": str(practice.get("memory_rank", "fullest")),
     }
-
-
-def _limits(written: Mapping[str, float], chip: Chip) -> Limits:
-    memory = min(written.get("memory_GiB", math.inf) * 2.0**30, written.get("memory_share", math.inf) * chip.memory)
-    return Limits(written.get("tensor", math.inf), memory, written.get("pipeline_nodes", math.inf))
 
 
 def _graphs(row: LlmRow, practice: Mapping[str, Any]) -> bool:

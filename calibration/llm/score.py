@@ -66,10 +66,7 @@ def reason_unscored(case: Case) -> str:
     if not case.measured:
         return "step_time_s is not a number above 0, and cannot be derived from tokens_per_s_per_gpu"
     if not case.is_within(limits := case.scored_within):
-        return (
-            f"{case.family} runs above {limits.tensor} tensor ranks or {limits.memory / 2.0**30:g} GiB are scored for memory only, because "
-            "their speed differs"
-        )
+        return f"runs of this source beyond {limits.text} are scored for memory only, because their speed differs"
     return ""
 
 

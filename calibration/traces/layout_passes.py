@@ -21,7 +21,7 @@ from calibration.traces.table_times import measured_times
 from sim.cluster.gpu import layer_time
 from sim.mesh import layout_scene, mesh_options, prepare
 from sim.parallel.lower.layouts import Layout
-from sim.parallel.shares import rank_share
+from sim.parallel.shares import rank_layer
 from sim.parallel.units import units
 from sim.spec.hardware import Gpu, Hardware
 from sim.spec.layer import Layer
@@ -146,7 +146,11 @@ def with_unit_times(
     times: dict[int, MeasuredTimes] = {}
     for numbers, seconds in passes:
         own = [layer for number in numbers for layer in members[number]]
-        parts = [rank_share(layer, training.parallel, again) for layer in own]
+        parts = [
+            rank_layer(unit, index, training.parallel, again)
+            for unit in (members[number] for number in numbers)
+            for index in range(len(unit))
+        ]
         ran, scaled = {}, {}
         for part, backward in (("F", False), ("B", True)):
             ran[part] = [layer_time(layer, gpu, training.precision, base.layer_stack, training.batch, backward) for layer in parts]

@@ -29,6 +29,13 @@ def inside_experts(layers: Sequence[Layer], index: int) -> TensorShare:
     return "colwise" if index in products else "heads"
 
 
+def rank_layer(layers: Sequence[Layer], index: int, parallel: Parallel, regathers: bool = True) -> Layer:
+    """Return the part that one rank computes and holds of layer *index* of *layers*, the layers of a unit; *regathers* as in `split`."""
+    layer = layers[index]
+    holds_parts = layer.share == "expert" and parallel.expert == 1 and parallel.tensor > 1
+    return rank_share(layer, parallel, regathers, inside_experts(layers, index) if holds_parts else None)
+
+
 def rank_share(layer: Layer, parallel: Parallel, regathers: bool = True, inside: TensorShare | None = None) -> Layer:
     """Return the part of *layer* that one rank computes and holds; *regathers* as in `split`.
 

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from sim.parallel.layer_messages import SPLIT, LayerMessage, begins_experts, context_messages, expert_messages, tensor_messages
 from sim.parallel.mesh import nearest_divisors
-from sim.parallel.shares import inside_experts, rank_share, rowwise_bias
+from sim.parallel.shares import rank_layer, rowwise_bias
 from sim.parallel.units import UnitKind, cut_layers, units, wrapping
 from sim.parallel.wraps import WrapChain, chains
 from sim.spec.layer import Layer
@@ -263,10 +263,9 @@ def _pieces(layers: Sequence[Layer], parallel: Parallel, regathers: bool) -> lis
             expert_messages(layers, index, parallel, forward, backward)
         if parallel.context > 1 and layer.attention is not None:
             context_messages(layer.attention, parallel, forward, backward)
-        parts = layer.share == "expert" and parallel.expert == 1 and parallel.tensor > 1
         pieces.append(
             LayerPiece(
-                rank_share(layer, parallel, regathers, inside_experts(layers, index) if parts else None),
+                rank_layer(layers, index, parallel, regathers),
                 tuple(forward),
                 tuple(backward),
                 _needs_counts(layers, index),

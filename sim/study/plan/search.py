@@ -198,13 +198,12 @@ def in_order(outcomes: Sequence[Outcome]) -> list[Outcome]:
     return ordered
 
 
-def complexity(candidate: LayoutCandidate) -> tuple[int, ...]:
-    """Return how complex *candidate* is: axes in use, recomputation, what is sharded, chunks per rank, order of axes, and so on."""
-    own = candidate
-    axes = sum(size > 1 for size in (own.tensor, own.context, own.pipeline, own.expert, own.replicate))
-    splitting = own.tensor * own.context * own.pipeline
-    recomputes, sharded = own.checkpointing not in ("none", "model"), SHARDS.index(own.shard)
-    return axes, recomputes, sharded, own.chunks, own.near, splitting, own.expert * own.replicate, own.micro_batches
+def complexity(layout: LayoutCandidate) -> tuple[int, ...]:
+    """Return how complex *layout* is: axes in use, recomputation, what is sharded, chunks per rank, order of axes, and sizes."""
+    axes = sum(size > 1 for size in (layout.tensor, layout.context, layout.pipeline, layout.expert, layout.replicate))
+    recomputes, sharded = layout.checkpointing not in ("none", "model"), SHARDS.index(layout.shard)
+    splitting, copies = layout.tensor * layout.context * layout.pipeline, layout.expert * layout.replicate
+    return axes, recomputes, sharded, layout.chunks, layout.near, splitting, copies, layout.micro_batches
 
 
 def best_by_recurrence(layouts: Sequence[tuple[Setting, Sequence[LayoutCandidate]]], limits: Limits) -> tuple[float, PlacedLayout] | None:

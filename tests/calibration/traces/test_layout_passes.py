@@ -17,8 +17,10 @@ from calibration.traces.layout_passes import RankPasses, rank_passes, with_unit_
 from calibration.traces.replay import JobDescription, replay_text
 from sim.analysis.stalls import Window
 from sim.cluster.build import with_nodes
+from sim.cluster.gpu import layer_time
 from sim.events import Cause, EventLog
 from sim.mesh import run_layout
+from sim.parallel.split import split
 from sim.spec.library import load_hardware, load_workload
 from sim.spec.yaml import SpecError
 
@@ -144,6 +146,22 @@ def test_layers_take_what_was_seen_together() -> None:
     times = [layer.measured for layer in layers if layer.measured is not None]
     assert sum(each.forward for each in times) == pytest.approx(0.3)
     assert sum(each.backward for each in times) == pytest.approx(0.7)
+
+
+def test_times_of_experts_are_those_of_the_parts_that_tensor_ranks_hold() -> None:
+    """Oracle: the pieces that the simulator runs; each takes the same share of its computed time."""
+    base = load_workload("qwen3-30b-a3b", ("training.parallel={tensor: 4, expert: 1}", "training.batch=1")).spec
+    gpu = load_hardware("hgx-h100").spec.groups[0].node.gpu
+    divided = split(base.model, base.training.parallel)
+    layers = with_unit_times(base, gpu, [(range(len(divided)), {"F": 0.3, "B": 0.7})])
+    pieces = [piece.layer for unit in divided for piece in unit.pieces]
+    assert {piece.share for piece in pieces} >= {"expert", "colwise"}
+    shares = {
+        layer.measured.forward / layer_time(piece, gpu, base.training.precision, base.layer_stack, base.training.batch, False).time
+        for layer, piece in zip(layers, pieces, strict=True)
+        if layer.measured is not None and layer.measured.forward
+    }
+    assert max(shares) == pytest.approx(min(shares))
 
 
 def test_a_sharded_job_is_replayed(tmp_path: Path) -> None:

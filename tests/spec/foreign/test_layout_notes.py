@@ -13,7 +13,7 @@ from sim.spec.foreign.layout_files import launch_files
 from sim.spec.foreign.layout_launch import Launch
 from sim.spec.foreign.layout_notes import READERS
 from sim.spec.library import load_part, load_workload
-from sim.spec.parallel import Parallel
+from sim.spec.parallel import MeshOptions, Parallel
 from sim.spec.stack import Stack
 from sim.study.plan.question import PlanQuestion, prepare_plan
 from sim.study.scenario import Scenario
@@ -158,6 +158,14 @@ def test_the_stack_that_was_simulated_is_named_where_it_is_not_the_files() -> No
     assert "tensor_overlap 0.6" in note and "reduction" not in note
     deepspeed = launch_files(plain(stack=stack("megatron-deepspeed")), "")
     assert not [note for note in deepspeed.notes if note.startswith("deepspeed.json: time")]
+
+
+@pytest.mark.parametrize("name", [name for name in MeshOptions.model_fields if name.endswith("_host")])
+def test_times_of_a_host_are_no_options_of_a_program(name: str) -> None:
+    own = stack("torchtitan-2.x")
+    assert own.mesh is not None
+    slower = own.model_copy(update={"mesh": own.mesh.model_copy(update={name: 1e-3})})
+    assert launch_files(plain(stack=slower), "").notes == launch_files(plain(stack=own), "").notes
 
 
 def test_torchrun_starts_the_program_of_the_stack() -> None:
