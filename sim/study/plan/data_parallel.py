@@ -85,8 +85,9 @@ def _replicated(workload: Workload, nodes: int, gpus_per_node: int, space: Space
         for precision in precisions(workload, space):
             for mode in _modes(workload, space):
                 yield LayoutCandidate(
-                    nodes, stack, precision, 1, False, 1, 1, 1, data, 1, "none", None, "1f1b", 1, batch,
-                    space.global_batch // (data * batch), mode, False,
+                    nodes, stack, precision, tensor=1, sequence=False, context=1, pipeline=1, expert=1, data=data, replicate=1,
+                    shard="none", reshard=None, schedule="1f1b", virtual_stages=1, batch=batch,
+                    micro_batches=space.global_batch // (data * batch), checkpointing=mode, near=False,
                 )  # fmt: skip
 
 
@@ -123,8 +124,8 @@ def _memory(setting: DataParallelSetting, job: Job) -> StageMemory:
     gpu = worker_node(setting.hardware).gpu
     use = gpu_memory(job.workload, gpu, ranks=job.ranks, channels=ring_channels_of(setting.hardware, job))
     return ReplicaMemory(
-        0, use.weights, use.gradients, use.optimizer_state, use.activations + use.input, 0.0, use.workspace, 0.0,
-        use.communication_buffers, use.context,
+        stage=0, weights=use.weights, gradients=use.gradients, optimizer_state=use.optimizer_state, activations=use.activations + use.input,
+        gathered=0.0, workspace=use.workspace, cached=0.0, communication_buffers=use.communication_buffers, context=use.context,
     )  # fmt: skip
 
 
