@@ -17,7 +17,7 @@ from sim.analysis.layout_memory import memory_by_stage
 from sim.check import check_run
 from sim.mesh import prepare as laid_out
 from sim.mesh import worker_node
-from sim.spec.library import load_workload
+from sim.spec.library import load_hardware, load_workload
 from sim.spec.listing import hardware_rows
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
@@ -36,8 +36,8 @@ class NextMachine:
 MACHINE: Final = NextMachine("hgx-h100", 8)
 STATES: Final = 16
 """Bytes of weights, gradients and optimizer states per parameter (AdamW in mixed precision)."""
-ROOM: Final = 40e9
-"""Bytes of an 80 GB GPU that these may take, so that activations fit as well: estimate."""
+ROOM: Final = 0.5
+"""Share of a GPU's memory that these may take, so that activations fit as well: estimate."""
 _DOUBLINGS: Final = 6
 """Numbers of nodes that are tried, each twice the one before, until a search is suggested: a specified layout should fit by then."""
 _BLOCKS: Final = "training.activation_checkpointing=blocks"
@@ -108,7 +108,8 @@ def first_command(path: str, shown: str, global_batch: int | None = None, gpus: 
             more = f" --nodes {nodes}" if nodes > 1 else f" --gpus {part}" if part else ""
             batch = f" --global-batch {global_batch}" if global_batch else ""
             return f"python -m sim run {machine.name} {shlex.quote(shown)}{more}{change.text}{batch}"
-    nodes = max(least_nodes, math.ceil(STATES * workload.model.parameters / (node * ROOM)))
+    room = ROOM * node * worker_node(load_hardware(machine.name).spec).gpu.memory
+    nodes = max(least_nodes, math.ceil(STATES * workload.model.parameters / room))
     return f"python -m sim plan {machine.name} {shlex.quote(shown)} --nodes {nodes}"
 
 
@@ -127,7 +128,7 @@ def _accumulated(workload: Workload, global_batch: int | None, gpus: int, scenar
 def _candidates(workload: Workload, may_grow: bool, least_nodes: int, node: int) -> Iterator[tuple[_SmallerStep, int]]:
     """Yield changes and numbers of nodes to try, smallest change first: *least_nodes*, and more if the job *may_grow*."""
     parallel = workload.training.parallel
-    tensor = [2**power for power in range(1, 4) if 2**power > parallel.tensor]
+    tensor = [2**power for power in range(1, 4) if parallel.tensor < 2**power <= node]  # their messages need the links inside a node
     wider = [_SmallerStep((("--tp", "parallel.tensor", size), *_SHARDED), (_BLOCKS,)) for size in tensor if may_grow]
     least = max(-(-parallel.model_ranks // node), least_nodes)
     kept, every = _keeping(workload), (*_CHANGES, *wider)

@@ -138,14 +138,22 @@ def write(
     workload = written("")
     machine = _machine(told)
     command = first_command(str(path), str(path), told.global_batch, told.gpus, machine)
-    if told.gpus and told.gpus % machine.gpus and f" --gpus {told.gpus}" not in command:
-        of_nodes = pluralized(-(-told.gpus // machine.gpus), "node")
-        told.notes.append(f"the launch files request {pluralized(told.gpus, 'GPU')}; the command below uses {of_nodes} of {machine.gpus}")
+    told.notes += _other_gpus(told.gpus, command, machine)
     written(command.replace(shlex.quote(str(path)), shlex.quote(path.name)))
     note = f"{_in_words(workload.model.parameters)} parameters, sequences of {tokens:,} tokens"
     if not (sequence or told.sequence) and shape.max_seq is not None and shape.max_seq > tokens:
         note += f" (the model takes {shape.max_seq:,}; --sequence N)"
     return NewWorkload(path, note, command, tuple(told.notes))
+
+
+def _other_gpus(gpus: int | None, command: str, machine: NextMachine) -> list[str]:
+    """Return a note if *command* uses other than the *gpus* that the launch files request; empty if they request none."""
+    stated = re.search(r" --nodes (\d+)", command)
+    nodes = int(stated[1]) if stated else 1
+    if gpus is None or gpus == nodes * machine.gpus or f" --gpus {gpus}" in command:
+        return []
+    requested, of_nodes = pluralized(gpus, "GPU"), pluralized(nodes, "node")
+    return [f"the launch files request {requested}; the command below uses {of_nodes} of {machine.gpus}"]
 
 
 def _machine(told: LaunchSettings) -> NextMachine:

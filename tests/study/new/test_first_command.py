@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sim.study.new.first_command import NextMachine, machine_with
+from sim.study.new.first_command import NextMachine, first_command, machine_with
 
 
 @pytest.mark.parametrize(
@@ -27,3 +27,9 @@ def test_machines_without_a_provider_come_first_and_larger_ones_last() -> None:
     assert machine_with("gb200", None) == NextMachine("gb200-nvl72", 72)
     assert machine_with("l40s", 2) == NextMachine("g6e.12xlarge", 4)
     assert machine_with("a100", 17) is None
+
+
+def test_a_search_is_suggested_on_enough_nodes_of_the_machine() -> None:
+    """Oracle: 16 bytes for each of 8.03 billion parameters, in half of 4 x 22.4 GiB a node; tensor ranks over nodes are not tried."""
+    command = first_command("llama-3.1-8b", "own.yaml", gpus=2, machine=NextMachine("g5.12xlarge", 4))
+    assert command == "python -m sim plan g5.12xlarge own.yaml --nodes 3"
