@@ -63,7 +63,7 @@ def _schema(name: str) -> Schema:
 
 
 def _unfolded(content: Schema) -> Schema:
-    """Return *content*, the schema of hardware, with ``node`` and ``price`` allowed at the top level instead of ``groups``."""
+    """Return *content*, the schema of hardware, with a group's keys allowed at the top level instead of ``groups``."""
     group = Group.model_json_schema(ref_template="#/definitions/{model}")["properties"]
     properties = content["properties"] | {name: group[name] for name in schema.UNFOLDED}
     required = [name for name in content["required"] if name != "groups"]

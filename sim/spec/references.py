@@ -226,7 +226,7 @@ class Resolver:
         self.problems.extend([problem] if problem not in self.problems else [])
 
     def _grouped(self, piece: MarkedValue) -> MarkedValue:
-        """Turn ``node`` and ``price`` at the top level into one group of one node."""
+        """Turn ``node``, ``price`` and ``trays`` at the top level into one group of one node."""
         rest = without(piece, *schema.UNFOLDED)
         if "groups" in piece.value:
             name = next(name for name in schema.UNFOLDED if name in piece.value)
@@ -283,7 +283,7 @@ def _has_all(own: Any, added: Any) -> bool:
 
 
 def _unfolded(part: MarkedValue) -> MarkedValue:
-    """Return the hardware *part*, with ``node`` and ``price`` at the top level if it is one group of one node."""
+    """Return the hardware *part*, with its ``node``, ``price`` and ``trays`` at the top level if it is one group of one node."""
     groups = part.value.get("groups")
     if isinstance(groups, list) and len(groups) == 1 and isinstance(groups[0], dict) and set(groups[0]) <= set(schema.UNFOLDED):
         group = child(child(part, "groups"), 0)
@@ -294,7 +294,7 @@ def _unfolded(part: MarkedValue) -> MarkedValue:
 
 
 def _folded(piece: MarkedValue) -> MarkedValue:
-    """Return a group block with ``node`` and ``price`` from the top level of *piece*."""
+    """Return a group block with ``node``, ``price`` and ``trays`` from the top level of *piece*."""
     group = MarkedValue({}, piece.mark.holding({}), piece.key)
     for name in schema.UNFOLDED:
         group = put(group, name, child(piece, name)) if name in piece.value else group

@@ -24,13 +24,14 @@ def joined_node(node: Node, trays: int) -> Node:
     topology = node.topology
     if node.nvlink is None or not node.nvlink.switch_links or topology.switches:
         raise ValueError(
-            "trays: joins nodes whose GPUs are connected by NVLink switches (topology.nvlink.switch_links) and no PCIe switches; leave it "
-            "out"
+            "trays: joins nodes whose GPUs are connected by NVLink switches (topology.nvlink.switch_links) and no PCIe switches; write 1, "
+            "or leave it out"
         )
+    sockets = _repeated(topology.sockets, trays, node.gpu_count, node.nic.count)
     return node.model_copy(
         update={
             "gpu_count": node.gpu_count * trays,
-            "topology": topology.model_copy(update={"sockets": _repeated(topology.sockets, trays, node.gpu_count, node.nic.count)}),
+            "topology": _multiplied(topology, ("host_copy_bandwidth",), trays).model_copy(update={"sockets": sockets}),
             "host": _multiplied(node.host, ("sockets", "physical_cores", "vcpus", "memory"), trays),
             "nic": _multiplied(node.nic, ("count",), trays),
             "storage": node.storage and _joined_storage(node.storage, trays),

@@ -49,6 +49,12 @@ def test_every_tray_of_the_catalogue_joins_a_rack_as_its_note_says() -> None:
         assert not check_hardware(rack.spec, rack.document), name
 
 
+def test_a_limit_of_all_copies_through_host_memory_is_added_up_and_that_of_a_socket_is_not() -> None:
+    limits = ("node.topology.host_copy_bandwidth=100 GB/s", "node.topology.host_bridge_bandwidth=50 GB/s")
+    topology = hardware(TRAY, "trays=4", *limits).groups[0].node.topology
+    assert (topology.host_copy_bandwidth, topology.host_bridge_bandwidth) == (400e9, 50e9)
+
+
 def test_limits_of_remote_disks_and_lowest_prices_are_added_up_too() -> None:
     one, rack = (hardware("nd128isr_ndr_gb200_v6", f"trays={trays}").groups[0] for trays in (1, 18))
     assert one.node.storage is not None
