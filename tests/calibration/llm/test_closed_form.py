@@ -305,3 +305,25 @@ def test_deepspeed_waits_for_each_of_four_messages(tmp_path: Path) -> None:
     alike = {**at, "compute:deepspeed": 1.0, "compute:megatron-2021": 1.0}
     grown = predict(case, alike).step_time - predict(joined, {**alike, "exposed.stages": 0.5}).step_time
     assert grown == pytest.approx((4 - 1) * message * (512 + 2 * 11), rel=0.05)
+
+
+def test_each_tensor_message_keeps_the_host_busy(tmp_path: Path) -> None:
+    """Where hosts bound the step: a forward, 1.5 of it for backward, and 1.8 of 42 operators for each of ten messages of a block."""
+    case = nanotron(tmp_path, tp="2", dp="4", global_batch="16", zero_stage="0")
+    at = {**defaults(), "host.eager": 1.0}
+    for tensor, operators in ((1, 0.0), (2, 18.0)):
+        step = predict(replace(case, tensor=tensor), at).step_time
+        assert step == pytest.approx(case.micro_batches * case.shape.layers * (2.5 + operators / 42), rel=0.02)
+    compiled = replace(case, is_compiled=True)
+    assert predict(compiled, at).step_time < 0.1 * predict(case, at).step_time
+
+
+def test_gradients_that_are_reduced_whole_are_sent_twice(tmp_path: Path) -> None:
+    """Gradients of 4 bytes are sent once or, all-reduced, twice; then weights of 2 bytes are gathered."""
+    case = nanotron(tmp_path, gpus="64", nodes="8", tp="8", dp="8", global_batch="256", zero_stage="1")
+    case = replace(case, family="megatron-2021")  # whose messages are not one for each tensor
+    at = {**defaults(), "exposed.data": 1.0}
+    scattered, whole = (predict(replace(case, stack=stack), at).parts["data"] for stack in ("nanotron", "megatron-deepspeed"))
+    assert whole == pytest.approx((2 * 4 + 2) / (4 + 2) * scattered, rel=0.02)
+    second = replace(case, zero=2, stack="megatron-deepspeed")
+    assert predict(second, at).parts["data"] == pytest.approx(scattered, rel=0.02)
