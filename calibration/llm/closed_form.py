@@ -270,7 +270,7 @@ def _data_traffic(case: Case, constants: Constants, wires: Wires, weights: Weigh
     scatter = wires.gather(width * plain, ranks, stride, latency)
     gather = wires.gather((2.0 if case.zero else width) * plain, ranks, stride, latency)
     mesh = case.stack_file.mesh
-    if case.zero == 1 and mesh is not None and mesh.whole_gradients:  # an all-reduce goes round twice
+    if case.zero == 1 and mesh is not None and mesh.whole_gradients == "always":  # an all-reduce goes round twice
         scatter *= 2
     if case.zero and case.family in PER_TENSOR_FAMILIES and ranks > 1:
         starts = TENSORS_OF_BLOCK * weights.layers * wires.start(ranks, stride)

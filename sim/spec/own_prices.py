@@ -99,14 +99,20 @@ def prices_of(name: str, description: Mapping[str, Any]) -> dict[str, Any] | Non
 
 
 def _with_price(prices: Mapping[str, str], description: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the ``price`` block of *description* with the on-demand price of its machine in *prices*; None if *prices* has none."""
+    """Return the ``price`` block of *description* with the on-demand price of its machine in *prices*; None if *prices* has none.
+
+    The price that was asked is that of a node; the block of a rack holds the price of one of its trays.
+    """
     groups, machine = description.get("groups"), str(description.get("name", ""))
     if machine not in prices or not isinstance(groups, list) or len(groups) != 1 or not isinstance(groups[0], Mapping):
         return None
     now = groups[0].get("price")
     kept = {key: now[key] for key in ("spot", "region") if key in now} if isinstance(now, Mapping) else {}
     day = {"spot_date": now.get("spot_date", now.get("date", ""))} if "spot" in kept and isinstance(now, Mapping) else {}
-    return {**kept, **day, "on_demand": prices[machine], "source": "--price"}
+    price, trays = prices[machine], groups[0].get("trays", 1)
+    if isinstance(trays, int) and trays > 1:
+        price = f"{parse(price, 'price') / trays!r} USD/s"
+    return {**kept, **day, "on_demand": price, "source": "--price"}
 
 
 def _checked(result: object, where: str, name: str) -> dict[str, Any]:

@@ -270,9 +270,10 @@ class MeshOptions(Spec):
     """FSDP1: when backward gathers the next unit: before the current one computes, after it, or when it is needed."""
     limit_all_gathers: bool = True
     """FSDP1: whether the host waits until all but two gathered units have been freed before it gathers another."""
-    whole_gradients: bool = False
-    """Whether gradients of a sharded optimizer are added up over all ranks in all-reduces instead of being reduce-scattered to shards:
-    DeepSpeed's ZeRO-1 of 2021 to 2023 and, if replicas exist, apex's DistributedFusedLAMB with ``full_ar``."""
+    whole_gradients: Literal["never", "with_replicas", "always"] = "never"
+    """When gradients of a sharded optimizer are added up over all ranks in all-reduces instead of being reduce-scattered to shards.
+    with_replicas: if replicas of the shards exist (apex's DistributedFusedLAMB with ``full_ar``). always: DeepSpeed's ZeRO-1 of 2021 to
+    2023."""
     flattens: bool = False
     """Whether sharded optimizers copy gradients into a flat buffer before the reduction, and gathered weights out of one (apex)."""
     copies: bool = True

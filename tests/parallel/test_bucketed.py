@@ -90,7 +90,7 @@ def test_it_is_behind_data_ranks_and_before_the_tied_table(overlap: bool) -> Non
 def test_deepspeeds_first_stage_all_reduces_gradients_and_the_second_scatters_them() -> None:
     """Oracle: runtime/engine.py and zero/stage_1_and_2.py: without contiguous gradients, buckets are all-reduced over data ranks."""
 
-    def sent(shard: str, **stack: bool) -> set[tuple[str, str]]:
+    def sent(shard: str, **stack: str) -> set[tuple[str, str]]:
         made = layout(
             model(decoder_layers(Transformer.model_validate(LLAMA), 32)),
             8,
@@ -100,6 +100,6 @@ def test_deepspeeds_first_stage_all_reduces_gradients_and_the_second_scatters_th
         )
         return {(each.op, each.axis) for each in program(made, 0) if isinstance(each, Start) and each.axis in ("pool", "shard")}
 
-    assert sent("optimizer", whole_gradients=True) == {("all_reduce", "pool"), ("all_gather", "shard")}
-    assert sent("gradients", whole_gradients=True) == {("reduce_scatter", "shard"), ("all_gather", "shard")}
+    assert sent("optimizer", whole_gradients="always") == {("all_reduce", "pool"), ("all_gather", "shard")}
+    assert sent("gradients", whole_gradients="always") == {("reduce_scatter", "shard"), ("all_gather", "shard")}
     assert sent("optimizer") == {("reduce_scatter", "shard"), ("all_gather", "shard")}

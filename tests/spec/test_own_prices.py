@@ -15,7 +15,7 @@ import stallsim
 from sim.cli import app, main
 from sim.spec import extensions
 from sim.spec.library import load_hardware
-from sim.spec.own_prices import PriceOverride
+from sim.spec.own_prices import PriceOverride, prices_from_options
 from sim.spec.yaml import SpecError
 from sim.study.arguments import price_source
 
@@ -181,3 +181,10 @@ def test_said_prices_that_are_none_are_told(said: list[str], words: str, capsys:
     options = [option for each in said for option in ((["--price"] if "=" in each or " " in each else []) + [each])]
     assert main(["compare", "resnet18", "p3.2xlarge", *options]) == 2
     assert words in capsys.readouterr().err
+
+
+def test_the_price_of_a_rack_is_that_of_all_its_trays() -> None:
+    price = prices_from_options(["coreweave-gb200-rack=700 USD/h"])
+    (group,) = load_hardware("coreweave-gb200-rack", [PriceOverride(price)]).spec.groups
+    assert group.price is not None
+    assert group.price.on_demand == pytest.approx(700 / 3600)

@@ -230,9 +230,9 @@ class Lowering:
     @property
     def _sums_whole(self) -> bool:
         """Whether gradients are summed over all data ranks in one operation, over shards and replicas together."""
-        mesh, options = self.layout.mesh, self.layout.options
-        alone = mesh.group_size("replicate") == 1 and options.framework != "deepspeed"
-        return options.whole_gradients and mesh.parallel.shard == "optimizer" and not alone
+        mesh, when = self.layout.mesh, self.layout.options.whole_gradients
+        chosen = when == "always" or (when == "with_replicas" and mesh.group_size("replicate") > 1)
+        return chosen and mesh.parallel.shard == "optimizer"
 
     def reductions(self, tag: Tag, dense: float, experts: float, op: Op) -> Iterator[Start]:
         """Reduce the gradients of *dense* elements over shards, then over replicas, and of *experts* over ranks with the same experts."""
