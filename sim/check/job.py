@@ -12,10 +12,12 @@ from sim.check.servers import check_servers
 from sim.check.topology import Problem
 from sim.spec import memo
 from sim.spec.algorithms import OTHER_ALGORITHMS, other_algorithm
+from sim.spec.catalogue import catalogue
 from sim.spec.fields import Peak, Precision
 from sim.spec.fp8_recipe import recipes_on
 from sim.spec.hardware import Gpu, Group, Hardware
-from sim.spec.library import Loaded
+from sim.spec.input import Dataset
+from sim.spec.library import Loaded, load_part
 from sim.spec.precision import PRECISION_TRAITS
 from sim.spec.workload import Workload
 from sim.spec.yaml import Document
@@ -84,7 +86,7 @@ def job_warnings(hardware: Hardware, workload: Workload, ranks_per_node: int | N
     ]
     if workload.input.loader == "synthetic":
         return slow
-    return slow + [
+    return [*slow, *_inherited_prep(workload)] + [
         text for group in hardware.worker_groups for text in (*_crowded(group, workload, ranks_per_node), *_overfull(group, workload))
     ]
 
@@ -230,6 +232,32 @@ def _crowded(group: Group, workload: Workload, ranks: int | None) -> Iterator[st
     workers, threads = ranks * workload.input.num_workers, group.node.host.vcpus
     if workload.input.loader == "pytorch" and workers > threads:
         yield f"input.num_workers: {ranks} ranks x {workload.input.num_workers} workers share {threads} hardware threads"
+
+
+MUCH_LARGER: Final = 2.0
+"""Samples this many times as large as those for which their preparation was measured get a warning."""
+_PREP: Final = {"pytorch": "prep", "dali_cpu": "dali_prep", "dali_gpu": "dali_gpu_prep"}
+"""The time to prepare a sample, by loader."""
+
+
+def _inherited_prep(workload: Workload) -> Iterator[str]:
+    """Find samples that are much larger than those of the catalogue's data set whose preparation time they have.
+
+    A data set that extends one of the catalogue keeps its name unless it writes another.
+    """
+    dataset, key = workload.dataset, _PREP[workload.input.loader]
+    if dataset.name not in catalogue("workloads/datasets"):
+        return
+    original = load_part(Dataset, dataset.name, "workloads/datasets")
+    cost = getattr(dataset, key)
+    larger = max(dataset.sample / original.sample, dataset.prepared / original.prepared)
+    if cost and cost == getattr(original, key) and larger >= MUCH_LARGER:
+        yield (
+            f"dataset.{key}: {units.show(cost, 'time')} of a CPU core per sample is that of {original.name}, whose samples take "
+            f"{units.show(original.sample, 'size')} on disk and {units.show(original.prepared, 'size')} prepared; here it is "
+            f"{units.show(dataset.sample, 'size')} and {units.show(dataset.prepared, 'size')}; measure one of yours, or try "
+            f"--set dataset.{key}='{units.show(larger * cost, 'time')}', which is in proportion"
+        )
 
 
 def _overfull(group: Group, workload: Workload) -> Iterator[str]:
