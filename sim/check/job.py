@@ -83,10 +83,11 @@ def job_warnings(hardware: Hardware, workload: Workload, ranks_per_node: int | N
         *recipe_warnings(workload),
         *_short_epoch(workload, ranks),
         *user_part_warnings(workload),
+        *domain_warnings(hardware),
     ]
     if workload.input.loader == "synthetic":
         return slow
-    return [*slow, *_inherited_prep(workload)] + [
+    return [*slow, *prep_warnings(workload)] + [
         text for group in hardware.worker_groups for text in (*_crowded(group, workload, ranks_per_node), *_overfull(group, workload))
     ]
 
@@ -217,6 +218,20 @@ def _without_half_units(hardware: Hardware, workload: Workload) -> Iterator[str]
             yield f"training.precision: {name} has no fp16 units, so {precision} saves memory traffic but computes at the fp32 rate"
 
 
+LARGEST_DOMAIN: Final = 72
+"""GPUs in the largest NVLink domain for rent: 18 trays of 4 (GB200 and GB300 NVL72)."""
+
+
+def domain_warnings(hardware: Hardware) -> Iterator[str]:
+    """Yield a warning for nodes in which NVLink joins more GPUs than in any machine for rent, as too many ``trays`` do."""
+    for gpus in dict.fromkeys(group.node.gpu_count for group in hardware.worker_groups if group.node.nvlink):
+        if gpus > LARGEST_DOMAIN:
+            yield (
+                f"trays: NVLink joins {gpus} GPUs here, but at most {LARGEST_DOMAIN} in racks that can be rented (18 trays of 4); "
+                "--nodes counts racks"
+            )
+
+
 def _short_epoch(workload: Workload, ranks: int) -> Iterator[str]:
     training = workload.training
     step = ranks * training.batch * training.gradient_accumulation_steps
@@ -240,13 +255,13 @@ _PREP: Final = {"pytorch": "prep", "dali_cpu": "dali_prep", "dali_gpu": "dali_gp
 """The time to prepare a sample, by loader."""
 
 
-def _inherited_prep(workload: Workload) -> Iterator[str]:
-    """Find samples that are much larger than those of the catalogue's data set whose preparation time they have.
+def prep_warnings(workload: Workload) -> Iterator[str]:
+    """Yield a warning for samples much larger than those of the catalogue's data set whose preparation time they have.
 
     A data set that extends one of the catalogue keeps its name unless it writes another.
     """
-    dataset, key = workload.dataset, _PREP[workload.input.loader]
-    if dataset.name not in catalogue("workloads/datasets"):
+    dataset, key = workload.dataset, _PREP.get(workload.input.loader)
+    if key is None or dataset.name not in catalogue("workloads/datasets"):
         return
     original = load_part(Dataset, dataset.name, "workloads/datasets")
     cost = getattr(dataset, key)

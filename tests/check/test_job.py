@@ -104,6 +104,20 @@ def test_odd_but_possible_jobs_are_warned_of() -> None:
     assert job_warnings(machine, load_workload("toy-job", ["input.loader=synthetic", "input.num_workers=99"]).spec) == []
 
 
+@pytest.mark.parametrize(("trays", "warned"), [(36, False), (37, True)])
+def test_more_trays_than_a_rack_has_are_warned_of(library: Path, trays: int, warned: bool) -> None:
+    """The toy has two GPUs: 36 of them are the 72 of the largest rack."""
+    nvlink = "nvlink: {link: {name: toy-link, bandwidth: 25 GB/s, source: tests}, switch_links: 2}"
+    (library / "hardware/tray.yaml").write_text(
+        f"extends: toy\nname: tray\nnode: {{topology: {{{nvlink}, pairs: null, switches: null, source: tests}}}}\n"
+    )
+    large = [
+        text for text in job_warnings(load_hardware("tray", [f"trays={trays}"]).spec, load_workload("toy-job").spec) if "NVLink" in text
+    ]
+    expected = "trays: NVLink joins 74 GPUs here, but at most 72 in racks that can be rented (18 trays of 4); --nodes counts racks"
+    assert large == [expected] * warned
+
+
 def test_samples_larger_than_those_whose_preparation_was_measured_are_warned_of() -> None:
     """5 ms are for pictures of 100 KB: 1 MB would take 50 ms in proportion. A time of one's own, or a similar size, is fine."""
     machine = load_hardware("toy").spec
