@@ -153,8 +153,8 @@ def energy_text(
         kwh, mass = energy["kwh_per_epoch"], energy["co2_per_epoch_kg"]
         of = "per epoch" if tokens is None else f"per epoch of {tokens_text(tokens)}"
     else:
-        whole = job_energy(energy, job["time_s"])
-        kwh, mass, of = whole["energy_kwh"], whole["co2_kg"], "for the whole job"
+        of_job = job_energy(energy, job["time_s"])
+        kwh, mass, of = of_job["energy_kwh"], of_job["co2_kg"], "for the whole job"
     return (
         f"energy: {kwh_text(kwh)} (PUE {energy['pue']:.3g}) and {show(mass, 'mass')} CO2 {of} "
         f"({1000 * grid['kg_per_kwh']:.0f} g/kWh, {where}); {show(energy['energy_per_sample_j'], 'energy')} per sample; "
