@@ -9,7 +9,16 @@ from __future__ import annotations
 from sim.check.checks import check_hardware, check_jobs, check_part, check_workload, require
 from sim.check.estimates import Estimate, count_estimates
 from sim.check.files import Verdict, validate, validate_path
-from sim.check.job import check_job, check_run, job_warnings, layout_stack_warnings, recipe_warnings, user_part_warnings
+from sim.check.job import (
+    check_job,
+    check_run,
+    domain_warnings,
+    job_warnings,
+    layout_stack_warnings,
+    prep_warnings,
+    recipe_warnings,
+    user_part_warnings,
+)
 from sim.check.price_copies import copied_prices
 
 __all__ = [
@@ -23,8 +32,10 @@ __all__ = [
     "check_workload",
     "copied_prices",
     "count_estimates",
+    "domain_warnings",
     "job_warnings",
     "layout_stack_warnings",
+    "prep_warnings",
     "recipe_warnings",
     "require",
     "user_part_warnings",

@@ -12,10 +12,12 @@ from sim.check.servers import check_servers
 from sim.check.topology import Problem
 from sim.spec import memo
 from sim.spec.algorithms import OTHER_ALGORITHMS, other_algorithm
+from sim.spec.catalogue import catalogue
 from sim.spec.fields import Peak, Precision
 from sim.spec.fp8_recipe import recipes_on
 from sim.spec.hardware import Gpu, Group, Hardware
-from sim.spec.library import Loaded
+from sim.spec.input import Dataset
+from sim.spec.library import Loaded, load_part
 from sim.spec.precision import PRECISION_TRAITS
 from sim.spec.workload import Workload
 from sim.spec.yaml import Document
@@ -81,10 +83,11 @@ def job_warnings(hardware: Hardware, workload: Workload, ranks_per_node: int | N
         *recipe_warnings(workload),
         *_short_epoch(workload, ranks),
         *user_part_warnings(workload),
+        *domain_warnings(hardware),
     ]
     if workload.input.loader == "synthetic":
         return slow
-    return slow + [
+    return [*slow, *prep_warnings(workload)] + [
         text for group in hardware.worker_groups for text in (*_crowded(group, workload, ranks_per_node), *_overfull(group, workload))
     ]
 
@@ -215,6 +218,20 @@ def _without_half_units(hardware: Hardware, workload: Workload) -> Iterator[str]
             yield f"training.precision: {name} has no fp16 units, so {precision} saves memory traffic but computes at the fp32 rate"
 
 
+LARGEST_DOMAIN: Final = 72
+"""GPUs in the largest NVLink domain for rent: 18 trays of 4 (GB200 and GB300 NVL72)."""
+
+
+def domain_warnings(hardware: Hardware) -> Iterator[str]:
+    """Yield a warning for nodes in which NVLink joins more GPUs than in any machine for rent, as too many ``trays`` do."""
+    for gpus in dict.fromkeys(group.node.gpu_count for group in hardware.worker_groups if group.node.nvlink):
+        if gpus > LARGEST_DOMAIN:
+            yield (
+                f"trays: NVLink joins {gpus} GPUs here, but at most {LARGEST_DOMAIN} in racks that can be rented (18 trays of 4); "
+                "--nodes counts racks"
+            )
+
+
 def _short_epoch(workload: Workload, ranks: int) -> Iterator[str]:
     training = workload.training
     step = ranks * training.batch * training.gradient_accumulation_steps
@@ -230,6 +247,32 @@ def _crowded(group: Group, workload: Workload, ranks: int | None) -> Iterator[st
     workers, threads = ranks * workload.input.num_workers, group.node.host.vcpus
     if workload.input.loader == "pytorch" and workers > threads:
         yield f"input.num_workers: {ranks} ranks x {workload.input.num_workers} workers share {threads} hardware threads"
+
+
+MUCH_LARGER: Final = 2.0
+"""Samples this many times as large as those for which their preparation was measured get a warning."""
+_PREP: Final = {"pytorch": "prep", "dali_cpu": "dali_prep", "dali_gpu": "dali_gpu_prep"}
+"""The time to prepare a sample, by loader."""
+
+
+def prep_warnings(workload: Workload) -> Iterator[str]:
+    """Yield a warning for samples much larger than those of the catalogue's data set whose preparation time they have.
+
+    A data set that extends one of the catalogue keeps its name unless it writes another.
+    """
+    dataset, key = workload.dataset, _PREP.get(workload.input.loader)
+    if key is None or dataset.name not in catalogue("workloads/datasets"):
+        return
+    original = load_part(Dataset, dataset.name, "workloads/datasets")
+    cost = getattr(dataset, key)
+    larger = max(dataset.sample / original.sample, dataset.prepared / original.prepared)
+    if cost and cost == getattr(original, key) and larger >= MUCH_LARGER:
+        yield (
+            f"dataset.{key}: {units.show(cost, 'time')} of a CPU core per sample is that of {original.name}, whose samples take "
+            f"{units.show(original.sample, 'size')} on disk and {units.show(original.prepared, 'size')} prepared; here it is "
+            f"{units.show(dataset.sample, 'size')} and {units.show(dataset.prepared, 'size')}; measure one of yours, or try "
+            f"--set dataset.{key}='{units.show(larger * cost, 'time')}', which is in proportion"
+        )
 
 
 def _overfull(group: Group, workload: Workload) -> Iterator[str]:

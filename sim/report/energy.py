@@ -133,17 +133,30 @@ def grid_words(figures: Mapping[str, Any]) -> str:
     return f"{1000 * figures['kg_per_kwh']:.0f} g/kWh, {where} {figures['year']}"
 
 
-def energy_text(energy: Mapping[str, Any] | None, tokens: float | None = None, one_of_several: bool = False) -> str:
-    """Return a line with the *energy* of a document; *tokens*: those of an epoch, if any; *one_of_several*: if other jobs run."""
+def energy_text(
+    energy: Mapping[str, Any] | None,
+    tokens: float | None = None,
+    one_of_several: bool = False,
+    job: Mapping[str, Any] | None = None,
+) -> str:
+    """Return a line with the *energy* of a document, for the whole *job* of the document if it has one, else for an epoch.
+
+    *tokens*: those of an epoch, if any; *one_of_several*: if other jobs run.
+    """
     if energy is None:
         return ""
     grid = energy["grid"]
     where = "world average" if grid["assumed"] else grid["region"]
     capped = f"\n  {power_cap_text(energy['power_cap'])}" if "power_cap" in energy else ""
     drawing = "this job's part of a node draws" if one_of_several else "nodes draw"
-    epoch = "per epoch" if tokens is None else f"per epoch of {tokens_text(tokens)}"
+    if job is None:
+        kwh, mass = energy["kwh_per_epoch"], energy["co2_per_epoch_kg"]
+        of = "per epoch" if tokens is None else f"per epoch of {tokens_text(tokens)}"
+    else:
+        of_job = job_energy(energy, job["time_s"])
+        kwh, mass, of = of_job["energy_kwh"], of_job["co2_kg"], "for the whole job"
     return (
-        f"energy: {kwh_text(energy['kwh_per_epoch'])} (PUE {energy['pue']:.3g}) and {show(energy['co2_per_epoch_kg'], 'mass')} CO2 {epoch} "
+        f"energy: {kwh_text(kwh)} (PUE {energy['pue']:.3g}) and {show(mass, 'mass')} CO2 {of} "
         f"({1000 * grid['kg_per_kwh']:.0f} g/kWh, {where}); {show(energy['energy_per_sample_j'], 'energy')} per sample; "
         f"{drawing} {show(energy['node_power_w'], 'power')} on average{capped}"
     )

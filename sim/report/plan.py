@@ -307,6 +307,7 @@ def _assumptions(plan: LayoutPlan) -> list[str]:
     texts = [
         f"the global batch is {plan.global_batch:,} samples in every layout"
         + ("" if named else ", the workload's batch on every GPU (--global-batch)"),
+        *_uneven_batch(plan),
         _batches_text(plan),
         "bounds assume steps without contention, and the expected variation between ranks",
         "ties: layouts within the median prediction error of similar layouts, or of layouts similar to the best",
@@ -319,6 +320,23 @@ def _assumptions(plan: LayoutPlan) -> list[str]:
     run = plan.tally.outcomes[0].run
     texts += price_lines(price_rows(run.hardware, (plan.question.scenario.market,)))
     return texts if plan.steps is None or run.node.gpu.power is None else [*texts, grid_text(_grid(run))]
+
+
+def _uneven_batch(plan: LayoutPlan) -> list[str]:
+    """Return that the GPUs do not divide the global batch, which excludes data parallelism over all of them, and the next batch up.
+
+    On 72 GPUs, 256 samples need another axis that divides by 9, such as 9 stages; 288 samples do not. A batch smaller than
+    the number of GPUs is split by other axes in any case.
+    """
+    sizes = sorted({setting.nodes * setting.gpus_per_node for setting, _ in plan.layouts})
+    uneven = [ranks for ranks in sizes if plan.global_batch > ranks and plan.global_batch % ranks]
+    if not uneven:
+        return []
+    even = -(-plan.global_batch // uneven[-1]) * uneven[-1]
+    return [
+        f"{uneven[-1]:,} GPUs do not divide {plan.global_batch:,} samples, which leaves out layouts that may be faster, such as plain data "
+        f"parallelism; --global-batch {even} allows them"
+    ]
 
 
 def _cuts_assumed(plan: LayoutPlan) -> list[str]:

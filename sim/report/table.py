@@ -45,13 +45,15 @@ def run_text(run: Run, document: Mapping[str, Any], number: int = 0, verbose: bo
     lines += ["", f"  {document['verdict']}", ""]
     tokens = epoch_tokens(document)
     length = "" if tokens is None else f" of {tokens_text(tokens)}"
-    lines.append(f"  epoch{length}: {_epoch(document['epoch_time_s'], document['cost_per_epoch_usd'])}")
-    lines[-1] += f";  first: {_epoch(first['epoch_time_s'], first['cost_usd'])}"
-    if document["whole_job"] is not None:
-        lines.append(f"  {whole_job_text(document['whole_job'])}")
+    job = document["whole_job"]
+    if job is None or job["given"] != "tokens":  # else the job's tokens are of interest, not those of the data set
+        lines.append(f"  epoch{length}: {_epoch(document['epoch_time_s'], document['cost_per_epoch_usd'])}")
+        lines[-1] += f";  first: {_epoch(first['epoch_time_s'], first['cost_usd'])}"
+    if job is not None:
+        lines.append(f"  {whole_job_text(job)}")
     lines += [f"  {line}" for line in paid_text(document["price"])]
     if document.get("energy") is not None:
-        lines.append(f"  {energy_text(document['energy'], tokens, 'placement' in document)}")
+        lines.append(f"  {energy_text(document['energy'], tokens, 'placement' in document, job)}")
     if "checkpoint" in document:
         lines.append(f"  {saved_text(document)}")
     memory = document["gpu_memory_bytes"]

@@ -167,10 +167,11 @@ _TESTS: Final[dict[str, Callable[[float, float], bool]]] = {
 def condition(text: str, columns: tuple[Column, ...], rows: Iterable[Row] = ()) -> Callable[[Row], bool]:
     """Return a function that tests a row against the condition *text*; raise SpecError if it is not a condition on *columns*.
 
-    A list matches any of its values (``gpu=A100,H100``), and a range every number from its first to its last (``gpus=1..8``). Text is
-    compared case-insensitively, and ``*`` matches anything; text that equals the value of none of *rows* also matches whole words
-    (``gpu=V100`` finds ``V100-SXM2-16GB``). Quantities have a unit (``gpu_memory>=40GiB``) unless the name has it
-    (``price_usd_per_h<10``). A row without a value matches only ``!=``.
+    A list matches any of its values (``gpu=A100,H100``), and a range every number from its first to its last (``gpus=1..8``). Each text
+    in a list with ``=`` must match one of *rows*, if there are any: a misspelled one would silently leave rows out. Text is compared
+    case-insensitively, and ``*`` matches anything; text that equals the value of none of *rows* also matches whole words (``gpu=V100``
+    finds ``V100-SXM2-16GB``). Quantities have a unit (``gpu_memory>=40GiB``) unless the name has it (``price_usd_per_h<10``). A row
+    without a value matches only ``!=``.
     """
     match = _CONDITION.fullmatch(text)
     if match is None:
@@ -178,7 +179,12 @@ def condition(text: str, columns: tuple[Column, ...], rows: Iterable[Row] = ()) 
     name, sign, written = match[1], match[2].replace("==", "="), match[3]
     column = _column(text, columns)
     if "," in written and sign in ("=", "!="):
-        several = [condition(f"{name}{sign}{one}", columns, rows) for one in written.split(",")]
+        rows = list(rows)
+        texts = [f"{name}{sign}{one}" for one in written.split(",")]
+        several = [condition(one, columns, rows) for one in texts]
+        for one, test in zip(texts, several, strict=True):
+            if rows and sign == "=" and not column.dimension and not any(map(test, rows)):
+                raise SpecError(f"--where {text}: {without_match(rows, [one], columns)}")
         return lambda row: (any if sign == "=" else all)(test(row) for test in several)
     if not column.dimension:
         return _text_test(text, column, sign, written, rows)

@@ -111,6 +111,8 @@ def machine_rows(
     computing = computing if computing.journal is not None else replace(computing, journal=Journal(None))
     assert computing.journal is not None
     missing = [task for task in dict(tasks).items() if task[0] not in computing.journal]
+    if missing and progress is not None:
+        progress(len(tasks) - len(missing), len(tasks))  # the first row may take minutes
     for done, _ in enumerate(compute(partial(_figures, row_of), missing, computing), start=len(tasks) - len(missing) + 1):
         if progress is not None:
             progress(done, len(tasks))

@@ -13,7 +13,7 @@ from typing import Final
 from sim.analysis.cost import Market
 from sim.analysis.layout_memory import StageMemory, memory_by_stage
 from sim.analysis.whole_job import JobPlan
-from sim.check import check_run, recipe_warnings, user_part_warnings
+from sim.check import check_run, domain_warnings, prep_warnings, recipe_warnings, user_part_warnings
 from sim.cluster.build import place
 from sim.mesh import LayoutRun, mesh_options, prepare, run_layout, worker_node
 from sim.parallel.lower.layouts import Layout
@@ -197,6 +197,7 @@ def _warnings(run: LayoutRun, exact: bool = False) -> list[str]:
             "write reshard_after_forward: false"
         )
     sentences += [*not_validated(run), *user_part_warnings(run.workload), *recipe_warnings(run.workload)]
+    sentences += [*domain_warnings(run.hardware), *prep_warnings(run.workload)]
     if not run.played.exact and run.mesh.is_even:
         why = f" ({_too_many(run.gpus)})" if exact or run.gpus > MOST_RANKS else ""
         sentences.append(

@@ -104,6 +104,38 @@ def test_odd_but_possible_jobs_are_warned_of() -> None:
     assert job_warnings(machine, load_workload("toy-job", ["input.loader=synthetic", "input.num_workers=99"]).spec) == []
 
 
+@pytest.mark.parametrize(("trays", "warned"), [(36, False), (37, True)])
+def test_more_trays_than_a_rack_has_are_warned_of(library: Path, trays: int, warned: bool) -> None:
+    """The toy has two GPUs: 36 of them are the 72 of the largest rack."""
+    nvlink = "nvlink: {link: {name: toy-link, bandwidth: 25 GB/s, source: tests}, switch_links: 2}"
+    (library / "hardware/tray.yaml").write_text(
+        f"extends: toy\nname: tray\nnode: {{topology: {{{nvlink}, pairs: null, switches: null, source: tests}}}}\n"
+    )
+    large = [
+        text for text in job_warnings(load_hardware("tray", [f"trays={trays}"]).spec, load_workload("toy-job").spec) if "NVLink" in text
+    ]
+    expected = "trays: NVLink joins 74 GPUs here, but at most 72 in racks that can be rented (18 trays of 4); --nodes counts racks"
+    assert large == [expected] * warned
+
+
+def test_samples_larger_than_those_whose_preparation_was_measured_are_warned_of() -> None:
+    """5 ms are for pictures of 100 KB: 1 MB would take 50 ms in proportion. A time of one's own, or a similar size, is fine."""
+    machine = load_hardware("toy").spec
+
+    def warned(*overrides: str) -> list[str]:
+        return job_warnings(machine, load_workload("toy-job", overrides).spec)
+
+    assert warned("dataset.sample=1 MB") == [
+        "dataset.prep: 5 ms of a CPU core per sample is that of pictures, whose samples take 100 KB on disk and 600 KB prepared; here it "
+        "is 1 MB and 600 KB; measure one of yours, or try --set dataset.prep='50 ms', which is in proportion"
+    ]
+    (larger,) = warned("dataset.prepared=1200 KB")
+    assert "'10 ms'" in larger
+    assert warned("dataset.sample=190 KB") == warned("dataset.sample=1 MB", "dataset.prep=40 ms") == []
+    assert warned("dataset.sample=1 MB", "dataset.name=mine") == warned("dataset.sample=1 MB", "input.loader=synthetic") == []
+    assert warned("dataset.sample=1 MB", "input.loader=dali_cpu") == []  # unknown for the original as well
+
+
 def test_a_run_is_refused_for_all_reasons_at_once_and_its_oddities_returned() -> None:
     machine = load_hardware("toy", ["node.storage=null", "node.gpu.memory=1 MB"])
     task = load_workload("toy-job", ["training.batch=2000", "training.precision=fp8", "input.num_workers=5"])

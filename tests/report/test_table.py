@@ -39,6 +39,17 @@ def test_an_epoch_of_tokens_says_how_many() -> None:
     assert "\n  epoch: " in run_text(case_answer("exchange").run, document("exchange"))
 
 
+def test_a_job_of_tokens_shows_its_own_energy_and_not_an_epoch() -> None:
+    """Closed form: 2 kW for 10 h are 20 kWh, 8 kg at 0.4 kg/kWh. An epoch of the stream says nothing about such a job."""
+    run, own = case_answer("tokens").run, document("tokens")
+    energy = own["energy"] | {"site_power_w": 2000.0, "grid": own["energy"]["grid"] | {"kg_per_kwh": 0.4}}
+    job = {"given": "tokens", "tokens": 5e7, "epochs": 5e-4, "time_s": 36000.0, "cost_usd": 10.0, "parts_s": {"first_epoch": 36000.0}}
+    text = run_text(run, own | {"energy": energy, "whole_job": job})
+    assert "energy: 20 kWh (PUE" in text and "and 8 kg CO2 for the whole job (400 g/kWh" in text
+    assert "whole job, 50 million tokens: 10 h, $10.00" in text and "epoch of" not in text
+    assert "\n  epoch of 100 billion tokens: " in run_text(run, own | {"whole_job": job | {"given": "epochs"}})
+
+
 def test_an_epoch_of_less_than_a_cent_says_what_it_costs() -> None:
     cheap = document("exchange") | {"cost_per_epoch_usd": 0.0003}
     assert ", $0.0003;  first: " in run_text(case_answer("exchange").run, cheap)

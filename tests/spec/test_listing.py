@@ -126,6 +126,15 @@ def test_whole_words_count_only_where_no_value_is_met_whole() -> None:
     assert [row["gpu"] for row in select(rows, ["gpu!=L4,L40S"], columns)] == ["V100-SXM2-16GB", "V100-PCIe-16GB", "L4-24GB"]
 
 
+def test_a_misspelled_text_in_a_list_is_an_error(shelves: Path) -> None:
+    """It would silently leave out what was meant, such as all machines of a provider; on its own, the caller says that nothing is left."""
+    rows = listing.hardware_rows()[0]
+    with pytest.raises(SpecError, match=r"^--where name=toy,priceles: no row matches name=priceles; did you mean priceless\?$"):
+        select(rows, ["name=toy,priceles"], HARDWARE)
+    assert len(select(rows, ["name!=toy,priceles"], HARDWARE)) == 2
+    assert len(select(rows, ["gpus=2,3"], HARDWARE)) == 2
+
+
 MESSAGES = {
     "gpus": "--where gpus: write NAME=VALUE, for example provider=... or nodes=8; also with != < <= > >=",
     "gpus=": "--where gpus=: write NAME=VALUE, for example provider=... or nodes=8; also with != < <= > >=",

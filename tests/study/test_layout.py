@@ -46,6 +46,13 @@ def scenario(name: str, nodes: int = 1, stack: str | None = TITAN, gpus: int | N
     return Scenario("hgx-h100", name, nodes=nodes if gpus is None else None, gpus=gpus, stack=stack, layout=layout)
 
 
+def test_a_sharded_job_on_larger_samples_is_warned_of() -> None:
+    """Ten times ImageNet's 110 KB a sample take ten times its 7.47 ms in proportion; data of the catalog are as they were measured."""
+    own = replace(scenario("resnet50", shard="parameters"), overrides=("dataset.sample=1.1 MB",))
+    assert any("--set dataset.prep='74.7 ms'" in text for text in layout_answer(own).warnings)
+    assert not any("dataset.prep" in text for text in layout_answer(replace(own, overrides=())).warnings)
+
+
 def refused(given: Scenario) -> str:
     with pytest.raises(SpecError) as caught:
         layout_answer(given)

@@ -323,7 +323,7 @@ def layout_text(run: LayoutRun, document: Mapping[str, Any], verbose: bool = Fal
         lines.append(f"  cost: ${1e6 * document['cost_per_token_usd']:.3g} per million tokens")
     lines += [f"  {line}" for line in paid_text(document["price"])]
     if document["energy"] is not None:
-        lines.append(f"  {energy_text(document['energy'], epoch_tokens(document))}")
+        lines.append(f"  {energy_text(document['energy'], epoch_tokens(document), job=document['whole_job'])}")
     if "checkpoint" in document:
         lines.append(f"  {saved_text(document)}")
     if document["whole_job"] is not None:

@@ -15,6 +15,7 @@ from sim.spec.workload import Workload
 from sim.study.new.file import for_editors, write_new
 from sim.study.new.first_command import first_command
 from sim.study.new.workload import NewWorkload, place_of, plain_comment
+from sim.units import show
 
 EXPORTED: Final = ".pt2"
 """Extension of files that ``torch.export.save`` writes."""
@@ -56,7 +57,7 @@ def write_traced(table: Model, text: str, source: str, dataset: str, path: Path,
 
 
 def _text(table: Model, text: str, source: str, dataset: str, batch: int, command: str) -> str:
-    origin = plain_comment(source)
+    origin, like = plain_comment(source), load_part(Dataset, dataset, "workloads/datasets")
     lines = [
         *for_editors("workload"),
         f"# {table.name}: {table.parameters:,} parameters, traced from {origin}.",
@@ -66,8 +67,10 @@ def _text(table: Model, text: str, source: str, dataset: str, batch: int, comman
         "dataset:",
         f"  extends: {dataset}  # samples similar to the inputs; 'python -m sim list datasets' shows others",
         f"  prepared: {table.input:.0f} B  # one sample as fed to the model",
-        "  # samples: 20000  # per epoch",
-        "  # sample: 100 KB  # size of one on disk",
+        f"  # of {like.name} until you write your own:",
+        f"  # samples: {like.samples}  # per epoch",
+        f"  # sample: {show(like.sample, 'size')}  # mean size of one on disk",
+        f"  # prep: {show(like.prep, 'time')}  # time of one CPU core to decode, augment and collate one; larger samples take longer",
         f"  source: {{prepared: {json.dumps(f'the inputs of {origin}')}}}",
         "training:",
         f"  batch: {batch}  # samples per GPU; --batch N",

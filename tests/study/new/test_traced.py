@@ -51,6 +51,7 @@ def test_a_torch_model_becomes_a_workload_that_runs(net: Path, capsys: pytest.Ca
     assert made.name == made.model.name == "mine"
     assert (made.model.layers, made.model.parameters, made.dataset.prepared) == (table.layers, table.parameters, table.input)
     assert (made.training.batch, made.dataset.name, made.training.stack.name) == (64, "imagenet-1k", "torch-2.x-ddp")
+    assert "# prep: 7.47 ms" in net.read_text()  # what the user must replace is visible, not only in the catalog
     assert "# samples per GPU" in net.read_text() and "--from" not in made.model.command
     assert made.model.command.endswith("net.py:Net --input 3x16x16 --arg width=4 --batch 64 -o mine.yaml")
     write(table, Path("table.yaml"))

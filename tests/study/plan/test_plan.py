@@ -676,6 +676,13 @@ def test_sizes_without_a_layout_among_the_best_are_named() -> None:
     assert "- no layout on 1 node is among the best; --nodes 1 shows the best one there" in text
 
 
+@pytest.mark.parametrize(("batch", "note"), [(12, "--global-batch 16 allows them"), (16, ""), (4, "")])
+def test_a_batch_that_the_gpus_do_not_divide_is_named(batch: int, note: str) -> None:
+    """By hand: 8 GPUs have no equal shares of 12 samples, but of 16; 4 samples are fewer than the GPUs, whose other axes split them."""
+    text = plan_text(plan_document(plan(PlanQuestion(Scenario("hgx-h100", "gpt2", global_batch=batch)))))
+    assert ("8 GPUs do not divide 12 samples" in text) == bool(note) and note in text
+
+
 def test_money_is_named_where_there_is_a_price(small: LayoutPlan) -> None:
     page = plan_page(plan_document(small))
     assert "Pareto-optimal in time and memory" in page and "memory and money" not in page
