@@ -15,7 +15,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from calibration.llm.chips import RACK, Chip, ProductPrecision, chip_named, similar_chips
-from calibration.llm.limits import Limits, limits_of
+from calibration.llm.limits import RunLimits, limits_of
 from calibration.llm.network import nic_of
 from calibration.llm.prediction import Memory
 from calibration.llm.shapes import CannotDescribe, axis, count, records_yaml, shape_of
@@ -113,8 +113,8 @@ class Case:
     """Reading of memory in the table: ``allocated`` or ``reserved`` of torch's allocator, or ``nvidia-smi``."""
     memory_rank: str
     """Rank whose memory the table shows: ``fullest``, or ``first`` for the first stage."""
-    scored_within: Limits
-    fitted_within: Limits
+    scored_within: RunLimits
+    fitted_within: RunLimits
     assumptions: tuple[str, ...]
 
     @property
@@ -184,7 +184,7 @@ class Case:
         names = ("tensor", "pipeline", "context", "expert")
         return "+".join(name for name in names if getattr(self, name) > 1) or "data"
 
-    def is_within(self, limits: Limits) -> bool:
+    def is_within(self, limits: RunLimits) -> bool:
         """Return whether the run stays within *limits*; a pipeline of one stage may have any number of nodes."""
         return limits.include(self.tensor, self.measured_memory or 0.0, self.node_span if self.pipeline > 1 else 1)
 
@@ -278,8 +278,7 @@ def _case(row: LlmRow) -> Case:
         checks_collectives=bool(practice.get("checked_pipelines")) and pipeline > 1 and gpus > domain,
         fp32_gradients=bool(practice.get("fp32_gradients", True)),
         **_memory_settings(practice),
-        scored_within=limits_of(practice.get("scored_within", {}), chip),
-        fitted_within=limits_of(practice.get("fitted_within", {}), chip),
+        **_limits(practice, chip),
         assumptions=tuple(assumed),
     )
 
@@ -361,6 +360,10 @@ def _memory_settings(practice: Mapping[str, Any]) -> dict[str, Any]:
         "memory_reading": str(practice.get("memory", "allocated")),
         "memory_rank": str(practice.get("memory_rank", "fullest")),
     }
+
+
+def _limits(practice: Mapping[str, Any], chip: Chip) -> dict[str, Any]:
+    return {name: limits_of(practice.get(name, {}), chip) for name in ("scored_within", "fitted_within")}
 
 
 def _graphs(row: LlmRow, practice: Mapping[str, Any]) -> bool:

@@ -12,7 +12,7 @@ from sim.spec.yaml import SpecError
 _KEYS: Final = ("tensor", "memory_GiB", "memory_share", "pipeline_nodes")
 
 
-class Limits(NamedTuple):
+class RunLimits(NamedTuple):
     """Up to where runs of a source are used: tensor ranks, peak memory in bytes (exclusive), and nodes of a pipeline."""
 
     tensor: float = math.inf
@@ -34,9 +34,9 @@ class Limits(NamedTuple):
         return " or ".join(words for limit, words in limits if limit < math.inf)
 
 
-def limits_of(written: Mapping[str, float], chip: Chip) -> Limits:
+def limits_of(written: Mapping[str, float], chip: Chip) -> RunLimits:
     """Return the limits *written* in ``practice.yaml`` for runs on *chip*. Raise SpecError for an unknown key."""
     if unknown := [key for key in written if key not in _KEYS]:
         raise SpecError(f"practice.yaml: unknown limit {unknown[0]!r}; write one of {', '.join(_KEYS)}")
     memory = min(written.get("memory_GiB", math.inf) * 2.0**30, written.get("memory_share", math.inf) * chip.memory)
-    return Limits(written.get("tensor", math.inf), memory, written.get("pipeline_nodes", math.inf))
+    return RunLimits(written.get("tensor", math.inf), memory, written.get("pipeline_nodes", math.inf))

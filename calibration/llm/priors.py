@@ -25,7 +25,7 @@ EXPOSED_EXPERTS: Final = 0.4
 FILE: Final = Path(__file__).with_name("priors.yaml")
 
 
-class Prior(NamedTuple):
+class ConstantPrior(NamedTuple):
     """One constant before any fit: its value, and the standard deviation of its logarithm."""
 
     value: float
@@ -33,7 +33,7 @@ class Prior(NamedTuple):
 
 
 @cache
-def priors() -> Mapping[str, Prior]:
+def priors() -> Mapping[str, ConstantPrior]:
     """Return the prior of every constant. Raise SpecError if one in `priors.yaml` lacks a key."""
     topics = read(FILE).value
     families = {f"{name}:{family}": _prior(f"families.{name}", body) for name, body in topics["families"].items() for family in FAMILIES}
@@ -45,7 +45,7 @@ def defaults() -> dict[str, float]:
     return {name: prior.value for name, prior in priors().items()}
 
 
-def _prior(name: str, body: Mapping[str, Any]) -> Prior:
+def _prior(name: str, body: Mapping[str, Any]) -> ConstantPrior:
     if set(body) != {"value", "width", "meaning"} or not body["meaning"]:
         raise SpecError(f"{FILE.name}: {name}: must have exactly 'value', 'width' and 'meaning'")
-    return Prior(float(body["value"]), float(body["width"]))
+    return ConstantPrior(float(body["value"]), float(body["width"]))

@@ -96,17 +96,17 @@ def test_tensor_ranks_that_split_every_expert_hold_all_copies_of_their_tokens() 
     hidden, inner, copies, ranks = 512, 256, 2.0 * STREAM, 4
     for context, unit in ((1, blocks(decoder(SPARSE), tensor=ranks)[0]), (2, blocks(decoder(SPARSE), tensor=ranks, context=2)[0])):
         part = {piece.layer.name.rpartition("experts.")[2]: piece.layer for piece in unit.pieces if piece.layer.share == "expert"}
-        whole, narrow = copies / context, copies / context * inner / hidden / ranks
+        wide, narrow = copies / context, copies / context * inner / hidden / ranks
         assert {name: (layer.read, layer.write) for name, layer in part.items()} == {
-            "dispatch": (STREAM / context, whole),
-            "gate_up": (whole, 2 * narrow),
+            "dispatch": (STREAM / context, wide),
+            "gate_up": (wide, 2 * narrow),
             "activation": (2 * narrow, narrow),
-            "down": (narrow, whole),
-            "combine": (whole, STREAM / context),
+            "down": (narrow, wide),
+            "combine": (wide, STREAM / context),
         }
         assert part["gate_up"].channels == (hidden, 2 * inner // ranks)
         assert part["down"].channels == (inner // ranks, hidden)
-        assert part["gate_up"].saved == whole
+        assert part["gate_up"].saved == wide
         assert part["down"].saved == narrow
 
 

@@ -75,7 +75,7 @@ def decided(plan: CollectivePlan, op: Op, row: CollectiveRow) -> Hashable:
 def slower(name: str, nodes: int, factor: float) -> list[str]:
     """Return the collectives that take longer though a part of *name* is faster, and NCCL decides the same."""
     machine = with_nodes(load_hardware(name).spec, nodes)
-    found, before = [], planned(machine)
+    worse, before = [], planned(machine)
     described = {op: rows(before, op, SIZES) for op in OPS}
     for part in ("nic", "pcie", "nvlink"):
         node = faster(machine.groups[0].node, part, factor)
@@ -85,8 +85,8 @@ def slower(name: str, nodes: int, factor: float) -> list[str]:
         for op in OPS:
             for old, new in zip(described[op], rows(after, op, SIZES), strict=True):
                 if new.time > SLOWER * old.time and decided(before, op, old) == decided(after, op, new):
-                    found.append(f"{op} of {old.nbytes} B on {nodes} x {name}, {part} x{factor:g}: {old.time:.4g} s to {new.time:.4g} s")
-    return found
+                    worse.append(f"{op} of {old.nbytes} B on {nodes} x {name}, {part} x{factor:g}: {old.time:.4g} s to {new.time:.4g} s")
+    return worse
 
 
 def shrinking(name: str, nodes: int) -> list[str]:

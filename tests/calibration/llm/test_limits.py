@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 
 from calibration.llm.chips import chip_named
-from calibration.llm.limits import Limits, limits_of
+from calibration.llm.limits import RunLimits, limits_of
 from sim.spec.yaml import SpecError
 
 
 def test_each_limit_excludes_what_is_beyond_it() -> None:
-    limits = Limits(tensor=8, memory=70.0, pipeline_nodes=1)
+    limits = RunLimits(tensor=8, memory=70.0, pipeline_nodes=1)
     assert limits.include(8, 69.9, 1)
     assert not any((limits.include(16, 0.0, 1), limits.include(8, 70.0, 1), limits.include(8, 0.0, 2)))
-    assert Limits().include(10**6, 1e30, 10**6)
+    assert RunLimits().include(10**6, 1e30, 10**6)
 
 
 def test_the_lower_of_two_limits_of_memory_holds() -> None:
@@ -25,8 +25,8 @@ def test_the_lower_of_two_limits_of_memory_holds() -> None:
 
 
 def test_limits_that_are_not_set_are_not_named() -> None:
-    assert Limits(tensor=8, memory=70 * 2.0**30).text == "8 tensor ranks or 70 GiB"
-    assert Limits(pipeline_nodes=1).text == "pipelines of 1 node"
+    assert RunLimits(tensor=8, memory=70 * 2.0**30).text == "8 tensor ranks or 70 GiB"
+    assert RunLimits(pipeline_nodes=1).text == "pipelines of 1 node"
 
 
 def test_a_misspelled_limit_is_refused() -> None:
