@@ -15,7 +15,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from calibration.llm.chips import RACK, Chip, ProductPrecision, chip_named, similar_chips
-from calibration.llm.limits import RunLimits, limits_of
+from calibration.llm.limits import RunLimits, limits_in
 from calibration.llm.network import nic_of
 from calibration.llm.prediction import Memory
 from calibration.llm.shapes import CannotDescribe, axis, count, records_yaml, shape_of
@@ -278,7 +278,7 @@ def _case(row: LlmRow) -> Case:
         checks_collectives=bool(practice.get("checked_pipelines")) and pipeline > 1 and gpus > domain,
         fp32_gradients=bool(practice.get("fp32_gradients", True)),
         **_memory_settings(practice),
-        **_limits(practice, chip),
+        **limits_in(practice, chip),
         assumptions=tuple(assumed),
     )
 
@@ -360,10 +360,6 @@ def _memory_settings(practice: Mapping[str, Any]) -> dict[str, Any]:
         "memory_reading": str(practice.get("memory", "allocated")),
         "memory_rank": str(practice.get("memory_rank", "fullest")),
     }
-
-
-def _limits(practice: Mapping[str, Any], chip: Chip) -> dict[str, Any]:
-    return {name: limits_of(practice.get(name, {}), chip) for name in ("scored_within", "fitted_within")}
 
 
 def _graphs(row: LlmRow, practice: Mapping[str, Any]) -> bool:

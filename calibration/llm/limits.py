@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from calibration.llm.chips import Chip
 from sim.spec.yaml import SpecError
@@ -32,6 +32,11 @@ class RunLimits(NamedTuple):
             (self.pipeline_nodes, f"pipelines of {self.pipeline_nodes:g} node{'s' * (self.pipeline_nodes != 1)}"),
         )
         return " or ".join(words for limit, words in limits if limit < math.inf)
+
+
+def limits_in(practice: Mapping[str, Any], chip: Chip) -> dict[str, Any]:
+    """Return the fields of a `Case` that say which runs of its source, described by *practice*, are scored and fitted."""
+    return {name: limits_of(practice.get(name, {}), chip) for name in ("scored_within", "fitted_within")}
 
 
 def limits_of(written: Mapping[str, float], chip: Chip) -> RunLimits:
