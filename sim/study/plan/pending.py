@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable
 from statistics import median
 from typing import Final
 
@@ -21,8 +21,8 @@ from sim.study.plan.refine import FLOOR, Level, PlacedLayout
 
 Entry = tuple[float, int, Level]
 """A lower bound of the value of a layout, the layout's number, and the source of that bound."""
-BATCH: Final = 32
-"""Maximum number of layouts that are priced at once: numpy's calls for a batch then take a fraction of the time of its prices."""
+BATCH: Final = 8
+"""Maximum number of layouts that are priced at once: numpy's calls then take a few percent of the time of the prices."""
 
 
 class Pending:
@@ -30,7 +30,7 @@ class Pending:
 
     def __init__(self) -> None:
         self.layouts: list[PlacedLayout] = []
-        """All layouts, by their numbers, also those that were removed."""
+        """All layouts, by their numbers."""
         self._sources: list[tuple[int, int]] = []
         """For each layout, the number of its floors and its place in them."""
         self._floors: list[tuple[LazyFloors, float]] = []
@@ -79,11 +79,6 @@ class Pending:
         """Remove `first`."""
         heapq.heappop(self._priced)
 
-    def remove(self, number: int) -> None:
-        """Remove layout *number*, which is priced."""
-        self._priced = [entry for entry in self._priced if entry[1] != number]
-        heapq.heapify(self._priced)
-
     def leading(self, most: int, limit: float) -> list[Entry]:
         """Return up to *most* layouts with the least bounds, if these are below *limit*."""
         while True:
@@ -91,28 +86,14 @@ class Pending:
             if not self._price_next(entries[-1][0] if len(entries) == most else limit):
                 return entries
 
-    def least_of(self, numbers: Collection[int]) -> Entry:
-        """Return the layout with the least bound of *numbers*, of which at least one is left."""
-        entries = [entry for entry in self._priced if entry[1] in numbers]
-        unpriced = [each for each in reversed(self._unpriced) if each[1] in numbers]
-        for begin in range(0, len(unpriced), BATCH):
-            batch = unpriced[begin : begin + BATCH]
-            if entries and batch[0][0] >= min(entries)[0]:
-                break
-            entries += self._price(batch)
-        return min(entries)
-
     def estimates(self) -> list[Entry]:
         """Return all layouts with their bounds, estimated for those that are not priced from those that are."""
         rise = median(self._rises or [1.0])
         return self._priced + [(rise * value, number, FLOOR) for value, number in self._unpriced]
 
     def _price_next(self, limit: float) -> bool:
+        """Price the next layouts whose compute is below *limit*; return False if there are none."""
         batch = [each for each in self._unpriced[: -BATCH - 1 : -1] if each[0] < limit]
-        return bool(batch and self._price(batch))
-
-    def _price(self, batch: Sequence[tuple[float, int]]) -> list[Entry]:
-        """Price the layouts of *batch*, and return their bounds."""
         sources: dict[int, list[tuple[float, int]]] = defaultdict(list)
         for each in batch:
             sources[self._sources[each[1]][0]].append(each)
@@ -122,7 +103,7 @@ class Pending:
             times = floors.time_of(numpy.array([self._sources[number][1] for _, number in members]))
             new += [(weight * float(time), number, FLOOR) for time, (_, number) in zip(times, members, strict=True)]
             self._rises += [weight * float(time) / value for time, (value, _) in zip(times, members, strict=True) if value > 0.0]
-        priced, numbers = self._priced + new, {number for _, number in batch}
-        heapq.heapify(priced)
-        self._priced, self._unpriced = priced, [each for each in self._unpriced if each[1] not in numbers]
-        return new
+        for entry in new:
+            heapq.heappush(self._priced, entry)
+        del self._unpriced[len(self._unpriced) - len(batch) :]
+        return bool(batch)

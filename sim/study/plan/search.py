@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -21,7 +22,7 @@ from typing import Final
 from sim.mesh import LayoutRun, worker_node
 from sim.spec.parallel import SCHEDULES
 from sim.spec.yaml import SpecError
-from sim.study.plan.floor import Setting
+from sim.study.plan.floor import LazyFloors, Setting
 from sim.study.plan.objective import Objective, joules_of_step, scale
 from sim.study.plan.pending import Pending
 from sim.study.plan.refine import (
@@ -51,8 +52,13 @@ SHOWN: Final = 10
 """Number of layouts in the table, all of which are simulated even if the best is proven before."""
 ROOMY: Final = (0.5, 0.25, 0.125)
 """Maximum shares of the memory that the first layout needs by its bound: estimates (most needs are up to twice their bound)."""
+SAMPLE: Final = 512
+"""Maximum number of layouts that the first is chosen from: their bounds take a second, those of all layouts may take ten."""
 FEW: Final = 256
 """Maximum number of passes of the first layout, if there is such a layout: a millisecond each, while other layouts take half a minute."""
+
+Layouts = Sequence[tuple[Setting, Sequence[LayoutCandidate]]]
+"""The candidate layouts of each setting."""
 
 
 @dataclass(frozen=True)
@@ -103,10 +109,8 @@ class Tally:
     open_bound: float = math.inf
     """The least value that any layout that was not simulated may have."""
     interrupted: bool = False
-    needs: list[float] = field(default_factory=list)
-    """Lower bound of the bytes of each layout that may fit."""
     remaining_work: RemainingWork | None = None
-    """The expected remaining work of the search, if progress is reported."""
+    """The expected remaining work of the search, if progress is reported; None before all layouts are bounded."""
     tightest: tuple[float, PlacedLayout] | None = None
     """The least excess over the memory (bytes) of any layout that does not fit, and that layout; None if there is none."""
 
@@ -153,7 +157,7 @@ class Limits:
 
 
 def search(
-    layouts: Sequence[tuple[Setting, Sequence[LayoutCandidate]]],
+    layouts: Layouts,
     limits: Limits,
     progress: Callable[[Tally], None] | None = None,
     refine: Refine | None = None,
@@ -167,9 +171,12 @@ def search(
     tally = Tally(candidates=sum(len(candidates) for _, candidates in layouts))
     pending = Pending()
     try:
-        for setting, candidates in layouts:
-            _bounded(setting, candidates, limits, tally, pending)
         outlook = Outlook(refine or LocalRefiner(limits.objective, limits.memory), clock)
+        first = _first(tally, layouts, limits, outlook)
+        if first is not None and progress is not None:
+            progress(tally)
+        for setting, candidates in layouts:
+            _bounded(setting, candidates, limits, tally, pending, first)
         for _ in _refined(tally, pending, limits, outlook):
             if progress is not None:
                 tally.remaining_work = outlook.remaining_work(pending.estimates(), limits.shown, limits.simulations)
@@ -178,8 +185,8 @@ def search(
     except KeyboardInterrupt:
         tally.interrupted = True
     tally.outcomes = in_order(tally.outcomes)
-    tally.excluded = len(pending)
-    tally.open_bound = pending.least
+    tally.excluded = tally.candidates - tally.infeasible - len(tally.outcomes)
+    tally.open_bound = pending.least if tally.excluded == len(pending) else 0.0  # not all are bounded if Ctrl-C came early
     if tally.interrupted and tally.best is None:  # nothing was found yet, which does not mean that nothing fits
         raise KeyboardInterrupt
     return tally
@@ -204,7 +211,7 @@ def complexity(candidate: LayoutCandidate) -> tuple[int, ...]:
     return axes, own.checkpointing not in ("none", "model"), own.chunks, own.near, splitting, own.expert * own.replicate
 
 
-def best_by_recurrence(layouts: Sequence[tuple[Setting, Sequence[LayoutCandidate]]], limits: Limits) -> tuple[float, PlacedLayout] | None:
+def best_by_recurrence(layouts: Layouts, limits: Limits) -> tuple[float, PlacedLayout] | None:
     """Return the least value of a step by its recurrence, and its layout; None if no layout fits. Nothing is simulated.
 
     A layout that thrashes counts `THRASH` times its time, as in `search`.
@@ -229,22 +236,35 @@ def best_by_recurrence(layouts: Sequence[tuple[Setting, Sequence[LayoutCandidate
     return None
 
 
-def _bounded(setting: Setting, candidates: Sequence[LayoutCandidate], limits: Limits, tally: Tally, pending: Pending) -> None:
-    """Add every layout that may fit to *pending*, with its bound."""
+def _bounded(
+    setting: Setting,
+    candidates: Sequence[LayoutCandidate],
+    limits: Limits,
+    tally: Tally,
+    pending: Pending,
+    first: PlacedLayout | None = None,
+) -> None:
+    """Add every layout that may fit to *pending*, with its bound, except *first*, which is simulated."""
     if not candidates:
         return
     memory = usable_memory(setting, limits.memory)
     each = bounds(setting, candidates, memory)
-    weight = scale(setting, limits.objective) * limits.share(PlacedLayout(setting, candidates[0]))
     fitting = []
+    done = first.candidate if first is not None and first.setting is setting else None
     for place, (candidate, needed) in enumerate(zip(candidates, each.memory, strict=True)):
+        if candidate == done:
+            continue
         if needed > memory:
             tally.infeasible += 1
             _note_tightest(tally, float(needed) - memory, PlacedLayout(setting, candidate))
         else:
-            tally.needs.append(float(needed))
             fitting.append((place, PlacedLayout(setting, candidate)))
-    pending.add(fitting, each, weight)
+    pending.add(fitting, each, _weight(PlacedLayout(setting, candidates[0]), limits))
+
+
+def _weight(placed_layout: PlacedLayout, limits: Limits) -> float:
+    """Return the least value of a second of a step in the setting of *placed_layout*."""
+    return scale(placed_layout.setting, limits.objective) * limits.share(placed_layout)
 
 
 def _note_tightest(tally: Tally, excess: float, placed_layout: PlacedLayout) -> None:
@@ -255,7 +275,6 @@ def _note_tightest(tally: Tally, excess: float, placed_layout: PlacedLayout) -> 
 def _refined(tally: Tally, pending: Pending, limits: Limits, outlook: Outlook) -> Iterator[None]:
     """Refine the layout with the least value until the table is proven, or the limit of simulations is reached."""
     bounds: dict[int, float] = {}
-    yield from _first(tally, pending, limits, outlook)
     while _goes_on(tally, pending, limits):
         value, number, level = pending.first
         placed_layout = pending.layouts[number]
@@ -291,32 +310,52 @@ def _next(tally: Tally, pending: Pending, limits: Limits, most: int) -> list[Ref
     return [task for task in tasks if task.number not in last]
 
 
-def _first(tally: Tally, pending: Pending, limits: Limits, outlook: Outlook) -> Iterator[None]:
-    """Simulate one layout that surely fits, so that there is an early result: with less and less memory until one fits.
+def _first(tally: Tally, layouts: Layouts, limits: Limits, outlook: Outlook) -> PlacedLayout | None:
+    """Simulate one layout of a sample that surely fits, before all are bounded, so that there is an early result; return it.
 
-    The bound knows little of the memory of a user's own schedule, so a built-in schedule comes first.
+    It is the one with the least bound, with less and less memory until one fits. The bound knows little of the memory of a user's own
+    schedule, so a built-in schedule comes first.
     """
     if limits.simulations < 2:
-        return
-    layouts = pending.layouts
-    built_in: Collection[int] = [number for number, each in enumerate(layouts) if each.candidate.schedule in SCHEDULES]
-    built_in = built_in or range(len(layouts))
-    quick = [number for number in built_in if _passes(layouts[number]) <= FEW] or built_in
-    for share in ROOMY:
-        roomy = {number for number in quick if tally.needs[number] <= share * usable_memory(layouts[number].setting, limits.memory)}
-        if not roomy:
-            return
-        value, number, _ = pending.least_of(roomy)
-        placed_layout = layouts[number]
-        bound = outlook.answer(RefineTask(number, FLOOR, placed_layout), lambda most: [], value)
-        step = outlook.answer(RefineTask(number, LEAST, placed_layout), lambda most: [], value) if isinstance(bound, StepBound) else None
+        return None
+    every = [PlacedLayout(setting, each) for setting, candidates in layouts for each in candidates]
+    built_in = [each for each in every if each.candidate.schedule in SCHEDULES] or every
+    quick = [each for each in built_in if _passes(each) <= FEW]
+    sampled = _sampled(quick, limits) or _sampled(built_in, limits)
+    for number, share in enumerate(ROOMY, 1):
+        pending = Pending()
+        for own, floors in sampled:
+            most = share * usable_memory(own[0].setting, limits.memory)
+            roomy = [(place, each) for place, each in enumerate(own) if floors.memory[place] <= most]
+            pending.add(roomy, floors, _weight(own[0], limits))
+        if not pending:
+            return None
+        pending.settle()
+        value, place, _ = pending.first
+        placed_layout = pending.layouts[place]
+        bound = outlook.answer(RefineTask(-number, FLOOR, placed_layout), lambda most: [], value)
+        step = outlook.answer(RefineTask(-number, LEAST, placed_layout), lambda most: [], value) if isinstance(bound, StepBound) else None
         if isinstance(bound, StepBound) and isinstance(step, RefinedStep) and step.played is not None:
-            pending.remove(number)
             tally.bounded += 1
             tally.outcomes.append(outcome_of(placed_layout, step, bound.time, limits))
             outlook.record(tally.outcomes[-1].value, max(value, limits.share(placed_layout) * bound.value), tally.outcomes[-1].penalty)
-            yield
-            return
+            return placed_layout
+    return None
+
+
+def _sampled(layouts: Sequence[PlacedLayout], limits: Limits) -> list[tuple[list[PlacedLayout], LazyFloors]]:
+    """Return an evenly spaced sample of *layouts* by setting, with their floors; empty if none fits."""
+    sample: dict[int, list[PlacedLayout]] = defaultdict(list)
+    for each in layouts[:: max(1, math.ceil(len(layouts) / SAMPLE))]:
+        sample[id(each.setting)].append(each)
+    sampled = []
+    for own in sample.values():
+        with suppress(SpecError):  # the engine refuses all of this sample
+            most = usable_memory(own[0].setting, limits.memory)
+            floors = bounds(own[0].setting, [each.candidate for each in own], most)
+            if min(floors.memory) <= most:
+                sampled.append((own, floors))
+    return sampled
 
 
 def _passes(placed_layout: PlacedLayout) -> int:

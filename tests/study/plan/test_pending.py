@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy
 import pytest
 
+from sim.commands.plan import progress_text
 from sim.report.plan import plan_document
 from sim.study.plan import floor, search
 from sim.study.plan.floor import LazyFloors, Places, Setting, floors, lazy_floors
@@ -134,7 +135,6 @@ def test_layouts_come_in_the_order_of_their_bounds_with_messages() -> None:
     every = made(list(compute), list(messages), counted.append)
     order = sorted((float(value), number) for number, value in enumerate(compute + messages))
     assert [(value, number) for value, number, _ in every.leading(20, math.inf)] == order[:20]
-    assert every.least_of({number for _, number in order[5:400]})[:2] == order[5]
     for place, (value, number) in enumerate(order[:500]):
         every.settle()
         assert every.first == (value, number, FLOOR) and every.least == value
@@ -147,17 +147,43 @@ def test_the_limit_of_a_search_keeps_layouts_unpriced() -> None:
     counted: list[int] = []
     every = made([1.0, 2.0, 3.0], [5.0, 0.5, 0.1], counted.append)
     every.settle(1.0)
-    assert not counted and every.least == 1.0
+    assert not counted and every.least == 1.0 and len(every) == 3
     every.settle(2.0)
     assert counted == [0] and every.least == 2.0
     every.replace_first(7.0, LEAST)
     assert every.estimates() == [(7.0, 0, LEAST), (18.0, 2, FLOOR), (12.0, 1, FLOOR)]
     every.settle()
     assert every.first == (2.5, 1, FLOOR)
-    every.remove(1)
+    every.remove_first()
     every.settle()
     assert every.first == (3.1, 2, FLOOR)
     every.remove_first()
     assert every.first == (7.0, 0, LEAST) and len(every) == 1 and every.least == 7.0
     every.remove_first()
     assert not every and every.least == math.inf
+
+
+def test_the_first_of_a_sample_changes_no_row_of_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Oracle: the plan whose first layout is chosen from all; the first of a sample counts once."""
+    everything = plan(QUESTION).tally
+    for most in (3, 40):
+        monkeypatch.setattr(search, "SAMPLE", most)
+        seen: list[int] = []
+        tally = plan(QUESTION, lambda tally, seen=seen: seen.append(len(tally.outcomes))).tally  # type: ignore[misc]
+        assert seen[0] == 1 and tally.complete and tally.gap == 0.0
+        table, rows = ([(each.placed_layout.candidate, each.value) for each in one.outcomes] for one in (tally, everything))
+        assert table[:10] == rows[:10]
+        assert len(set(table)) == len(table)
+        assert tally.excluded + tally.infeasible + len(table) == tally.candidates == everything.candidates
+
+
+def test_nothing_is_proven_if_a_search_is_stopped_before_all_layouts_are_bounded() -> None:
+    """The first layout is kept; the others may take any time."""
+
+    def stop(tally: Tally) -> None:
+        assert progress_text(tally).startswith("first layout simulated, ")
+        raise KeyboardInterrupt
+
+    tally = plan(QUESTION, stop).tally
+    assert tally.interrupted and len(tally.outcomes) == 1
+    assert not tally.complete and tally.gap == 1.0 and tally.excluded == tally.candidates - 1
