@@ -36,7 +36,7 @@ from sim.training.job import tuning_of
 from sim.training.layouts.loader import feed_of
 from sim.training.layouts.noise import LayoutNoise, RankVariation
 from sim.training.layouts.play import play
-from sim.training.layouts.prices import LayoutPrices, PriceBook
+from sim.training.layouts.prices import FreePrices, LayoutPrices, PriceBook
 from sim.training.layouts.scene import GROUPS, LayoutScene, PlayedLayout
 from sim.training.layouts.steady import play_steadily
 from sim.training.layouts.times import UnitTimes, optimizer_time
@@ -416,6 +416,12 @@ def times_of(hardware: Hardware, workload: Workload, layout: Layout, book: Price
     gpu, mesh, prices = worker_node(hardware).gpu, layout.mesh, _prices(hardware, workload, layout, book)
     places = {mesh.place(mesh.rank(pipeline=stage))[1]: stage for stage in reversed(range(mesh.stages))}
     return [_times(gpu, workload, layout, prices, stage, book) for stage in places.values()]
+
+
+def compute_times_of(hardware: Hardware, workload: Workload, layout: Layout, book: PriceBook) -> UnitTimes:
+    """Return the times of units without messages, which are the same on every stage; layouts with the same *book* share them."""
+    prices = FreePrices(hardware, layout.mesh, tuning_of(workload.training.stack), book=book)
+    return _times(worker_node(hardware).gpu, workload, layout, prices, 0, book)
 
 
 def _prices(hardware: Hardware, workload: Workload, layout: Layout, book: PriceBook | None) -> LayoutPrices:

@@ -147,6 +147,8 @@ def _split(model: ModelKey, parallel: Parallel, regathers: bool, wrapping_rule: 
 def _stage_starts(model: Model, parallel: Parallel, cuts: tuple[str, ...]) -> frozenset[str]:
     """Return the layers with which stages begin according to *cuts*. Raise SpecError for a cut between layers that ranks hold in parts."""
     starts = cut_layers(model, cuts)
+    if not starts:
+        return frozenset()
     inside = False
     for number, (before, layer) in enumerate(pairwise(model.layers), 1):
         inside = parallel.tensor > 1 and tensor_messages(before, parallel, inside, False, [], [])

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import groupby
 
 from sim.spec.layer import Layer
 from sim.spec.workload import Workload
 
 
+@lru_cache(maxsize=65536)
 def block(name: str) -> str:
     """Return the block of the model that contains the layer *name*: its path up to the first number before its end, or its first name."""
     parts = name.split(".")

@@ -1,14 +1,15 @@
-"""What are the lower bounds of memory and time of thousands of layouts? Computed for all layouts at once with numpy.
+"""What are the lower bounds of memory and time of thousands of layouts? Computed for many layouts at once with numpy.
 
 Memory: weights, gradients, states and the activations that the schedule must hold on its fullest stage, together with gathered weights.
 Time: a stage cannot start before the first micro-batch has passed the stages before it, it works on every micro-batch, and its last
-gradient goes back through them. Times of units are computed once for each share and micro-batch.
+gradient goes back through them. Times of units are computed once for each share and micro-batch, without messages for all layouts, and
+with messages, whose prices take much longer, for those that are requested.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, NamedTuple, cast
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 from sim.analysis.held_memory import widths
 from sim.analysis.kept_activations import kept_bytes
 from sim.analysis.layout_memory import COMMUNICATOR, ROUNDING
-from sim.mesh import mesh_options, prepare, times_of, worker_node
+from sim.mesh import compute_times_of, mesh_options, prepare, times_of, worker_node
 from sim.parallel.lower.layouts import Layout
 from sim.parallel.program import PassPart
 from sim.parallel.schedule import holder
@@ -39,6 +40,10 @@ from sim.training.layouts.times import UnitTimes
 
 FloatRow = NDArray[numpy.float64]
 Marks = NDArray[numpy.bool_]
+Places = NDArray[numpy.intp]
+
+_BELOW: Final = 1.0 - 1e-12
+"""Factor by which compute is below a time that is the same sum without messages, in spite of rounding."""
 
 
 class ShareShape(NamedTuple):
@@ -107,17 +112,36 @@ class Floors(NamedTuple):
     time: FloatRow
 
 
+@dataclass(frozen=True)
+class LazyFloors:
+    """For each candidate, lower bounds of the bytes that a rank needs and of the seconds of a step."""
+
+    memory: FloatRow
+    compute: FloatRow
+    """Lower bounds of the seconds of a step without messages; infinite if the candidate's memory does not fit."""
+    time_of: Callable[[Places], FloatRow]
+    """Returns bounds of the seconds of the candidates at some places that fit, with their messages: each is at least its ``compute``."""
+
+
 def floors(setting: Setting, candidates: Sequence[LayoutCandidate], most: float = numpy.inf) -> Floors:
     """Return lower bounds of memory and time of each of *candidates*; both are infinite if the engine refuses its shares.
 
     If a candidate needs more than *most* bytes, its time is not computed, and is infinite. Raise SpecError if the engine refuses all.
     """
-    memory, time = numpy.full(len(candidates), numpy.inf), numpy.full(len(candidates), numpy.inf)
+    lazy = lazy_floors(setting, candidates, most)
+    time, fit = lazy.compute.copy(), numpy.flatnonzero(numpy.isfinite(lazy.compute))
+    time[fit] = lazy.time_of(fit)
+    return Floors(lazy.memory, time)
+
+
+def lazy_floors(setting: Setting, candidates: Sequence[LayoutCandidate], most: float = numpy.inf) -> LazyFloors:
+    """Return what `floors` returns, without the prices of messages until they are requested."""
+    memory, compute = numpy.full(len(candidates), numpy.inf), numpy.full(len(candidates), numpy.inf)
     groups: dict[tuple[int, int, str], list[tuple[int, ShareShape]]] = defaultdict(list)
     shapes = _Shapes(setting)
     for number, each in enumerate(candidates):
         if (shape := shapes(each)) is not None:
-            groups[each.pipeline, each.chunks, each.schedule].append((number, shape))
+            groups[_form(each)].append((number, shape))
     if not groups and shapes.refused is not None:
         raise shapes.refused
     for members in groups.values():
@@ -127,8 +151,23 @@ def floors(setting: Setting, candidates: Sequence[LayoutCandidate], most: float 
         memory[at] = _memory(setting, geometry, own, [shape for _, shape in members])
         if (fit := numpy.flatnonzero(memory[at] <= most)).size:
             own = [own[place] for place in fit]
-            time[at[fit]] = _time(geometry, own, [shapes.passes(each) for each in own])
-    return Floors(memory, time)
+            compute[at[fit]] = _BELOW * _time(geometry, own, [shapes.compute_passes(each) for each in own])
+
+    def time_of(places: Places) -> FloatRow:
+        least, alike = numpy.zeros(len(places)), defaultdict[tuple[int, int, str], list[int]](list)
+        for row, place in enumerate(places):
+            alike[_form(candidates[place])].append(row)
+        for rows in alike.values():
+            own = [candidates[places[row]] for row in rows]
+            least[rows] = _time(shapes.geometry(own[0]), own, [shapes.passes(each) for each in own])
+        return least
+
+    return LazyFloors(memory, compute, time_of)
+
+
+def _form(candidate: LayoutCandidate) -> tuple[int, int, str]:
+    """Return the fields that determine which units each stage holds."""
+    return candidate.pipeline, candidate.chunks, candidate.schedule
 
 
 class _Geometry(NamedTuple):
@@ -286,6 +325,7 @@ class _Shapes:
         self._laid: dict[object, tuple[Workload, Layout, _BlockSums] | None] = {}
         self._rows: dict[tuple[object, ...], _BlockSums] = {}
         self._passes: dict[object, PassRows] = {}
+        self._compute: dict[object, PassRows] = {}
         self.refused: SpecError | None = None
         """Why the engine refuses the last share that it refused."""
 
@@ -322,9 +362,25 @@ class _Shapes:
             assert laid is not None
             workload, layout, rows = laid
             times = times_of(self.setting.hardware, workload, layout, self.setting.book)
-            parts: tuple[PassPart, ...] = ("F", "B")
-            self._passes[key] = PassRows(*_summed([self._quickest(times, layout.units, part) for part in parts], rows.ends))
+            self._passes[key] = self._pass_rows(times, layout.units, rows)
         return self._passes[key]
+
+    def compute_passes(self, candidate: LayoutCandidate) -> PassRows:
+        """Return the seconds of the passes of *candidate*, which has a shape, without messages."""
+        laid = self._laid[self._key(candidate)]
+        assert laid is not None
+        workload, layout, rows = laid
+        steps = layout.micro_batches if PRECISION_TRAITS[workload.training.precision].is_quantized else 0  # over which casts are spread
+        recomputing = layout.mesh.stages if workload.training.recompute_blocks else 0  # stages, of which some blocks are recomputed
+        key = id(rows), layout.adds_shards, steps, recomputing  # rows are kept
+        if key not in self._compute:
+            times = compute_times_of(self.setting.hardware, workload, layout, self.setting.book)
+            self._compute[key] = self._pass_rows([times], layout.units, rows)
+        return self._compute[key]
+
+    def _pass_rows(self, times: Sequence[UnitTimes], units: Sequence[Unit], rows: _BlockSums) -> PassRows:
+        parts: tuple[PassPart, ...] = ("F", "B")
+        return PassRows(*_summed([self._quickest(times, units, part) for part in parts], rows.ends))
 
     def _key(self, candidate: LayoutCandidate) -> object:
         cut = self.setting.has_own_cuts(candidate) and (candidate.schedule, candidate.virtual_stages)  # wraps and cuts may cut units

@@ -1,8 +1,9 @@
 """Which layout is best, and is that proven? Every layout is bounded; those that may be best are refined, lowest bound first.
 
-A layout passes through three values, each at least as large as the one before: a bound computed for all layouts at once (`floor`), the
-recurrence of its program (`sim.training.layouts.bound`), and the simulation. The search always refines the layout with the least value.
-So it refines no layout that a simulated one already beats, and the layouts left when the best is found are excluded by their bounds.
+A layout passes through four values, each at least as large as the one before: a bound of its compute for all layouts at once, that with
+messages (both in `floor`), the recurrence of its program (`sim.training.layouts.bound`), and the simulation. The search always refines the
+layout with the least value (`pending`). So it refines no layout that a simulated one already beats, and the layouts left when the best is
+found are excluded by their bounds.
 Memory excludes a layout only if even the lower bound of its need does not fit; a layout that thrashes counts `THRASH` times its time.
 Its memory is known with its recurrence, so it is simulated only if even that time may be among the best. Layouts that take as long as
 another (`EQUAL`) are ordered by how simple they are.
@@ -10,9 +11,9 @@ another (`EQUAL`) are ordered by how simple they are.
 
 from __future__ import annotations
 
-import heapq
 import math
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -21,12 +22,12 @@ from typing import Final
 from sim.mesh import LayoutRun, worker_node
 from sim.spec.parallel import SCHEDULES, SHARDS
 from sim.spec.yaml import SpecError
-from sim.study.plan.floor import Setting
+from sim.study.plan.floor import LazyFloors, Setting
 from sim.study.plan.objective import Objective, joules_of_step, scale
+from sim.study.plan.pending import Pending
 from sim.study.plan.refine import (
     FLOOR,
     LEAST,
-    Level,
     LocalRefiner,
     PlacedLayout,
     Refine,
@@ -51,10 +52,13 @@ SHOWN: Final = 10
 """Number of layouts in the table, all of which are simulated even if the best is proven before."""
 ROOMY: Final = (0.5, 0.25, 0.125)
 """Maximum shares of the memory that the first layout needs by its bound: estimates (most needs are up to twice their bound)."""
+SAMPLE: Final = 512
+"""Maximum number of layouts that the first is chosen from: their bounds take a second, those of all layouts may take ten."""
 FEW: Final = 256
 """Maximum number of passes of the first layout, if there is such a layout: a millisecond each, while other layouts take half a minute."""
-_Entry = tuple[float, int, Level]
-"""A lower bound of the value of a layout, the layout's number, and the source of that bound."""
+
+Layouts = Sequence[tuple[Setting, Sequence[LayoutCandidate]]]
+"""The candidate layouts of each setting."""
 
 
 @dataclass(frozen=True)
@@ -105,10 +109,8 @@ class Tally:
     open_bound: float = math.inf
     """The least value that any layout that was not simulated may have."""
     interrupted: bool = False
-    needs: list[float] = field(default_factory=list)
-    """Lower bound of the bytes of each layout that may fit."""
     remaining_work: RemainingWork | None = None
-    """The expected remaining work of the search, if progress is reported."""
+    """The expected remaining work of the search, if progress is reported; None before all layouts are bounded."""
     tightest: tuple[float, PlacedLayout] | None = None
     """The least excess over the memory (bytes) of any layout that does not fit, and that layout; None if there is none."""
 
@@ -155,7 +157,7 @@ class Limits:
 
 
 def search(
-    layouts: Sequence[tuple[Setting, Sequence[LayoutCandidate]]],
+    layouts: Layouts,
     limits: Limits,
     progress: Callable[[Tally], None] | None = None,
     refine: Refine | None = None,
@@ -167,21 +169,24 @@ def search(
     JournalError if the journal of *refine* fails.
     """
     tally = Tally(candidates=sum(len(candidates) for _, candidates in layouts))
-    queue: list[_Entry] = []
-    every: list[PlacedLayout] = []
+    pending = Pending()
     try:
-        for setting, candidates in layouts:
-            _bounded(setting, candidates, limits, tally, queue, every)
         outlook = Outlook(refine or LocalRefiner(limits.objective, limits.memory), clock)
-        for _ in _refined(tally, queue, every, limits, outlook):
+        first = _first(tally, layouts, limits, outlook)
+        if first is not None and progress is not None:
+            progress(tally)
+        for setting, candidates in layouts:
+            _bounded(setting, candidates, limits, tally, pending, first)
+        for _ in _refined(tally, pending, limits, outlook):
             if progress is not None:
-                tally.remaining_work = outlook.remaining_work(queue, limits.shown, limits.simulations)
+                tally.remaining_work = outlook.remaining_work(pending.estimates(), limits.shown, limits.simulations)
                 progress(tally)
+        pending.settle(tally.least_value)  # the gap is that of bounds with messages
     except KeyboardInterrupt:
         tally.interrupted = True
     tally.outcomes = in_order(tally.outcomes)
-    tally.excluded = len(queue)
-    tally.open_bound = queue[0][0] if queue else math.inf
+    tally.excluded = tally.candidates - tally.infeasible - len(tally.outcomes)
+    tally.open_bound = pending.least if tally.excluded == len(pending) else 0.0  # not all are bounded if Ctrl-C came early
     if tally.interrupted and tally.best is None:  # nothing was found yet, which does not mean that nothing fits
         raise KeyboardInterrupt
     return tally
@@ -206,48 +211,60 @@ def complexity(layout: LayoutCandidate) -> tuple[int, ...]:
     return axes, recomputes, sharded, layout.chunks, layout.near, splitting, copies, layout.micro_batches
 
 
-def best_by_recurrence(layouts: Sequence[tuple[Setting, Sequence[LayoutCandidate]]], limits: Limits) -> tuple[float, PlacedLayout] | None:
+def best_by_recurrence(layouts: Layouts, limits: Limits) -> tuple[float, PlacedLayout] | None:
     """Return the least value of a step by its recurrence, and its layout; None if no layout fits. Nothing is simulated.
 
     A layout that thrashes counts `THRASH` times its time, as in `search`.
     """
-    queue: list[_Entry] = []
-    every: list[PlacedLayout] = []
+    pending = Pending()
     for setting, candidates in layouts:
         with suppress(SpecError):
-            _bounded(setting, candidates, limits, Tally(), queue, every)
-    while queue:
-        value, number, level = queue[0]
-        placed_layout = every[number]
+            _bounded(setting, candidates, limits, Tally(), pending)
+    while pending:
+        pending.settle()
+        value, number, level = pending.first
+        placed_layout = pending.layouts[number]
         if level == LEAST:
             return value, placed_layout
         with suppress(SpecError):
             held = memory_of(placed_layout)
             if held.needed_bytes <= usable_memory(placed_layout.setting, limits.memory):
                 bound = limits.share(placed_layout) * least_of(placed_layout, limits.objective).value
-                heapq.heapreplace(queue, (max(value, bound * (THRASH if held.thrashes(placed_layout) else 1.0)), number, LEAST))
+                pending.replace_first(max(value, bound * (THRASH if held.thrashes(placed_layout) else 1.0)), LEAST)
                 continue
-        heapq.heappop(queue)
+        pending.remove_first()
     return None
 
 
 def _bounded(
-    setting: Setting, candidates: Sequence[LayoutCandidate], limits: Limits, tally: Tally, queue: list[_Entry], every: list[PlacedLayout]
+    setting: Setting,
+    candidates: Sequence[LayoutCandidate],
+    limits: Limits,
+    tally: Tally,
+    pending: Pending,
+    first: PlacedLayout | None = None,
 ) -> None:
-    """Put every layout that may fit into *queue*, with its bound."""
+    """Add every layout that may fit to *pending*, with its bound, except *first*, which is simulated."""
     if not candidates:
         return
     memory = usable_memory(setting, limits.memory)
     each = bounds(setting, candidates, memory)
-    weight = scale(setting, limits.objective) * limits.share(PlacedLayout(setting, candidates[0]))
-    for candidate, least, needed in zip(candidates, each.time, each.memory, strict=True):
+    fitting = []
+    done = first.candidate if first is not None and first.setting is setting else None
+    for place, (candidate, needed) in enumerate(zip(candidates, each.memory, strict=True)):
+        if candidate == done:
+            continue
         if needed > memory:
             tally.infeasible += 1
             _note_tightest(tally, float(needed) - memory, PlacedLayout(setting, candidate))
         else:
-            tally.needs.append(float(needed))
-            heapq.heappush(queue, (weight * float(least), len(every), FLOOR))
-            every.append(PlacedLayout(setting, candidate))
+            fitting.append((place, PlacedLayout(setting, candidate)))
+    pending.add(fitting, each, _weight(PlacedLayout(setting, candidates[0]), limits))
+
+
+def _weight(placed_layout: PlacedLayout, limits: Limits) -> float:
+    """Return the least value of a second of a step in the setting of *placed_layout*."""
+    return scale(placed_layout.setting, limits.objective) * limits.share(placed_layout)
 
 
 def _note_tightest(tally: Tally, excess: float, placed_layout: PlacedLayout) -> None:
@@ -255,21 +272,20 @@ def _note_tightest(tally: Tally, excess: float, placed_layout: PlacedLayout) -> 
         tally.tightest = (excess, placed_layout)
 
 
-def _refined(tally: Tally, queue: list[_Entry], every: Sequence[PlacedLayout], limits: Limits, outlook: Outlook) -> Iterator[None]:
+def _refined(tally: Tally, pending: Pending, limits: Limits, outlook: Outlook) -> Iterator[None]:
     """Refine the layout with the least value until the table is proven, or the limit of simulations is reached."""
     bounds: dict[int, float] = {}
-    yield from _first(tally, queue, every, limits, outlook)
-    while queue and not _proven(tally, queue[0][0], limits):
-        value, number, level = queue[0]
-        placed_layout = every[number]
-        refined = outlook.answer(RefineTask(number, level, placed_layout), lambda most: _next(tally, queue, every, limits, most), value)
+    while _goes_on(tally, pending, limits):
+        value, number, level = pending.first
+        placed_layout = pending.layouts[number]
+        refined = outlook.answer(RefineTask(number, level, placed_layout), lambda most: _next(tally, pending, limits, most), value)
         if isinstance(refined, StepBound):
             bounds[number] = refined.time
             tally.bounded += 1
             bound = limits.share(placed_layout) * refined.value * (THRASH if refined.thrashes else 1.0)
-            heapq.heapreplace(queue, (max(value, bound), number, LEAST))
+            pending.replace_first(max(value, bound), LEAST)
             continue
-        heapq.heappop(queue)
+        pending.remove_first()
         if refined is None:  # a combination that the engine refuses
             tally.infeasible += 1
             continue
@@ -281,45 +297,65 @@ def _refined(tally: Tally, queue: list[_Entry], every: Sequence[PlacedLayout], l
             penalty = tally.outcomes[-1].penalty
             outlook.record(tally.outcomes[-1].value, value / penalty, penalty)
             tally.outcomes.sort(key=lambda each: each.value)
+        pending.settle(_enough(tally, limits))
         yield
 
 
-def _next(tally: Tally, queue: list[_Entry], every: Sequence[PlacedLayout], limits: Limits, most: int) -> list[RefineTask]:
+def _next(tally: Tally, pending: Pending, limits: Limits, most: int) -> list[RefineTask]:
     """Return up to *most* tasks that the search comes to next, unless earlier results exclude them."""
     worst = tally.outcomes[limits.shown - 1].value if len(tally.outcomes) >= limits.shown else math.inf
-    tasks = [RefineTask(number, level, every[number]) for value, number, level in heapq.nsmallest(most, queue) if value < worst]
+    tasks = [RefineTask(number, level, pending.layouts[number]) for _, number, level in pending.leading(most, worst)]
     left = limits.simulations - len(tally.outcomes)
     last = {task.number for task in [task for task in tasks if task.level == LEAST][left:]}
     return [task for task in tasks if task.number not in last]
 
 
-def _first(tally: Tally, queue: list[_Entry], every: Sequence[PlacedLayout], limits: Limits, outlook: Outlook) -> Iterator[None]:
-    """Simulate one layout that surely fits, so that there is an early result: with less and less memory until one fits.
+def _first(tally: Tally, layouts: Layouts, limits: Limits, outlook: Outlook) -> PlacedLayout | None:
+    """Simulate one layout of a sample that surely fits, before all are bounded, so that there is an early result; return it.
 
-    The bound knows little of the memory of a user's own schedule, so a built-in schedule comes first.
+    It is the one with the least bound, with less and less memory until one fits. The bound knows little of the memory of a user's own
+    schedule, so a built-in schedule comes first.
     """
     if limits.simulations < 2:
-        return
-    built_in = [entry for entry in queue if every[entry[1]].candidate.schedule in SCHEDULES] or queue
-    quick = [entry for entry in built_in if _passes(every[entry[1]]) <= FEW] or built_in
-    for share in ROOMY:
-        roomy = [entry for entry in quick if tally.needs[entry[1]] <= share * usable_memory(every[entry[1]].setting, limits.memory)]
-        if not roomy:
-            return
-        entry = min(roomy)
-        placed_layout = every[entry[1]]
-        bound = outlook.answer(RefineTask(entry[1], FLOOR, placed_layout), lambda most: [], entry[0])
-        step = (
-            outlook.answer(RefineTask(entry[1], LEAST, placed_layout), lambda most: [], entry[0]) if isinstance(bound, StepBound) else None
-        )
+        return None
+    every = [PlacedLayout(setting, each) for setting, candidates in layouts for each in candidates]
+    built_in = [each for each in every if each.candidate.schedule in SCHEDULES] or every
+    quick = [each for each in built_in if _passes(each) <= FEW]
+    sampled = _sampled(quick, limits) or _sampled(built_in, limits)
+    for number, share in enumerate(ROOMY, 1):
+        pending = Pending()
+        for own, floors in sampled:
+            most = share * usable_memory(own[0].setting, limits.memory)
+            roomy = [(place, each) for place, each in enumerate(own) if floors.memory[place] <= most]
+            pending.add(roomy, floors, _weight(own[0], limits))
+        if not pending:
+            return None
+        pending.settle()
+        value, place, _ = pending.first
+        placed_layout = pending.layouts[place]
+        bound = outlook.answer(RefineTask(-number, FLOOR, placed_layout), lambda most: [], value)
+        step = outlook.answer(RefineTask(-number, LEAST, placed_layout), lambda most: [], value) if isinstance(bound, StepBound) else None
         if isinstance(bound, StepBound) and isinstance(step, RefinedStep) and step.played is not None:
-            queue.remove(entry)
-            heapq.heapify(queue)
             tally.bounded += 1
             tally.outcomes.append(outcome_of(placed_layout, step, bound.time, limits))
-            outlook.record(tally.outcomes[-1].value, max(entry[0], limits.share(placed_layout) * bound.value), tally.outcomes[-1].penalty)
-            yield
-            return
+            outlook.record(tally.outcomes[-1].value, max(value, limits.share(placed_layout) * bound.value), tally.outcomes[-1].penalty)
+            return placed_layout
+    return None
+
+
+def _sampled(layouts: Sequence[PlacedLayout], limits: Limits) -> list[tuple[list[PlacedLayout], LazyFloors]]:
+    """Return an evenly spaced sample of *layouts* by setting, with their floors; empty if none fits."""
+    sample: dict[int, list[PlacedLayout]] = defaultdict(list)
+    for each in layouts[:: max(1, math.ceil(len(layouts) / SAMPLE))]:
+        sample[id(each.setting)].append(each)
+    sampled = []
+    for own in sample.values():
+        with suppress(SpecError):  # the engine refuses all of this sample
+            most = usable_memory(own[0].setting, limits.memory)
+            floors = bounds(own[0].setting, [each.candidate for each in own], most)
+            if min(floors.memory) <= most:
+                sampled.append((own, floors))
+    return sampled
 
 
 def _passes(placed_layout: PlacedLayout) -> int:
@@ -329,11 +365,22 @@ def _passes(placed_layout: PlacedLayout) -> int:
     return own.micro_batches * (blocks if own.shard == "parameters" else own.parts)
 
 
+def _goes_on(tally: Tally, pending: Pending, limits: Limits) -> bool:
+    """Return whether the first layout of *pending* is to be refined, after layouts that may come before it are priced."""
+    pending.settle(_enough(tally, limits))
+    return len(pending) > 0 and not _proven(tally, pending.least, limits)
+
+
 def _proven(tally: Tally, bound: float, limits: Limits) -> bool:
     """Return whether the table cannot change any more, or no simulation is left."""
     if len(tally.outcomes) >= limits.simulations:
         return True
-    return len(tally.outcomes) >= limits.shown and tally.outcomes[limits.shown - 1].value * (1.0 - limits.gap) <= bound
+    return _enough(tally, limits) <= bound
+
+
+def _enough(tally: Tally, limits: Limits) -> float:
+    """Return the value that no other layout may be below when the search ends; infinite as long as the table is not full."""
+    return tally.outcomes[limits.shown - 1].value * (1.0 - limits.gap) if len(tally.outcomes) >= limits.shown else math.inf
 
 
 def outcome_of(placed_layout: PlacedLayout, step: RefinedStep, bound: float, limits: Limits) -> Outcome:

@@ -1,0 +1,189 @@
+"""Are only those layouts priced that compute alone does not exclude, and does that change nothing? Against bounds of all layouts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy
+import pytest
+
+from sim.commands.plan import progress_text
+from sim.report.plan import plan_document
+from sim.study.plan import floor, search
+from sim.study.plan.floor import LazyFloors, Places, Setting, floors, lazy_floors
+from sim.study.plan.pending import BATCH, Pending
+from sim.study.plan.question import PlanQuestion, plan, prepare_plan
+from sim.study.plan.refine import FLOOR, LEAST, PlacedLayout, bounds
+from sim.study.plan.search import Limits, Tally
+from sim.study.plan.space import LayoutCandidate
+from sim.study.scenario import Scenario
+from sim.training.layouts.prices import PriceBook
+
+QUESTION = PlanQuestion(Scenario("hgx-h100", "gpt2", global_batch=8), (1,), 4)
+EVERY_SCHEDULE = frozenset({"zero_bubble", "gpipe", "fp8"})
+QUESTIONS = [
+    PlanQuestion(Scenario("hgx-h100", "llama-3.1-8b", global_batch=32), (2,), allowed=EVERY_SCHEDULE),
+    PlanQuestion(Scenario("hgx-h100", "mixtral-8x7b", stack="megatron-core", global_batch=16), (2,), allowed=frozenset({"fp8"})),
+    PlanQuestion(Scenario("p4d.24xlarge", "gpt2", ("fabric.leaf_spine={nodes_per_leaf: 2, oversubscription: 4}",), global_batch=64), (4,)),
+    PlanQuestion(
+        Scenario("hgx-h100", "gpt2", ("training.activation_checkpointing=blocks", "training.recompute_blocks=4"), stack="megatron-core",
+                 global_batch=16), (1,)
+    ),
+    PlanQuestion(Scenario("p3.16xlarge", "vgg16", stack="torchtitan-2.x", global_batch=64), (1,)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("question", QUESTIONS, ids=lambda question: f"{question.scenario.hardware} {question.scenario.workload}")
+def test_compute_alone_is_never_above_a_bound_with_messages(question: PlanQuestion) -> None:
+    """Each layout's compute equals that of a floor on its own, whose shares no other layout has used."""
+    met = 0
+    for setting, every in prepare_plan(question).layouts:
+        chosen = every[:: max(1, len(every) // 300)]
+        lazy = lazy_floors(setting, chosen)
+        least = lazy.time_of(numpy.arange(len(chosen)))
+        assert (lazy.compute < least).all()
+        met += int((lazy.compute > 0.3 * least).sum())
+        for place in range(0, len(chosen), 10):
+            alone = lazy_floors(replace(setting, book=PriceBook()), [chosen[place]])
+            assert lazy.compute[place] == pytest.approx(float(alone.compute[0]), rel=1e-12)
+            assert least[place] == pytest.approx(float(alone.time_of(numpy.array([0]))[0]), rel=1e-12)
+    assert met > 20
+
+
+class Recorder:
+    """Bounds as the search requests them, with the value of the compute of every layout that is priced."""
+
+    def __init__(self, lazily: bool) -> None:
+        self.lazily, self.priced, self.wrong = lazily, list[float](), list[float]()
+        self.tally: Tally | None = None
+
+    def hear(self, tally: Tally) -> None:
+        """Remember the tally of the search."""
+        self.tally = tally
+
+    def __call__(self, setting: Setting, candidates: Sequence[LayoutCandidate], most: float) -> LazyFloors:
+        lazy = bounds(setting, candidates, most)
+        if not self.lazily:
+            times = floors(setting, candidates, most).time
+            return LazyFloors(lazy.memory, times, lambda places: times[places])
+
+        def time_of(places: Places) -> floor.FloatRow:
+            self.priced += lazy.compute[places].tolist()
+            if self.tally is not None:
+                self.wrong += [value for value in lazy.compute[places] if value >= self.tally.least_value]
+            return lazy.time_of(places)
+
+        return LazyFloors(lazy.memory, lazy.compute, time_of)
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [Limits(), Limits(simulations=4), Limits(gap=0.2), Limits(objective="cost"), Limits(objective="energy"), Limits(shown=1)],
+    ids=str,
+)
+def test_a_search_that_prices_few_layouts_answers_as_one_that_prices_all(limits: Limits, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Against a search whose bounds of compute are those with messages: the same document, and the same order of layouts."""
+    question = replace(QUESTION, limits=limits)
+    monkeypatch.setattr(search, "bounds", Recorder(lazily=False))
+    eager = plan(question)
+    few = Recorder(lazily=True)
+    monkeypatch.setattr(search, "bounds", few)
+    lazy = plan(question)
+    assert plan_document(lazy) == plan_document(eager)
+    assert [each.placed_layout.candidate for each in lazy.tally.outcomes] == [each.placed_layout.candidate for each in eager.tally.outcomes]
+    assert lazy.tally.bounded == eager.tally.bounded
+    assert lazy.tally.gap == eager.tally.gap and lazy.tally.complete == eager.tally.complete
+    assert len(few.priced) < sum(len(every) for _, every in lazy.layouts)
+
+
+def test_what_compute_alone_excludes_is_never_priced() -> None:
+    """Of every layout that is priced, compute alone is below the best value at that time."""
+    few = Recorder(lazily=True)
+    question = PlanQuestion(Scenario("hgx-h100", "llama-3.1-8b", global_batch=32), (1,), limits=Limits(shown=1))
+    layouts = prepare_plan(question).layouts
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(search, "bounds", few)
+        tally = search.search(layouts, question.limits, few.hear)
+    assert tally.complete and tally.best is not None
+    every = [value for setting, each in layouts for value in bounds(setting, each, math.inf).compute.tolist()]
+    assert 0 < len(few.priced) < 0.6 * len(every)
+    assert few.tally is tally and not few.wrong
+    assert sum(value >= tally.best.value for value in every) > 0.4 * len(every)
+
+
+def made(compute: Sequence[float], messages: Sequence[float], count: Callable[[int], None] = lambda number: None) -> Pending:
+    """Layouts with the bounds *compute* and, in addition, *messages*; *count* gets the number of each that is priced."""
+
+    def time_of(places: Places) -> floor.FloatRow:
+        for place in places:
+            count(int(place))
+        return numpy.array(compute)[places] + numpy.array(messages)[places]
+
+    every = Pending()
+    lazy = LazyFloors(numpy.zeros(len(compute)), numpy.array(compute), time_of)
+    every.add(((place, PlacedLayout(None, None)) for place in range(len(compute))), lazy, 1.0)  # type: ignore[arg-type]
+    return every
+
+
+def test_layouts_come_in_the_order_of_their_bounds_with_messages() -> None:
+    """Against sorting, with layouts of equal compute; a batch at most is priced beyond those that may come first."""
+    draw = numpy.random.default_rng(5)
+    compute, messages = draw.integers(1, 100, 1000).astype(float), draw.random(1000) + 0.01
+    counted: list[int] = []
+    every = made(list(compute), list(messages), counted.append)
+    order = sorted((float(value), number) for number, value in enumerate(compute + messages))
+    assert [(value, number) for value, number, _ in every.leading(20, math.inf)] == order[:20]
+    for place, (value, number) in enumerate(order[:500]):
+        every.settle()
+        assert every.first == (value, number, FLOOR) and every.least == value
+        assert len(set(counted)) == len(counted) <= max(place + 20, sum(compute < value)) + 2 * BATCH
+        every.remove_first()
+    assert len(every) == 500
+
+
+def test_the_limit_of_a_search_keeps_layouts_unpriced() -> None:
+    counted: list[int] = []
+    every = made([1.0, 2.0, 3.0], [5.0, 0.5, 0.1], counted.append)
+    every.settle(1.0)
+    assert not counted and every.least == 1.0 and len(every) == 3
+    every.settle(2.0)
+    assert counted == [0] and every.least == 2.0
+    every.replace_first(7.0, LEAST)
+    assert every.estimates() == [(7.0, 0, LEAST), (18.0, 2, FLOOR), (12.0, 1, FLOOR)]
+    every.settle()
+    assert every.first == (2.5, 1, FLOOR)
+    every.remove_first()
+    every.settle()
+    assert every.first == (3.1, 2, FLOOR)
+    every.remove_first()
+    assert every.first == (7.0, 0, LEAST) and len(every) == 1 and every.least == 7.0
+    every.remove_first()
+    assert not every and every.least == math.inf
+
+
+def test_the_first_of_a_sample_changes_no_row_of_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Oracle: the plan whose first layout is chosen from all; the first of a sample counts once."""
+    everything = plan(QUESTION).tally
+    for most in (3, 40):
+        monkeypatch.setattr(search, "SAMPLE", most)
+        seen: list[int] = []
+        tally = plan(QUESTION, lambda tally, seen=seen: seen.append(len(tally.outcomes))).tally  # type: ignore[misc]
+        assert seen[0] == 1 and tally.complete and tally.gap == 0.0
+        table, rows = ([(each.placed_layout.candidate, each.value) for each in one.outcomes] for one in (tally, everything))
+        assert table[:10] == rows[:10]
+        assert len(set(table)) == len(table)
+        assert tally.excluded + tally.infeasible + len(table) == tally.candidates == everything.candidates
+
+
+def test_nothing_is_proven_if_a_search_is_stopped_before_all_layouts_are_bounded() -> None:
+    """The first layout is kept; the others may take any time."""
+
+    def stop(tally: Tally) -> None:
+        assert progress_text(tally).startswith("first layout simulated, ")
+        raise KeyboardInterrupt
+
+    tally = plan(QUESTION, stop).tally
+    assert tally.interrupted and len(tally.outcomes) == 1
+    assert not tally.complete and tally.gap == 1.0 and tally.excluded == tally.candidates - 1
