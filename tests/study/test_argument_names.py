@@ -43,7 +43,7 @@ CALLS: Mapping[str, tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], s
     "store of a run": (stallsim.run, ("p3.16xlarge", "vgg16"), {"store": "s3"}, "store=s3: s3 is not in the catalog"),
     "memory": (stallsim.plan, DECODER, {"max_memory": "x"}, "max_memory=x: 'x' is not a size"),
     "layout": (stallsim.run, DECODER, {"parallel": {"foo": 3}}, "parallel['foo']=3: unknown key"),
-    "several GPUs": (stallsim.run, ("p3.16xlarge", "vgg16"), {"gpus": 9}, "write at most 8, or nodes=3"),
+    "several GPUs": (stallsim.run, ("p3.16xlarge", "vgg16"), {"gpus": 9}, "write at most 8, or add nodes=3"),
     "objective": (stallsim.plan, DECODER, {"objective": "x"}, "objective=x: write time, cost or energy"),
     "axis": (stallsim.plan, DECODER, {"fix": {"a": 1}}, "fix['a']=1: there is no field a"),
     "interval": (stallsim.goodput, DECODER, {"days": 3, "interval": "x"}, "interval=x: 'x' is not a time"),

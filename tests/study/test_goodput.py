@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from sim.analysis import course
 from sim.analysis.course import draw
 from sim.analysis.expected_share import closed_form
 from sim.analysis.long_run import OTHERS, ZERO_TIME, DrawnCause, LongRun, Saving
@@ -226,8 +227,9 @@ def test_runs_that_die_count_as_zero_from_then_on() -> None:
     assert few["died"]["share"] > 0.02 and few["effective_share"] < many["effective_share"]
 
 
-def test_a_run_that_never_ends_leaves_the_others_their_figures() -> None:
+def test_a_run_that_never_ends_leaves_the_others_their_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     """One fleet in many fails faster than it saves: a share of runs is named and counts as zero, and half of them are refused."""
+    monkeypatch.setattr(course, "FRUITLESS", 100)  # interruptions; 1,000 take half a minute
     outcome = weeks(days=None, epochs=3.0, trials=100)
     run = replace(outcome.run, rate=(outcome.run.rate[0], outcome.run.rate[1], 1.0))
     mixed = replace(outcome, run=run, courses=draw(run, 100))
@@ -241,8 +243,9 @@ def test_a_run_that_never_ends_leaves_the_others_their_figures() -> None:
     assert f"{100 * endless.mean():.3g}% of 100 simulated runs never end" in goodput_text(document)
 
 
-def test_half_of_the_runs_without_an_end_are_refused() -> None:
+def test_half_of_the_runs_without_an_end_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """96 faults a day of 16 nodes, whose repair takes days: the job never has all of its nodes."""
+    monkeypatch.setattr(course, "MOST", 5_000)
     with pytest.raises(SpecError, match=r"% of 20 simulated runs never end: .* write more --spares"):
         weeks(days=None, epochs=300.0, rate="6 /d", spares=1, trials=20)
 

@@ -40,7 +40,7 @@ from sim.training.layouts.times import UnitTimes
 
 FloatRow = NDArray[numpy.float64]
 Marks = NDArray[numpy.bool_]
-Places = NDArray[numpy.intp]
+CandidatePlaces = NDArray[numpy.intp]
 
 _BELOW: Final = 1.0 - 1e-12
 """Factor by which compute is below a time that is the same sum without messages, in spite of rounding."""
@@ -119,7 +119,7 @@ class LazyFloors:
     memory: FloatRow
     compute: FloatRow
     """Lower bounds of the seconds of a step without messages; infinite if the candidate's memory does not fit."""
-    time_of: Callable[[Places], FloatRow]
+    time_of: Callable[[CandidatePlaces], FloatRow]
     """Returns bounds of the seconds of the candidates at some places that fit, with their messages: each is at least its ``compute``."""
 
 
@@ -153,7 +153,7 @@ def lazy_floors(setting: Setting, candidates: Sequence[LayoutCandidate], most: f
             own = [own[place] for place in fit]
             compute[at[fit]] = _BELOW * _time(geometry, own, [shapes.compute_passes(each) for each in own])
 
-    def time_of(places: Places) -> FloatRow:
+    def time_of(places: CandidatePlaces) -> FloatRow:
         least, alike = numpy.zeros(len(places)), defaultdict[tuple[int, int, str], list[int]](list)
         for row, place in enumerate(places):
             alike[_form(candidates[place])].append(row)

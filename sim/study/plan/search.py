@@ -57,7 +57,7 @@ SAMPLE: Final = 512
 FEW: Final = 256
 """Maximum number of passes of the first layout, if there is such a layout: a millisecond each, while other layouts take half a minute."""
 
-Layouts = Sequence[tuple[Setting, Sequence[LayoutCandidate]]]
+PlacedCandidates = Sequence[tuple[Setting, Sequence[LayoutCandidate]]]
 """The candidate layouts of each setting."""
 
 
@@ -157,7 +157,7 @@ class Limits:
 
 
 def search(
-    layouts: Layouts,
+    layouts: PlacedCandidates,
     limits: Limits,
     progress: Callable[[Tally], None] | None = None,
     refine: Refine | None = None,
@@ -211,7 +211,7 @@ def complexity(layout: LayoutCandidate) -> tuple[int, ...]:
     return axes, recomputes, sharded, layout.chunks, layout.near, splitting, copies, layout.micro_batches
 
 
-def best_by_recurrence(layouts: Layouts, limits: Limits) -> tuple[float, PlacedLayout] | None:
+def best_by_recurrence(layouts: PlacedCandidates, limits: Limits) -> tuple[float, PlacedLayout] | None:
     """Return the least value of a step by its recurrence, and its layout; None if no layout fits. Nothing is simulated.
 
     A layout that thrashes counts `THRASH` times its time, as in `search`.
@@ -310,7 +310,7 @@ def _next(tally: Tally, pending: Pending, limits: Limits, most: int) -> list[Ref
     return [task for task in tasks if task.number not in last]
 
 
-def _first(tally: Tally, layouts: Layouts, limits: Limits, outlook: Outlook) -> PlacedLayout | None:
+def _first(tally: Tally, layouts: PlacedCandidates, limits: Limits, outlook: Outlook) -> PlacedLayout | None:
     """Simulate one layout of a sample that surely fits, before all are bounded, so that there is an early result; return it.
 
     It is the one with the least bound, with less and less memory until one fits. The bound knows little of the memory of a user's own

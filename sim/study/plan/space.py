@@ -364,7 +364,7 @@ def _runs(name: str, given: int, stages: int, chunks: int, micro_batches: int, s
 
 
 def _virtual(framework: str, stages: int, blocks: int) -> Sequence[int]:
-    """Return the possible numbers of chunks per rank, which may differ by a block (Megatron-LM's --pipeline-model-parallel-layout).
+    """Return the possible numbers of chunks per rank, which may differ by a block (Megatron-LM's ``pipeline_model_parallel_layout``).
 
     torchtitan has two chunks per rank unless its file says otherwise (distributed/pipeline_parallel.py); four are tried as well.
     """

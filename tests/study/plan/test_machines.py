@@ -94,6 +94,6 @@ def test_machines_are_planned_on_several_processes() -> None:
         )
         for processes in (1, 2)
     )
-    assert [row.hardware for row in together] == names and heard == [(done, 5) for done in range(1, 6)] * 2
+    assert [row.hardware for row in together] == names and heard == [(done, 5) for done in range(6)] * 2
     assert [row.problem for row in alone] == [row.problem for row in together]
     assert [(row.document or {}).get("step_time_s") for row in alone] == [(row.document or {}).get("step_time_s") for row in together]

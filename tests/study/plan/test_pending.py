@@ -12,7 +12,7 @@ import pytest
 from sim.commands.plan import progress_text
 from sim.report.plan import plan_document
 from sim.study.plan import floor, search
-from sim.study.plan.floor import LazyFloors, Places, Setting, floors, lazy_floors
+from sim.study.plan.floor import CandidatePlaces, LazyFloors, Setting, floors, lazy_floors
 from sim.study.plan.pending import BATCH, Pending
 from sim.study.plan.question import PlanQuestion, plan, prepare_plan
 from sim.study.plan.refine import FLOOR, LEAST, PlacedLayout, bounds
@@ -69,7 +69,7 @@ class Recorder:
             times = floors(setting, candidates, most).time
             return LazyFloors(lazy.memory, times, lambda places: times[places])
 
-        def time_of(places: Places) -> floor.FloatRow:
+        def time_of(places: CandidatePlaces) -> floor.FloatRow:
             self.priced += lazy.compute[places].tolist()
             if self.tally is not None:
                 self.wrong += [value for value in lazy.compute[places] if value >= self.tally.least_value]
@@ -116,7 +116,7 @@ def test_what_compute_alone_excludes_is_never_priced() -> None:
 def made(compute: Sequence[float], messages: Sequence[float], count: Callable[[int], None] = lambda number: None) -> Pending:
     """Layouts with the bounds *compute* and, in addition, *messages*; *count* gets the number of each that is priced."""
 
-    def time_of(places: Places) -> floor.FloatRow:
+    def time_of(places: CandidatePlaces) -> floor.FloatRow:
         for place in places:
             count(int(place))
         return numpy.array(compute)[places] + numpy.array(messages)[places]
