@@ -250,7 +250,7 @@ def _crowded(group: Group, workload: Workload, ranks: int | None) -> Iterator[st
 
 
 MUCH_LARGER: Final = 2.0
-"""Samples this many times as large as those for which their preparation was measured get a warning."""
+"""Samples this many times as large as those for which their preparation was measured get a warning: estimate."""
 _PREP: Final = {"pytorch": "prep", "dali_cpu": "dali_prep", "dali_gpu": "dali_gpu_prep"}
 """The time to prepare a sample, by loader."""
 

@@ -74,6 +74,7 @@ RANGES: Final[dict[type[Spec], dict[str, Bounds]]] = {
         "host_copy_bandwidth": ("100 MB/s", "10 TB/s"),
     },
     hw.NvLink: {"pairs": (1, 100), "switch_links": (0, 100)},
+    # a rack has up to 144 NICs (bm.gpu.gb300.4, 18 trays of eight)
     hw.Nic: {"count": (1, 256), "bandwidth": ("10 Mbps", "10 Tbps"), "nccl_plugin_latency": ("0 s", "1 s")},
     hw.Volume: {
         "size": ("1 GB", "100 PB"),
@@ -90,6 +91,7 @@ RANGES: Final[dict[type[Spec], dict[str, Bounds]]] = {
     hw.Storage: {"bandwidth": ("1 MB/s", "10 TB/s"), "iops": ("1 IOPS", "1,000,000,000 IOPS")},
     hw.Node: {"gpu_count": (0, 1024)},
     hw.Group: {"count": (1, 100_000)},
+    # a rack of 18 trays costs up to 1,947 USD/h (nd128isr_ndr_gb200_v6)
     **{kind: dict.fromkeys(("on_demand", "spot"), ("0.001 USD/h", "2,500 USD/h")) for kind in (Prices, CheapestPrices)},
     hw.Fabric: {"latency": ("0 s", "1 s"), "core_bandwidth": ("10 Mbps", "100,000 Tbps")},
     LeafSpine: {"nodes_per_leaf": (1, 10_000), "oversubscription": (0.1, 1000), "uplink_bandwidth": _TRUNK, "radix": (2, 10_000)},

@@ -78,7 +78,7 @@ def plan(
     from sim.study.plan.question import PlanQuestion
     from sim.study.plan.question import plan as search_plan
     from sim.study.plan.search import Limits
-    from sim.study.plan.sensitivity import INTERRUPTED as NOT_SEARCHED
+    from sim.study.plan.sensitivity import NOT_SEARCHED
     from sim.study.plan.sensitivity import sensitivity as sensitivities_of
     from sim.study.ranges import whole_numbers
     from sim.study.scenario import Scenario

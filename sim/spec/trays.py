@@ -13,9 +13,8 @@ from pydantic import BaseModel
 
 if TYPE_CHECKING:
     from sim.spec.hardware import Node, Socket, Storage
-    from sim.spec.node_prices import DatedPrices
+    from sim.spec.node_prices import Prices
 
-P = TypeVar("P", bound="DatedPrices")
 B = TypeVar("B", bound=BaseModel)
 
 
@@ -39,11 +38,11 @@ def joined_node(node: Node, trays: int) -> Node:
     )
 
 
-def joined_prices(prices: P, trays: int) -> P:
+def joined_prices(prices: Prices, trays: int) -> Prices:
     """Return the prices of *trays* nodes of *prices* each."""
-    prices = _multiplied(prices, ("on_demand", "spot"), trays)
-    cheapest = getattr(prices, "cheapest", None)
-    return prices if cheapest is None else prices.model_copy(update={"cheapest": joined_prices(cheapest, trays)})
+    amounts = ("on_demand", "spot")
+    cheapest = None if prices.cheapest is None else _multiplied(prices.cheapest, amounts, trays)
+    return _multiplied(prices, amounts, trays).model_copy(update={"cheapest": cheapest})
 
 
 def _joined_storage(storage: Storage, trays: int) -> Storage:

@@ -22,27 +22,32 @@ def children(of: int) -> list[int]:
     return [int(word) for word in path.read_text().split()] if path.exists() else []
 
 
-@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="children are read from /proc")
-def test_ctrl_c_while_processes_start(tmp_path: Path) -> None:
-    """As a terminal does, SIGINT goes to all processes of the group, just when the workers import."""
-    words = ["sweep", "p3.8xlarge", "resnet50", "--vary", f"batch=1..180:{POINTS}", "--jobs", "2", "-o", "t.csv"]
-    process = subprocess.Popen(
+def started(words: list[str], folder: Path) -> subprocess.Popen[str]:
+    """Return a command that runs in *folder*, in a process group of its own, as a terminal starts it."""
+    return subprocess.Popen(
         [sys.executable, "-m", "sim", *words],
-        cwd=tmp_path,
+        cwd=folder,
         stderr=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
         start_new_session=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell starts what is in its background without it
     )
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="children are read from /proc")
+def test_ctrl_c_while_processes_start(tmp_path: Path) -> None:
+    """As a terminal does, SIGINT goes to all processes of the group, just when the workers import."""
+    words = ["sweep", "p3.8xlarge", "resnet50", "--vary", f"batch=1..180:{POINTS}", "--jobs", "2", "-o", "t.csv"]
+    process = started(words, tmp_path)
     end = time.monotonic() + SECONDS
     while len(children(process.pid)) < 3 and process.poll() is None and time.monotonic() < end:
         time.sleep(0.02)
     time.sleep(0.2)  # in the midst of their imports
-    started = children(process.pid)
+    workers = children(process.pid)
     os.killpg(process.pid, signal.SIGINT)
     out, err = process.communicate(timeout=SECONDS)
-    assert len(started) >= 3
+    assert len(workers) >= 3
     assert process.returncode == 130, err
     assert out == ""
     assert "Traceback" not in err
@@ -64,14 +69,7 @@ def test_a_plan_that_is_stopped_shows_the_best_so_far(tmp_path: Path, number: in
     """Ctrl-C, and SIGTERM as ``timeout`` and batch systems send it: exit codes are 128 plus the signal's number (POSIX sh, 2.8.2)."""
     journal = tmp_path / "journal"
     words = ["plan", "hgx-h100", "llama-3.1-70b", "--gpus", "64", "--global-batch", "128", "--jobs", "1", "--journal", str(journal)]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "sim", *words],
-        cwd=tmp_path,
-        stderr=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    )
+    process = started(words, tmp_path)
     end = time.monotonic() + SECONDS
     while (not journal.exists() or journal.read_text().count("\n") < 2) and process.poll() is None and time.monotonic() < end:
         time.sleep(0.02)

@@ -13,8 +13,7 @@ from sim.spec.yaml import SpecError
 from sim.units import any_of, shorten
 
 _FSDP: Final[Mapping[str, str]] = {
-    **dict.fromkeys(("FULL_SHARD", "1", "HYBRID_SHARD", "4"), "parameters"),
-    **dict.fromkeys(("SHARD_GRAD_OP", "2", "HYBRID_SHARD_ZERO2", "5"), "parameters"),
+    **dict.fromkeys(("FULL_SHARD", "1", "HYBRID_SHARD", "4", "SHARD_GRAD_OP", "2", "HYBRID_SHARD_ZERO2", "5"), "parameters"),
     **dict.fromkeys(("NO_SHARD", "3"), "none"),
     **dict.fromkeys(("TRUE", "FALSE"), "parameters"),
 }

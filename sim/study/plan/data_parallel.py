@@ -26,7 +26,7 @@ from sim.spec.parallel import Parallel
 from sim.spec.segments import segments
 from sim.spec.stack import Stack
 from sim.spec.workload import Workload
-from sim.study.plan.floor import Floors, LazyFloors, Setting
+from sim.study.plan.floor import Floors, Setting
 from sim.study.plan.space import Checkpointing, LayoutCandidate, Space, candidates, checkpointing_modes, divisors, parse_fixed, precisions
 from sim.study.scenario import refuse_parts, refuse_parts_of_blocks
 from sim.training.job import Job
@@ -107,13 +107,8 @@ def data_parallel_floors(setting: DataParallelSetting, candidates: Sequence[Layo
         plan_step(job.workload, node.gpu, node.host.cpu.speed, job.ranks).isolated_time if needed <= most else numpy.inf
         for job, needed in zip(jobs, memory, strict=True)
     ]
-    return Floors(memory, numpy.array(time))
-
-
-def lazy_data_parallel_floors(setting: DataParallelSetting, candidates: Sequence[LayoutCandidate], most: float) -> LazyFloors:
-    """Return what `data_parallel_floors` returns: a step that waits for nothing has no messages to price."""
-    memory, time = data_parallel_floors(setting, candidates, most)
-    return LazyFloors(memory, time, lambda places: time[places])
+    times = numpy.array(time)
+    return Floors(memory, times, lambda places: times[places])  # a step that waits for nothing has no messages to price
 
 
 def job_of(setting: Setting, candidate: LayoutCandidate) -> Job:

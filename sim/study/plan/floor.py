@@ -105,15 +105,8 @@ class PassRows(NamedTuple):
     backward: FloatRow
 
 
-class Floors(NamedTuple):
-    """For each candidate, lower bounds of the bytes that a rank needs and of the seconds of a step."""
-
-    memory: FloatRow
-    time: FloatRow
-
-
 @dataclass(frozen=True)
-class LazyFloors:
+class Floors:
     """For each candidate, lower bounds of the bytes that a rank needs and of the seconds of a step."""
 
     memory: FloatRow
@@ -122,20 +115,20 @@ class LazyFloors:
     time_of: Callable[[CandidatePlaces], FloatRow]
     """Returns bounds of the seconds of the candidates at some places that fit, with their messages: each is at least its ``compute``."""
 
+    @property
+    def time(self) -> FloatRow:
+        """Return the bounds of the seconds of all candidates, with their messages."""
+        time, fit = self.compute.copy(), numpy.flatnonzero(numpy.isfinite(self.compute))
+        time[fit] = self.time_of(fit)
+        return time
+
 
 def floors(setting: Setting, candidates: Sequence[LayoutCandidate], most: float = numpy.inf) -> Floors:
     """Return lower bounds of memory and time of each of *candidates*; both are infinite if the engine refuses its shares.
 
-    If a candidate needs more than *most* bytes, its time is not computed, and is infinite. Raise SpecError if the engine refuses all.
+    If a candidate needs more than *most* bytes, its time is not computed, and is infinite. Messages are priced when a time with them is
+    requested. Raise SpecError if the engine refuses all.
     """
-    lazy = lazy_floors(setting, candidates, most)
-    time, fit = lazy.compute.copy(), numpy.flatnonzero(numpy.isfinite(lazy.compute))
-    time[fit] = lazy.time_of(fit)
-    return Floors(lazy.memory, time)
-
-
-def lazy_floors(setting: Setting, candidates: Sequence[LayoutCandidate], most: float = numpy.inf) -> LazyFloors:
-    """Return what `floors` returns, without the prices of messages until they are requested."""
     memory, compute = numpy.full(len(candidates), numpy.inf), numpy.full(len(candidates), numpy.inf)
     groups: dict[tuple[int, int, str], list[tuple[int, ShareShape]]] = defaultdict(list)
     shapes = _Shapes(setting)
@@ -162,7 +155,7 @@ def lazy_floors(setting: Setting, candidates: Sequence[LayoutCandidate], most: f
             least[rows] = _time(shapes.geometry(own[0]), own, [shapes.passes(each) for each in own])
         return least
 
-    return LazyFloors(memory, compute, time_of)
+    return Floors(memory, compute, time_of)
 
 
 def _form(candidate: LayoutCandidate) -> tuple[int, int, str]:

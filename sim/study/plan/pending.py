@@ -16,7 +16,7 @@ from typing import Final
 
 import numpy
 
-from sim.study.plan.floor import LazyFloors
+from sim.study.plan.floor import Floors
 from sim.study.plan.refine import FLOOR, Level, PlacedLayout
 
 Entry = tuple[float, int, Level]
@@ -33,7 +33,7 @@ class Pending:
         """All layouts, by their numbers."""
         self._sources: list[tuple[int, int]] = []
         """For each layout, the number of its floors and its place in them."""
-        self._floors: list[tuple[LazyFloors, float]] = []
+        self._floors: list[tuple[Floors, float]] = []
         """Floors, and the value of a second of their steps."""
         self._priced: list[Entry] = []
         """Layouts with a bound with messages, a heap."""
@@ -45,7 +45,7 @@ class Pending:
     def __len__(self) -> int:
         return len(self._priced) + len(self._unpriced)
 
-    def add(self, layouts: Iterable[tuple[int, PlacedLayout]], floors: LazyFloors, weight: float) -> None:
+    def add(self, layouts: Iterable[tuple[int, PlacedLayout]], floors: Floors, weight: float) -> None:
         """Add *layouts*, each with its place in *floors*; a second of their steps has the value *weight*."""
         new = []
         for place, placed_layout in layouts:

@@ -17,12 +17,11 @@ from sim.spec.yaml import SpecError
 from sim.study.plan.data_parallel import (
     DataParallelSetting,
     data_parallel_floors,
-    lazy_data_parallel_floors,
     replica_memory,
     replicated_layout,
     simulate_replicas,
 )
-from sim.study.plan.floor import LazyFloors, Setting, lazy_floors
+from sim.study.plan.floor import Floors, Setting, floors
 from sim.study.plan.objective import Objective, scale, site_power
 from sim.study.plan.space import LayoutCandidate
 from sim.study.plan.step_cache import JournalError, StepCache
@@ -121,11 +120,11 @@ def usable_memory(setting: Setting, memory: float | None) -> float:
     return own if memory is None else min(own, memory)
 
 
-def bounds(setting: Setting, candidates: Sequence[LayoutCandidate], most: float) -> LazyFloors:
+def bounds(setting: Setting, candidates: Sequence[LayoutCandidate], most: float) -> Floors:
     """Return lower bounds of memory and time of each of *candidates*; times of those that need more than *most* bytes are infinite."""
     if isinstance(setting, DataParallelSetting):
-        return lazy_data_parallel_floors(setting, candidates, most)
-    return lazy_floors(setting, candidates, most)
+        return data_parallel_floors(setting, candidates, most)
+    return floors(setting, candidates, most)
 
 
 def bound_step(placed_layout: PlacedLayout, objective: Objective, memory: float | None) -> StepBound | RefinedStep:

@@ -22,7 +22,7 @@ from typing import Final
 from sim.mesh import LayoutRun, worker_node
 from sim.spec.parallel import SCHEDULES, SHARDS
 from sim.spec.yaml import SpecError
-from sim.study.plan.floor import LazyFloors, Setting
+from sim.study.plan.floor import Floors, Setting
 from sim.study.plan.objective import Objective, joules_of_step, scale
 from sim.study.plan.pending import Pending
 from sim.study.plan.refine import (
@@ -343,7 +343,7 @@ def _first(tally: Tally, layouts: PlacedCandidates, limits: Limits, outlook: Out
     return None
 
 
-def _sampled(layouts: Sequence[PlacedLayout], limits: Limits) -> list[tuple[list[PlacedLayout], LazyFloors]]:
+def _sampled(layouts: Sequence[PlacedLayout], limits: Limits) -> list[tuple[list[PlacedLayout], Floors]]:
     """Return an evenly spaced sample of *layouts* by setting, with their floors; empty if none fits."""
     sample: dict[int, list[PlacedLayout]] = defaultdict(list)
     for each in layouts[:: max(1, math.ceil(len(layouts) / SAMPLE))]:

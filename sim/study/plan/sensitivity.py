@@ -24,7 +24,7 @@ from sim.training.layouts.prices import PriceBook
 SLOWER, DOUBLED, HALVED = "NICs half as fast", "sequence doubled", "global batch halved"
 SHARE: Final = "of the NICs' speed"
 """Unit of relative speeds."""
-INTERRUPTED: Final = "not searched: interrupted"
+NOT_SEARCHED: Final = "not searched: interrupted"
 NIC_STEPS, STEPS = 32, 8
 """Values per octave: speeds within 3 %, and whole numbers of tokens and samples that most layouts divide."""
 
@@ -80,7 +80,7 @@ def sensitivity(
             if progress is not None:
                 progress(len(turns), len(changes))
     except KeyboardInterrupt:
-        turns += [ChangeEffect(change.name, None, False, None, change.unit, problem=INTERRUPTED) for change in changes[len(turns) :]]
+        turns += [ChangeEffect(change.name, None, False, None, change.unit, problem=NOT_SEARCHED) for change in changes[len(turns) :]]
     return turns
 
 

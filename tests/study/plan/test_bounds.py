@@ -30,7 +30,8 @@ def assert_below(question: PlanQuestion, most: int, simulated: bool = True) -> d
     draw, met, wrong = random.Random(5), dict[LayoutCandidate, float](), []
     for setting, every in prepare_plan(question).layouts:
         chosen = draw.sample(every, min(most, len(every)))
-        for candidate, time, memory in zip(chosen, *reversed(floors(setting, chosen)), strict=True):
+        least = floors(setting, chosen)
+        for candidate, time, memory in zip(chosen, least.time, least.memory, strict=True):
             workload = setting.workload_in(candidate)
             layout = prepare(setting.hardware, workload, setting.gpus_per_node)
             needed = max(map(needed_bytes, memory_by_stage(layout, workload, worker_node(setting.hardware).gpu)))

@@ -69,7 +69,7 @@ def test_no_bound_is_above_its_step(machine: str, model: str) -> None:
     for setting, every in prepare_plan(PlanQuestion(Scenario(machine, model))).layouts:
         if isinstance(setting, DataParallelSetting):
             least = data_parallel_floors(setting, every, 16 * 2**30)
-            for candidate, memory, time in zip(every, *least, strict=True):
+            for candidate, memory, time in zip(every, least.memory, least.time, strict=True):
                 step = simulate_step(PlacedLayout(setting, candidate), None)
                 assert step.needed_bytes == pytest.approx(memory)
                 assert step.played is None or time <= step.played.time * (1 + 1e-9)

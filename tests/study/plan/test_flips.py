@@ -15,7 +15,7 @@ from sim.report.plan_changes import flip_lines
 from sim.study.plan.flips import Flip, Flips, Knob, LayoutsBySetting, _nearest, flips, same_but_micro_batches
 from sim.study.plan.question import LayoutPlan, PlanQuestion, plan, prepare_plan
 from sim.study.plan.search import Limits, best_by_recurrence, search
-from sim.study.plan.sensitivity import DOUBLED, HALVED, INTERRUPTED, SLOWER, ChangeEffect, sensitivity
+from sim.study.plan.sensitivity import DOUBLED, HALVED, NOT_SEARCHED, SLOWER, ChangeEffect, sensitivity
 from sim.study.plan.space import LayoutCandidate
 from sim.study.scenario import Scenario
 
@@ -168,5 +168,5 @@ def test_ctrl_c_leaves_what_is_known(made: LayoutPlan, monkeypatch: pytest.Monke
 
     monkeypatch.setattr("sim.study.plan.sensitivity.flips", interrupted)
     turns = sensitivity(made)
-    assert [turn.problem for turn in turns] == [INTERRUPTED] * 3
-    assert plan_text(plan_document(made, turns)).count(INTERRUPTED) == 3
+    assert [turn.problem for turn in turns] == [NOT_SEARCHED] * 3
+    assert plan_text(plan_document(made, turns)).count(NOT_SEARCHED) == 3

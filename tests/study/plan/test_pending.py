@@ -12,7 +12,7 @@ import pytest
 from sim.commands.plan import progress_text
 from sim.report.plan import plan_document
 from sim.study.plan import floor, search
-from sim.study.plan.floor import CandidatePlaces, LazyFloors, Setting, floors, lazy_floors
+from sim.study.plan.floor import CandidatePlaces, Floors, Setting, floors
 from sim.study.plan.pending import BATCH, Pending
 from sim.study.plan.question import PlanQuestion, plan, prepare_plan
 from sim.study.plan.refine import FLOOR, LEAST, PlacedLayout, bounds
@@ -41,12 +41,12 @@ def test_compute_alone_is_never_above_a_bound_with_messages(question: PlanQuesti
     met = 0
     for setting, every in prepare_plan(question).layouts:
         chosen = every[:: max(1, len(every) // 300)]
-        lazy = lazy_floors(setting, chosen)
+        lazy = floors(setting, chosen)
         least = lazy.time_of(numpy.arange(len(chosen)))
         assert (lazy.compute < least).all()
         met += int((lazy.compute > 0.3 * least).sum())
         for place in range(0, len(chosen), 10):
-            alone = lazy_floors(replace(setting, book=PriceBook()), [chosen[place]])
+            alone = floors(replace(setting, book=PriceBook()), [chosen[place]])
             assert lazy.compute[place] == pytest.approx(float(alone.compute[0]), rel=1e-12)
             assert least[place] == pytest.approx(float(alone.time_of(numpy.array([0]))[0]), rel=1e-12)
     assert met > 20
@@ -63,11 +63,11 @@ class Recorder:
         """Remember the tally of the search."""
         self.tally = tally
 
-    def __call__(self, setting: Setting, candidates: Sequence[LayoutCandidate], most: float) -> LazyFloors:
+    def __call__(self, setting: Setting, candidates: Sequence[LayoutCandidate], most: float) -> Floors:
         lazy = bounds(setting, candidates, most)
         if not self.lazily:
             times = floors(setting, candidates, most).time
-            return LazyFloors(lazy.memory, times, lambda places: times[places])
+            return Floors(lazy.memory, times, lambda places: times[places])
 
         def time_of(places: CandidatePlaces) -> floor.FloatRow:
             self.priced += lazy.compute[places].tolist()
@@ -75,7 +75,7 @@ class Recorder:
                 self.wrong += [value for value in lazy.compute[places] if value >= self.tally.least_value]
             return lazy.time_of(places)
 
-        return LazyFloors(lazy.memory, lazy.compute, time_of)
+        return Floors(lazy.memory, lazy.compute, time_of)
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def made(compute: Sequence[float], messages: Sequence[float], count: Callable[[i
         return numpy.array(compute)[places] + numpy.array(messages)[places]
 
     every = Pending()
-    lazy = LazyFloors(numpy.zeros(len(compute)), numpy.array(compute), time_of)
+    lazy = Floors(numpy.zeros(len(compute)), numpy.array(compute), time_of)
     every.add(((place, PlacedLayout(None, None)) for place in range(len(compute))), lazy, 1.0)  # type: ignore[arg-type]
     return every
 

@@ -28,6 +28,8 @@ ChannelKind = Literal["single", "nvswitch", "nvlink", "pcie"]
 AlgorithmRow = Literal["Ring", "Tree"]
 
 NETWORK = "net"
+FASTER = 1.01
+"""How many times as fast other rings must be to be faster, and not equal but for rounding: estimate."""
 
 
 @dataclass(frozen=True)
@@ -206,7 +208,7 @@ def _local_orders(graph: NodeGraph, gpus: tuple[int, ...]) -> tuple[ChannelKind,
 def _both_ways(graph: NodeGraph, order: tuple[int, ...]) -> list[tuple[int, ...]]:
     """Return *order*, and also the reverse order if both together are faster: next to NVLink pairs, one direction of PCIe is unused."""
     both = [order, order[::-1]]
-    return both if len(order) > 2 and _fluid_rate(graph, both) > 1.01 * _fluid_rate(graph, [order]) else [order]
+    return both if len(order) > 2 and _fluid_rate(graph, both) > FASTER * _fluid_rate(graph, [order]) else [order]
 
 
 def _fluid_rate(graph: NodeGraph, orders: Sequence[tuple[int, ...]]) -> float:
@@ -304,7 +306,7 @@ def _nvlink_paths(graph: NodeGraph, gpus: tuple[int, ...], nics: Sequence[int]) 
             break  # every channel has a NIC to itself, so fewer channels carry less
         routed = _nearest_paths(graph, gpus, slots, wanted[:count])
         rate = _total_rate(graph, [_network_channel(graph, *order) for order in routed]) if routed else 0.0
-        if rate > 1.01 * most:
+        if rate > FASTER * most:
             best, most = routed, rate
     return best
 
