@@ -56,10 +56,10 @@ def apply(resolver: Resolver, document: Document, kind: SpecKind, overrides: Ite
                 changed.append(part.key if isinstance(part, Option) else part.partition("=")[0].strip())
             except SpecError as error:
                 resolver.problems.extend(error.problems)
-    return _repriced(document, changed) if kind is Hardware and not resolver.problems else document
+    return _matched(document, changed) if kind is Hardware and not resolver.problems else document
 
 
-def _repriced(document: Document, changed: Iterable[str]) -> Document:
+def _matched(document: Document, changed: Iterable[str]) -> Document:
     """Return the hardware *document* with prices and trays that match its groups after the keys in *changed* were set.
 
     The price of a machine does not apply to other GPUs, so it is dropped unless it was set too. A price that was set loses the old date.
