@@ -86,6 +86,8 @@ class Case:
     lora: bool
     lora_targets: tuple[str, ...]
     """Linear layers with adapters; empty: all of a block."""
+    document_tokens: int
+    """Tokens of the document of a token chosen at random, if documents are packed into sequences; 0: a sequence is one document."""
     family: str
     stack: str
     is_tuned: bool
@@ -268,6 +270,7 @@ def _case(row: LlmRow) -> Case:
         flash=means_yes(row.text["flash_attention"], True),
         lora="lora" in _trained(row),
         lora_targets=tuple(practice.get("lora_targets", ())),
+        document_tokens=practice.get("document_tokens", 0),
         family=practice["family"],
         stack=practice["stack"],
         is_tuned=bool(practice.get("tuned")),

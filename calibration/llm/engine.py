@@ -61,6 +61,9 @@ def workload_document(case: Case) -> dict[str, Any]:
     model: dict[str, Any] = {"name": "measured", "transformer": case.shape.model_dump(exclude_none=True), "sequence": case.seq}
     if case.lora:
         model["lora"] = {"rank": 16, **({"targets": list(case.lora_targets)} if case.lora_targets else {})}
+    if case.document_tokens:  # packing fills sequences, so only the length at which a token attends counts
+        share = case.document_tokens / case.seq
+        model |= {"padding": "packed", "lengths": {"mean": share, "square": share**2, "source": "a table of measured runs"}}
     precision = PRECISIONS[case.precision]
     if case.chip.generation == "volta" or is_float16(case.row.text["precision"]):
         precision = "fp16"

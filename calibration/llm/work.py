@@ -114,11 +114,11 @@ class StepWork:
         return total + self.product(self.held_tokens, shape.hidden, shape.experts, narrow=False)
 
     def attention_core(self, layer: int, backward: bool) -> float:
-        """Return the seconds of attention itself, which is causal; a sequence of packed samples counts as one of full length."""
+        """Return the seconds of attention itself, which is causal, inside each document of a packed sequence."""
         shape, case = self.case.shape, self.case
         heads = shape.heads / case.tensor
-        window = shape.window_of(layer)
-        span = case.seq / 2 if not window or window >= case.seq else window * (1 - window / (2 * case.seq))
+        window, keys = shape.window_of(layer), case.document_tokens or case.seq
+        span = keys / 2 if not window or window >= keys else window * (1 - window / (2 * keys))
         flop = 2.0 * self.tokens * span * heads * (shape.head_size + shape.value_size)
         if case.flash:
             share = self.constants["attention.backward" if backward else "attention.forward"]

@@ -12,7 +12,7 @@ import pytest
 from calibration.llm.chips import chip_named
 from calibration.llm.closed_form import predict
 from calibration.llm.constants import fitted_constants
-from calibration.llm.engine import hardware_of, practice_overrides, simulate_case
+from calibration.llm.engine import hardware_of, practice_overrides, simulate_case, workload_of
 from sim.spec.library import load_hardware
 from tests.calibration.llm.test_case import one
 from tests.calibration.llm.test_closed_form import nanotron
@@ -93,3 +93,20 @@ def test_attention_is_the_rows_whatever_its_stack_was_described_with(tmp_path: P
     layout = {"framework": framework, "zero_stage": "3", "global_batch": "64", "activation_checkpointing": "full", "seq_len": "4096"}
     case = one(tmp_path, flash_attention=flash, **layout)
     assert abs(math.log(simulate_case(case, AT).step_time / predict(case, AT).step_time)) < ALIKE
+
+
+def test_packed_documents_attend_only_inside_each(tmp_path: Path) -> None:
+    squad = one(tmp_path, source="NVIDIA/dgxc-benchmarking", model="Llama3 8b Finetuning SFT BF16", framework="NeMo/Megatron-Core")
+    whole = replace(squad, document_tokens=0)
+    shapes = [
+        next(layer.attention for layer in workload_of(case, AT).model.layers if layer.attention is not None) for case in (whole, squad)
+    ]
+    assert [(round(shape.documents * shape.keys), shape.keys) for shape in shapes] == [
+        (squad.seq, squad.seq), (pytest.approx(squad.seq, rel=0.01), squad.document_tokens),
+    ]  # fmt: skip
+    shape = squad.shape
+    pairs = squad.micro_batches * squad.micro_batch * squad.seq * (squad.seq - squad.document_tokens) / 2
+    flop = 3.5 * 4 * pairs * shape.layers * shape.heads * shape.head_size  # backward recomputes scores: 2.5 times forward
+    for predictor in (simulate_case, predict):
+        saved = predictor(whole, AT).step_time - predictor(squad, AT).step_time
+        assert 1 < saved * squad.chip.peak["16bit"] / flop < 3
