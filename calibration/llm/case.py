@@ -323,7 +323,7 @@ def _domain(row: LlmRow, chip: Chip, gpus: int, of_node: int) -> int:
 def _practice_assumptions(row: LlmRow, practice: Mapping[str, Any]) -> list[str]:
     """Return what is assumed about the software of *row*."""
     assumed = ["not in the table: " + practice["place"]] if practice["place"].startswith("assumed") else []
-    if not practice["match"]:
+    if not {"source", "framework", "software"} & practice["match"].keys():
         stated, stack = row.text["framework"], practice["stack"]
         assumed.append(f"framework {stated!r} is unknown; predicted as {stack}" if stated else f"framework {stack}")
     return assumed
@@ -497,6 +497,11 @@ def _chip(row: LlmRow, assumed: list[str]) -> Chip:
 def practice_of(row: LlmRow) -> Mapping[str, Any]:
     """Return the settings of the scripts of *row*'s source: the first entry of ``practice.yaml`` that matches."""
     for entry in records_yaml("practice.yaml"):
-        if all(re.search(pattern, row.text_or_number(column), re.IGNORECASE) for column, pattern in entry["match"].items()):
+        if all(re.search(pattern, _cell(row, column), re.IGNORECASE) for column, pattern in entry["match"].items()):
             return entry
     raise AssertionError("practice.yaml ends with an entry that matches all")
+
+
+def _cell(row: LlmRow, column: str) -> str:
+    """Return the text of *column*; that of ``software`` is its framework and its source."""
+    return f"{row.text['framework']} {row.text['source']}" if column == "software" else row.text_or_number(column)

@@ -36,12 +36,12 @@ def _in_words(text: str, node: int) -> float | None:
     each = re.search(r"(\d+)\s*(?:gbps|gb/s|gbe?)\b[^,;]*per gpu", text, re.IGNORECASE)
     if each:
         return float(each.group(1))
-    total = re.search(r"(\d+)\s*gbps per node", text, re.IGNORECASE)
-    if total:
-        return float(total.group(1)) / node
     several = re.search(r"(\d+)\s*x\s*[^,;]*?(\d{3})\s*gb", text, re.IGNORECASE) or re.search(r"\b(\d+)\s*x\s*(\d{2,3})\b", text)
     if several:
         return float(several.group(1)) * float(several.group(2)) / node
+    total = re.search(r"(\d+)\s*gbps per node", text, re.IGNORECASE)
+    if total:
+        return float(total.group(1)) / node
     return None if ";" in text else _bare(text.lower(), node)
 
 

@@ -96,7 +96,7 @@ def test_attention_is_the_rows_whatever_its_stack_was_described_with(tmp_path: P
 
 
 def test_packed_documents_attend_only_inside_each(tmp_path: Path) -> None:
-    squad = one(tmp_path, source="NVIDIA/dgxc-benchmarking", model="Llama3 8b Finetuning SFT BF16", framework="NeMo/Megatron-Core")
+    squad = one(tmp_path, model="Llama3 8b Finetuning SFT BF16", framework="NeMo/Megatron-Core", seq_len="4096")
     whole = replace(squad, document_tokens=0)
     shapes = [
         next(layer.attention for layer in workload_of(case, AT).model.layers if layer.attention is not None) for case in (whole, squad)
