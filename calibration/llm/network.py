@@ -14,6 +14,9 @@ WHOLE_NODE: Final = 1000.0
 ONE_NIC: Final = 100.0
 """Gbit/s up to which a bare figure is that of a node's only NIC: estimate (faster NICs come one per GPU or two)."""
 
+EFA_TOTALS: Final = "100|400"
+"""Gbit/s that are a whole instance's where the network is EFA: p3dn's and p4d's (AWS's table of instances)."""
+
 
 def nic_of(text: str, chip: Chip, stated: float | None, gpus_per_node: int = 8) -> tuple[float, bool]:
     """Return the bytes/s of the network per GPU, and whether *stated* (Gbit/s, from a source's scripts) or *text* specifies them.
@@ -22,11 +25,20 @@ def nic_of(text: str, chip: Chip, stated: float | None, gpus_per_node: int = 8) 
     """
     if stated is not None:
         return stated * 1e9 / 8, True
-    words = text.split("in node")[0]
+    words = _with_digits(text.split("in node")[0])
     rate, usual = _in_words(words, gpus_per_node), _in_words(words, max(gpus_per_node, chip.usual_gpus))
     if rate is None or usual is None:
         return chip.nic, False
     return min(rate * 1e9 / 8, max(usual * 1e9 / 8, chip.nic)), True
+
+
+def _with_digits(text: str) -> str:
+    """Return *text* with rates in Gbit/s, number words as digits, and the number of cards of a node before their rate."""
+    for number, word in enumerate(("one", "two", "three", "four", "five", "six", "seven", "eight"), 1):
+        text = re.sub(rf"\b{word}\b", f"{number}", text, flags=re.IGNORECASE)
+    text = re.sub(r"(\d+(?:\.\d+)?)\s*tb(?:ps|/s|it/s)", lambda rate: f"{float(rate.group(1)) * 1000:g} Gbps", text, flags=re.IGNORECASE)
+    cards = re.search(r"(?<![.\d])(\d{1,2}) (?:\w+ )?per node", text)
+    return f"{cards.group(1)}x {text.replace(cards.group(), '')}" if cards else text
 
 
 def _in_words(text: str, node: int) -> float | None:
@@ -36,10 +48,11 @@ def _in_words(text: str, node: int) -> float | None:
     each = re.search(r"(\d+)\s*(?:gbps|gb/s|gbe?)\b[^,;]*per gpu", text, re.IGNORECASE)
     if each:
         return float(each.group(1))
-    several = re.search(r"(\d+)\s*x\s*[^,;]*?(\d{3})\s*gb", text, re.IGNORECASE) or re.search(r"\b(\d+)\s*x\s*(\d{2,3})\b", text)
+    patterns = (r"(\d+)\s*x\s*[^,;]*?(\d{3})\s*gb", r"\b(\d+)\s*x\s*(\d{2,3})\b", r"\b(\d{1,2}) (\d{2,3})\s*g")
+    several = next((match for pattern in patterns if (match := re.search(pattern, text, re.IGNORECASE))), None)
     if several:
         return float(several.group(1)) * float(several.group(2)) / node
-    total = re.search(r"(\d+)\s*gbps per node", text, re.IGNORECASE)
+    total = re.search(r"(\d+)\s*gbps per node", text, re.IGNORECASE) or re.search(rf"\befa\D*({EFA_TOTALS})\s*g", text, re.IGNORECASE)
     if total:
         return float(total.group(1)) / node
     return None if ";" in text else _bare(text.lower(), node)
@@ -56,7 +69,7 @@ def _bare(text: str, node: int) -> float | None:
     rate = float(figure.group(1)) if figure else _of_generation(named) if named else None
     if rate is None:
         return None
-    count = re.search(r"(\d+)\s*x\b|\bx\s*(\d+)|(\d+)\s*(?:rails|nics|ports|hcas)|(dual)", text)
+    count = re.search(r"(\d+)\s*x\b|(?<!-)\bx\s*(\d{1,2})\b|(\d+)\s*(?:rails|nics|ports|hcas)|(dual)", text)
     if count:
         number = next(group for group in count.groups() if group)
         return (2.0 if number == "dual" else float(number)) * rate / node

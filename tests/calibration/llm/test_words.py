@@ -258,6 +258,8 @@ def test_memory_and_form_without_a_maker_s_order() -> None:
     [
         ("InfiniBand NDR400, 8 rails", 400.0), ("4x HDR200 IB", 100.0), ("25GbE", 25 / 8), ("EFA 3200 Gbps", 400.0), ("NDR", 400.0),
         ("400 Gbps per GPU", 400.0), ("1600 Gbps per node RoCE", 200.0), ("Omni-Path 4x100 Gbps per node", 50.0),
+        ("3.2 Tbps", 400.0), ("IB HDR 200Gb/s (1 per node)", 25.0), ("ConnectX-6 200G, four per node", 100.0),
+        ("one 200 Gb/s NIC per node", 25.0), ("Spectrum-X 400GbE", 400.0), ("EFA 400 Gbps (p4d)", 50.0),
         ("8x HDR InfiniBand 200 Gbps per node, three-level fat tree", 200.0), ("RoCE", None), ("3200", None),
         ("HDR100", 100 / 8), ("4x NDR200", 100.0), ("NDR", 400.0), ("dual-rail EDR", 25.0), ("Slingshot-11 4x200", 100.0),
         ("4x Slingshot 11", 100.0), ("HDR200 InfiniBand x2", 50.0), ("IB 200Gb x4", 100.0), ("RoCE 400G", 400.0),
