@@ -48,7 +48,7 @@ def _in_words(text: str, node: int) -> float | None:
     each = re.search(r"(\d+)\s*(?:gbps|gb/s|gbe?)\b[^,;]*per gpu", text, re.IGNORECASE)
     if each:
         return float(each.group(1))
-    patterns = (r"(\d+)\s*x\s*[^,;]*?(\d{3})\s*gb", r"\b(\d+)\s*x\s*(\d{2,3})\b", r"\b(\d{1,2}) (\d{2,3})\s*g")
+    patterns = (r"(\d+)\s*x\s*[^,;]*?(\d{3})\s*gb", r"\b(\d+)\s*x\s*(\d{2,3})\b", r"(?<![-.\w])(\d{1,2}) (\d{2,3})\s*g")
     several = next((match for pattern in patterns if (match := re.search(pattern, text, re.IGNORECASE))), None)
     if several:
         return float(several.group(1)) * float(several.group(2)) / node
