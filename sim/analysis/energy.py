@@ -141,7 +141,8 @@ def node_power(
     part, counted = used / (used + others), gpus_of_share(node.gpu_count, used, others)
     of_gpus = used * busy + (counted - used) * idle
     size = node.gpu_count / model.host_gpus
-    network = node.nic.count * (model.nic + model.switch_port) if several else 0.0
+    cards = min(node.nic.count, node.gpu_count)  # more interfaces than GPUs share adapters, as EFA's 32 of 100 Gbps on a p5: estimate
+    network = cards * (model.nic + model.switch_port) if several else 0.0
     return NodePower(of_gpus, part * size * (model.host if working else model.host_idle), part * network)
 
 

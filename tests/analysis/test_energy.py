@@ -45,6 +45,16 @@ def test_power_is_the_share_of_each_activity_times_tdp(node: Node) -> None:
     assert node_power(node.model_copy(update={"gpu": node.gpu.model_copy(update={"power": None})}), model, (1, 0, 0), False) is None
 
 
+def test_network_power_does_not_grow_with_interfaces_of_one_adapter() -> None:
+    """EFA's 32 interfaces of 100 Gbps carry what eight adapters of 400 Gbps do."""
+    shares = (1.0, 0.0, 0.0)
+    powers = [
+        node_power(load_hardware(name).spec.groups[0].node, power_model(), shares, several=True)
+        for name in ("hgx-h100", "p5.48xlarge", "p5en.48xlarge")
+    ]
+    assert len({power.network for power in powers if power is not None}) == 1
+
+
 def test_idle_nodes_draw_what_was_measured(node: Node) -> None:
     """Oracle: BLOOM's nodes of 8 A100 and 4 NICs, idle, with the network: 256,646 kWh in 1,082,990 GPU-hours (arXiv 2211.02001).
 
