@@ -112,7 +112,7 @@ def recompute_of(text: str, family: str, blocks: int = 0) -> tuple[Recompute, in
     if _FULL.match(plain):
         limit = _BLOCKS.search(plain)
         return "full", int(next(group for group in limit.groups() if group)) if limit else 0
-    if plain.startswith("selective") and family == "fsdp2":
+    if re.match(r"selective|sac\b", plain) and family == "fsdp2":
         return "operators", 0
     if "attention" in plain or "core_attn" in plain or (plain.startswith("selective") and ":" not in plain):
         return "attention", 0
@@ -148,8 +148,11 @@ _STRATEGIES: Final[Mapping[str, Shards]] = {
 
 
 def shards_of(text: str) -> Shards | None:
-    """Return the sharding of the strategy with which *text* begins; None if it is none of torch's."""
-    word = re.match(r"[a-z_0-9]+", text.strip().lower().removeprefix("shardingstrategy."))
+    """Return the sharding of the strategy with which *text* begins, or of the ZeRO stage that it names; None if it is neither."""
+    plain = text.strip().lower().removeprefix("shardingstrategy.")
+    word, stage = re.match(r"[a-z_0-9]+", plain), re.match(r"zero[- _]?(?:stage[- ]?)?([0-3])", plain)
+    if stage or plain.startswith("distributed optimizer"):  # Megatron's
+        return Shards(int(stage.group(1)) if stage else 1)
     return _STRATEGIES.get(word.group()) if word else None
 
 

@@ -346,7 +346,8 @@ def test_what_is_offloaded_is_listed(tmp_path: Path) -> None:
 def test_strategies_of_torchs_fsdp(tmp_path: Path) -> None:
     """torch.distributed.fsdp.ShardingStrategy: gradients and states, what FULL_SHARD adds, and the same inside replicas."""
     assert shards_of("ShardingStrategy.SHARD_GRAD_OP") == Shards(2)
-    assert (shards_of("ZeRO-1"), shards_of("")) == (None, None)
+    stages = [shards_of(text) for text in ("ZeRO-1", "zero stage 3", "distributed optimizer (recipe)", "")]
+    assert stages == [Shards(1), Shards(3), Shards(1), None]
     cases = {
         mode: one(tmp_path, framework="FSDP", fsdp_mode=mode, zero_stage="") for mode in ("FULL_SHARD, mixed", "SHARD_GRAD_OP", "NO_SHARD")
     }
