@@ -17,10 +17,20 @@ from pydantic import ValidationError
 from calibration.llm.chips import RACK, Chip, ProductPrecision, chip_named, similar_chips
 from calibration.llm.limits import RunLimits, limits_in
 from calibration.llm.network import nic_of
+from calibration.llm.practice import (
+    expert_settings,
+    is_sequence_parallel,
+    memory_settings,
+    modules_in,
+    practice_assumptions,
+    practice_of,
+    recompute_in,
+    uses_graphs,
+)  # fmt: skip
 from calibration.llm.prediction import Memory
-from calibration.llm.shapes import CannotDescribe, axis, count, records_yaml, shape_of
+from calibration.llm.shapes import CannotDescribe, axis, count, shape_of
 from calibration.llm.table import LlmRow
-from calibration.llm.words import Recompute, means_yes, offloads, precision_of, recompute_of, saves_of, shards_of, zero_of
+from calibration.llm.words import Recompute, means_yes, offloads, precision_of, saves_of, shards_of, zero_of
 from sim.cluster.quantizing import recipe_of
 from sim.spec.fields import Fp8Recipe
 from sim.spec.fp8_recipe import Quantization, quantization
@@ -33,11 +43,8 @@ from sim.units import any_of
 
 MEASURED_MESSAGE: Final = 256e6
 """Bytes of the collectives whose latencies were measured (``ring_latency_us`` of ``records/llm/practice.yaml``)."""
-MODULES: Final = ("core_attn", "mlp", "moe", "moe_act", "layernorm", "mla_up_proj")
-"""Parts of a block that Megatron can recompute individually (megatron/core/transformer/transformer_config.py, ``recompute_modules``)."""
 MOST_MICRO_BATCHES: Final = 100_000
 """Micro-batches of a rank's step beyond which a batch is a mistake, such as one in tokens: estimate."""
-_UNITS: Final = {"GiB": 2.0**30, "GB": 1e9}
 SHARDED_FAMILIES: Final = ("fsdp1", "fsdp2")
 """Families that shard parameters by default (torch FullyShardedDataParallel: FULL_SHARD; fully_shard: reshard_after_forward)."""
 
@@ -79,7 +86,7 @@ class Case:
     recomputed_layers: int
     """Number of blocks of a rank that are recomputed; 0: all."""
     recomputed_modules: tuple[str, ...]
-    """Parts of each block that are recomputed individually (``recompute_modules`` of Megatron): some of `MODULES`."""
+    """Parts of each block that are recomputed individually (``recompute_modules`` of Megatron): some of `practice.MODULES`."""
     saved_layers: tuple[str, ...]
     """Layers whose outputs are saved though their block is recomputed: suffixes of the simulator's names."""
     flash: bool
@@ -230,10 +237,10 @@ def _case(row: LlmRow) -> Case:
     gpus = _gpus(row, chip, assumed)
     of_node = _gpus_of_node(row, chip, gpus)
     domain = _domain(row, chip, gpus, of_node)
-    assumed += _practice_assumptions(row, practice)
+    assumed += practice_assumptions(row, practice)
     tensor, pipeline, context, data = _axes(row, shape, gpus, assumed)
     micro, micro_batches = _batches(row, data, assumed)
-    recompute, recomputed = _recompute(row, practice, math.ceil(shape.layers / pipeline))
+    recompute, recomputed = recompute_in(row, practice, math.ceil(shape.layers / pipeline))
     products, scaling = _precision(row, chip, practice, assumed)
     virtual = _virtual(row, practice, shape, pipeline, assumed)
     notes = row.text["notes"]
@@ -252,7 +259,7 @@ def _case(row: LlmRow) -> Case:
         gpus=gpus,
         data=data,
         tensor=tensor,
-        sequence_parallel=tensor > 1 and _sequence_parallel(row, practice),
+        sequence_parallel=tensor > 1 and is_sequence_parallel(row, practice),
         pipeline=pipeline,
         virtual_stages=virtual,
         context=context,
@@ -265,7 +272,7 @@ def _case(row: LlmRow) -> Case:
         stated_recipe=scaling,
         recompute=recompute,
         recomputed_layers=recomputed,
-        recomputed_modules=_modules(row, practice),
+        recomputed_modules=modules_in(row, practice),
         saved_layers=saves_of(row.text["activation_checkpointing"] or practice["recompute"]),
         flash=means_yes(row.text["flash_attention"], True),
         lora="lora" in _trained(row),
@@ -275,12 +282,12 @@ def _case(row: LlmRow) -> Case:
         stack=practice["stack"],
         is_tuned=bool(practice.get("tuned")),
         tensor_overlap=bool(practice.get("tensor_overlap")) or "async TP" in notes,
-        **_expert_settings(row, notes, practice),
-        uses_cuda_graphs=_graphs(row, practice),
+        **expert_settings(row, notes, practice),
+        uses_cuda_graphs=uses_graphs(row, practice),
         is_compiled=means_yes(row.text["compile"], False),
         checks_collectives=bool(practice.get("checked_pipelines")) and pipeline > 1 and gpus > domain,
         fp32_gradients=bool(practice.get("fp32_gradients", True)),
-        **_memory_settings(practice),
+        **memory_settings(practice),
         **limits_in(practice, chip),
         assumptions=tuple(assumed),
     )
@@ -320,15 +327,6 @@ def _domain(row: LlmRow, chip: Chip, gpus: int, of_node: int) -> int:
     return largest if largest in chip.other_domains else min(chip.domain, of_node)
 
 
-def _practice_assumptions(row: LlmRow, practice: Mapping[str, Any]) -> list[str]:
-    """Return what is assumed about the software of *row*."""
-    assumed = ["not in the table: " + practice["place"]] if practice["place"].startswith("assumed") else []
-    if not {"source", "framework", "software"} & practice["match"].keys():
-        stated, stack = row.text["framework"], practice["stack"]
-        assumed.append(f"framework {stated!r} is unknown; predicted as {stack}" if stated else f"framework {stack}")
-    return assumed
-
-
 def _refuse_unsupported(row: LlmRow) -> None:
     """Raise CannotDescribe if a rank keeps something outside its GPU, or has weights in fewer bits than a layout can have."""
     if row.unassigned:
@@ -342,35 +340,6 @@ def _refuse_unsupported(row: LlmRow) -> None:
 def _trained(row: LlmRow) -> str:
     """Return the cells of *row* that state what is trained, in lower case."""
     return f"{row.text['class']} {row.text['model']} {row.text['set']}".lower()
-
-
-def _expert_settings(row: LlmRow, notes: str, practice: Mapping[str, Any]) -> dict[str, Any]:
-    """Return how tokens reach experts: from the row or else from its source's scripts."""
-    return {
-        "expert_overlap": "EP overlap on" in notes or ("EP overlap off" not in notes and bool(practice.get("expert_overlap"))),
-        "one_copy": "HybridEP" in notes or ("alltoall" not in notes and bool(practice.get("one_copy"))),
-        "drops_tokens": "tokendrop" in row.text["model"].lower() or bool(practice.get("token_drop")),
-    }
-
-
-def _memory_settings(practice: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a `Case` on memory, from the scripts of a source: how it is read, and what changes it."""
-    return {
-        "memory_unit": _UNITS[practice.get("memory_unit", "GiB")],
-        "optimizer_states": str(practice.get("states", "")),
-        "activation_kept": float(practice.get("activation_kept", 1.0)),
-        "logit_bytes": float(practice.get("logit_bytes", 0.0)),
-        "memory_reading": str(practice.get("memory", "allocated")),
-        "memory_rank": str(practice.get("memory_rank", "fullest")),
-    }
-
-
-def _graphs(row: LlmRow, practice: Mapping[str, Any]) -> bool:
-    """Return whether blocks are replayed as CUDA graphs: from a note or the source's scripts; by default, only Grace racks use them."""
-    notes = row.text["notes"].lower()
-    if "graphs" in notes:
-        return "no graphs" not in notes
-    return bool(practice.get("graphs", row.text["gpu"].startswith("GB")))
 
 
 def _axes(row: LlmRow, shape: Transformer, gpus: int, assumed: list[str]) -> tuple[int, int, int, int]:
@@ -396,10 +365,6 @@ def _required_count(row: LlmRow, name: str) -> int:
     if value:
         return value
     raise CannotDescribe(row.problem(name) if name in row.non_numeric else f"{name} is blank")
-
-
-def _sequence_parallel(row: LlmRow, practice: Mapping[str, Any]) -> bool:
-    return means_yes(row.text["sp"], bool(practice.get("sequence_parallel", True)))
 
 
 def _zero(row: LlmRow, family: str, assumed: list[str]) -> int:
@@ -454,22 +419,6 @@ def _virtual(row: LlmRow, practice: Mapping[str, Any], shape: Transformer, pipel
     return chosen
 
 
-def _recompute(row: LlmRow, practice: Mapping[str, Any], blocks: int) -> tuple[Recompute, int]:
-    stated, usual = row.text["activation_checkpointing"], practice["recompute"]
-    if not stated and not saves_of(usual):
-        return usual, 0
-    return recompute_of(stated or usual, practice["family"], blocks)
-
-
-def _modules(row: LlmRow, practice: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the modules that the row recomputes, from a text such as ``selective: mlp, core_attn``; if it is blank, its source's."""
-    if not row.text["activation_checkpointing"]:
-        return tuple(practice.get("modules", ()))
-    kind, _, names = row.text["activation_checkpointing"].lower().partition(":")
-    chosen = {name.strip() for name in names.split(",")} if kind.startswith("selective") else set()
-    return tuple(name for name in MODULES if name in chosen)
-
-
 def _precision(row: LlmRow, chip: Chip, practice: Mapping[str, Any], assumed: list[str]) -> tuple[ProductPrecision, Fp8Recipe | None]:
     text = row.text["precision"] or practice.get("precision", "")
     if not text:
@@ -492,16 +441,3 @@ def _chip(row: LlmRow, assumed: list[str]) -> Chip:
     if named.assumption:
         assumed.append(named.assumption)
     return named.chip
-
-
-def practice_of(row: LlmRow) -> Mapping[str, Any]:
-    """Return the settings of the scripts of *row*'s source: the first entry of ``practice.yaml`` that matches."""
-    for entry in records_yaml("practice.yaml"):
-        if all(re.search(pattern, _cell(row, column), re.IGNORECASE) for column, pattern in entry["match"].items()):
-            return entry
-    raise AssertionError("practice.yaml ends with an entry that matches all")
-
-
-def _cell(row: LlmRow, column: str) -> str:
-    """Return the text of *column*; that of ``software`` is its framework and its source."""
-    return f"{row.text['framework']} {row.text['source']}" if column == "software" else row.text_or_number(column)

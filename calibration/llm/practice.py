@@ -1,0 +1,88 @@
+"""What do the scripts of a row's source set that its table does not say? Read from ``practice.yaml``; a row's own columns win."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from calibration.llm.shapes import records_yaml
+from calibration.llm.table import LlmRow
+from calibration.llm.words import Recompute, means_yes, recompute_of, saves_of
+
+MODULES: Final = ("core_attn", "mlp", "moe", "moe_act", "layernorm", "mla_up_proj")
+"""Parts of a block that Megatron can recompute individually (megatron/core/transformer/transformer_config.py, ``recompute_modules``)."""
+_UNITS: Final = {"GiB": 2.0**30, "GB": 1e9}
+
+
+def practice_of(row: LlmRow) -> Mapping[str, Any]:
+    """Return the settings of the scripts of *row*'s source: the first entry of ``practice.yaml`` that matches."""
+    for entry in records_yaml("practice.yaml"):
+        if all(re.search(pattern, _cell(row, column), re.IGNORECASE) for column, pattern in entry["match"].items()):
+            return entry
+    raise AssertionError("practice.yaml ends with an entry that matches all")
+
+
+def _cell(row: LlmRow, column: str) -> str:
+    """Return the text of *column*; that of ``software`` is its framework and its source."""
+    return f"{row.text['framework']} {row.text['source']}" if column == "software" else row.text_or_number(column)
+
+
+def practice_assumptions(row: LlmRow, practice: Mapping[str, Any]) -> list[str]:
+    """Return what is assumed about the software of *row*."""
+    assumed = ["not in the table: " + practice["place"]] if practice["place"].startswith("assumed") else []
+    if not {"source", "framework", "software"} & practice["match"].keys():
+        stated, stack = row.text["framework"], practice["stack"]
+        assumed.append(f"framework {stated!r} is unknown; predicted as {stack}" if stated else f"framework {stack}")
+    return assumed
+
+
+def is_sequence_parallel(row: LlmRow, practice: Mapping[str, Any]) -> bool:
+    """Return whether tensor ranks of *row* split the sequence between them too; by default, they do."""
+    return means_yes(row.text["sp"], bool(practice.get("sequence_parallel", True)))
+
+
+def recompute_in(row: LlmRow, practice: Mapping[str, Any], blocks: int) -> tuple[Recompute, int]:
+    """Return what *row* recomputes, and in how many of the *blocks* of a rank (0: all)."""
+    stated, usual = row.text["activation_checkpointing"], practice["recompute"]
+    if not stated and not saves_of(usual):
+        return usual, 0
+    return recompute_of(stated or usual, practice["family"], blocks)
+
+
+def modules_in(row: LlmRow, practice: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the modules that the row recomputes, from a text such as ``selective: mlp, core_attn``; if it is blank, its source's."""
+    if not row.text["activation_checkpointing"]:
+        return tuple(practice.get("modules", ()))
+    kind, _, names = row.text["activation_checkpointing"].lower().partition(":")
+    chosen = {name.strip() for name in names.split(",")} if kind.startswith("selective") else set()
+    return tuple(name for name in MODULES if name in chosen)
+
+
+def uses_graphs(row: LlmRow, practice: Mapping[str, Any]) -> bool:
+    """Return whether blocks are replayed as CUDA graphs: from a note or the source's scripts; by default, only Grace racks use them."""
+    notes = row.text["notes"].lower()
+    if "graphs" in notes:
+        return "no graphs" not in notes
+    return bool(practice.get("graphs", row.text["gpu"].startswith("GB")))
+
+
+def expert_settings(row: LlmRow, notes: str, practice: Mapping[str, Any]) -> dict[str, Any]:
+    """Return how tokens reach experts: from the row or else from its source's scripts."""
+    return {
+        "expert_overlap": "EP overlap on" in notes or ("EP overlap off" not in notes and bool(practice.get("expert_overlap"))),
+        "one_copy": "HybridEP" in notes or ("alltoall" not in notes and bool(practice.get("one_copy"))),
+        "drops_tokens": "tokendrop" in row.text["model"].lower() or bool(practice.get("token_drop")),
+    }
+
+
+def memory_settings(practice: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a `Case` on memory, from the scripts of a source: how it is read, and what changes it."""
+    return {
+        "memory_unit": _UNITS[practice.get("memory_unit", "GiB")],
+        "optimizer_states": str(practice.get("states", "")),
+        "activation_kept": float(practice.get("activation_kept", 1.0)),
+        "logit_bytes": float(practice.get("logit_bytes", 0.0)),
+        "memory_reading": str(practice.get("memory", "allocated")),
+        "memory_rank": str(practice.get("memory_rank", "fullest")),
+    }
