@@ -127,12 +127,13 @@ def _split(model: ModelKey, parallel: Parallel, regathers: bool, wrapping_rule: 
     _check(model.model, parallel)
     begin = _stage_starts(model.model, parallel, cuts)
     around = iter(() if wrapping_rule is None else chains(model.model, wrapping_rule))
+    of_layer = iter(_contents(model))
     contents: dict[tuple[object, ...], tuple[Unit, ...]] = {}
     result: list[Unit] = []
     for name, kind, layers in units(model.model, cuts):
         of_layers = tuple(islice(around, len(layers))) or (None,) * len(layers)
         runs = [(chain, len(list(members))) for chain, members in groupby(of_layers)]
-        key = (kind, *(length for _, length in runs), *(_content(layer) for layer in layers))
+        key = (kind, *(length for _, length in runs), *islice(of_layer, len(layers)))
         if key not in contents:
             pieces = iter(_pieces(layers, parallel, regathers))
             parts = (tuple(islice(pieces, length)) for _, length in runs)
@@ -179,8 +180,27 @@ def tied_layers(held: ModelKey) -> frozenset[str]:
     return frozenset(layer.shares for layer in held.model.layers if layer.shares)
 
 
-def _content(layer: Layer) -> tuple[object, ...]:
-    return tuple([value for name, value in layer.__dict__.items() if name not in _NAMES])
+class _Content:
+    """All fields of a layer except names, with their hash, which is slow to compute."""
+
+    __slots__ = ("fields", "number")
+
+    def __init__(self, layer: Layer) -> None:
+        self.fields = tuple([value for name, value in layer.__dict__.items() if name not in _NAMES])
+        self.number = hash(self.fields)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, _Content) and self.number == other.number and self.fields == other.fields)
+
+    def __hash__(self) -> int:
+        return self.number
+
+
+@lru_cache(maxsize=256)
+def _contents(held: ModelKey) -> tuple[_Content, ...]:
+    """Return the content of each layer of a model; layers of equal content share one object."""
+    known: dict[_Content, _Content] = {}
+    return tuple(known.setdefault(each, each) for each in map(_Content, held.model.layers))
 
 
 def split(model: Model, parallel: Parallel, regathers: bool = True) -> tuple[Unit, ...]:
