@@ -10,6 +10,7 @@ from calibration.traces.profiled_job import JobMachine, with_stack
 from sim.spec.hardware import Gpu
 from sim.spec.layer import Layer
 from sim.spec.measured import MeasuredTimes
+from sim.spec.stack import ServerExchange
 from sim.spec.workload import Workload
 from sim.training.step_plan import optimizer_work, plan_step
 
@@ -27,7 +28,7 @@ def optimizer_factor(base: Workload, gpu: Gpu, measured: PassTimes, ranks: int) 
 
 def with_launch_cost(draft: Workload, machine: JobMachine, measured: PassTimes, ranks: int) -> Workload:
     """Return *draft* with the ``launch_cpu`` that reproduces the optimizer's wait for the host; the host's cost of layers is unchanged."""
-    if draft.training.stack.uses_servers or draft.training.stack.cuda_graphs or not draft.training.stack.launch_cpu:
+    if isinstance(draft.training.stack.exchange, ServerExchange) or draft.training.stack.cuda_graphs or not draft.training.stack.launch_cpu:
         return draft
 
     def waits(scale: float) -> float:
@@ -53,4 +54,8 @@ def _with_launch_scale(draft: Workload, scale: float) -> Workload:
 def _other_time(base: Workload, gpu: Gpu, ranks: int) -> float:
     """Return the other time in the optimizer's part of a step: clipping, and the stack's overhead of distributed training."""
     plan = plan_step(base, gpu, 1.0, ranks)
-    return plan.optimizer.compute - optimizer_work(base, gpu, ranks).time if not base.training.stack.uses_servers else 0.0
+    return (
+        plan.optimizer.compute - optimizer_work(base, gpu, ranks).time
+        if not isinstance(base.training.stack.exchange, ServerExchange)
+        else 0.0
+    )

@@ -45,7 +45,7 @@ def with_pass_times(base: Workload, machine: JobMachine, measured: PassTimes, ra
     back: tuple[dict[int, float], dict[int, float]] = ({}, {})
     for number, group in enumerate(_backward_groups(base, machine, measured, ranks)):
         recompute = sum(recompute_times.get(place, 0.0) for place in group.places) * rounds
-        drained = number == 0 and ranks > 1 and stack.blocking_scalar_all_reduces > 0
+        drained = number == 0 and ranks > 1 and stack.exchange.blocking_scalar_all_reduces > 0
         group = group._replace(other_time=group.other_time + recompute, drained=drained)
         scaled = _distributed(group, times.backward, times.backward_launches, rounds, timeline)
         back[0].update(scaled[0])
@@ -77,7 +77,9 @@ def _backward_groups(base: Workload, machine: JobMachine, measured: PassTimes, r
         done = until
     buckets = {place for which, place in measured.parts if which == "backward"}
     if base.training.gradient_accumulation_steps > 1 or {bucket for _, bucket in cuts} != buckets or len({*cuts}) != len(buckets):
-        rounds = base.training.gradient_accumulation_steps if measured.micro_batches == 1 and not base.training.stack.no_sync else 1
+        rounds = (
+            base.training.gradient_accumulation_steps if measured.micro_batches == 1 and not base.training.stack.exchange.no_sync else 1
+        )
         return [_LayerGroup(range(count - 1, -1, -1), measured.total("backward"), sum(copied) * rounds)]
     starts = [0, *(until for until, _ in cuts)]
     return [

@@ -17,7 +17,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import accumulate, pairwise
-from typing import NamedTuple
+from typing import NamedTuple, assert_never
 
 from sim.spec.composed import composed_elements, composed_saved
 from sim.spec.fields import OperatorClass, Precision
@@ -28,6 +28,7 @@ from sim.spec.lengths import at_full_length
 from sim.spec.model import Model
 from sim.spec.precision import PRECISION_TRAITS
 from sim.spec.segments import segments
+from sim.spec.stack import Apex, ApexPerTensor, AsyncParameterServer, Ddp, Flat, Horovod, ParameterServer, ServerExchange
 from sim.spec.workload import Workload
 
 _MIB = 2.0**20
@@ -118,7 +119,7 @@ def _needed(inputs: IdentityKey, batch: int, distributed: bool, channels: int | 
     return MemoryUse(
         weights=_weights(model, widths.weight) + kept_casts + peak.casts + model.buffers,
         gradients=peak.gradients,
-        optimizer_state=0.0 if training.stack.uses_servers else _states(workload),
+        optimizer_state=0.0 if isinstance(training.stack.exchange, ServerExchange) else _states(workload),
         activations=peak.activations,
         workspace=peak.fresh + peak.scratch + _cublas(gpu),
         communication_buffers=_communication(workload, channels, gradient_as_bucket_view) if distributed else 0.0,
@@ -378,16 +379,20 @@ def _cublas(gpu: Gpu) -> float:
 
 def _communication(workload: Workload, channels: int | None, gradient_as_bucket_view: bool) -> float:
     """Return the bytes of gradient copies for communication and of NCCL's own buffers."""
-    stack = workload.training.stack
-    if stack.uses_servers:  # gradients are sent without a copy and without NCCL
-        return 0.0
-    tensors = _tensors(workload)
-    if stack.strategy == "apex_per_tensor":  # each flat copy is freed once it is copied back (NVIDIA/apex distributed.py)
-        copies = max(tensors, default=0.0)
-    elif stack.fusion:  # one buffer of the full threshold (horovod/common/fusion_buffer_manager.cc)
-        copies = stack.fusion.threshold
-    else:  # DDP's buckets together, or one flat copy, hold every gradient (measured in pytorch pull 41954)
-        copies = 0.0 if gradient_as_bucket_view and stack.strategy == "ddp" else sum(tensors)
+    stack, tensors = workload.training.stack, _tensors(workload)
+    match stack.exchange:
+        case ParameterServer() | AsyncParameterServer():  # gradients are sent without a copy and without NCCL
+            return 0.0
+        case ApexPerTensor():  # each flat copy is freed once it is copied back (NVIDIA/apex distributed.py)
+            copies = max(tensors, default=0.0)
+        case Horovod(fusion=fusion):  # one buffer of the full threshold (horovod/common/fusion_buffer_manager.cc)
+            copies = fusion.threshold
+        case Ddp():  # its buckets together hold every gradient (measured in pytorch pull 41954), unless gradients are views of them
+            copies = 0.0 if gradient_as_bucket_view else sum(tensors)
+        case Apex() | Flat():  # the same
+            copies = sum(tensors)
+        case other:
+            assert_never(other)
     if stack.backend == "gloo":  # its buffers are in host memory
         return copies
     return copies + (channels or stack.channels or _NCCL_CHANNELS) * _NCCL_CONNECTIONS * _NCCL_BUFFERS

@@ -111,7 +111,7 @@ def recipe_warnings(workload: Workload) -> Iterator[str]:
 
 def user_part_warnings(workload: Workload) -> Iterator[str]:
     """Yield a warning for each user-defined loader, exchange or all-reduce, which is not validated against measurements."""
-    if (exchange := workload.training.stack.own_exchange) is not None:
+    if (exchange := workload.training.stack.exchange.own_exchange) is not None:
         yield f"exchange {exchange} is user-defined and not validated; the expected error shown is that of the built-in exchanges"
     if (algorithm := other_algorithm(workload.training.stack.nccl_algo)) is not None and algorithm not in OTHER_ALGORITHMS:
         yield f"collective {algorithm} is user-defined and not validated; the expected error shown is that of the built-in algorithms"

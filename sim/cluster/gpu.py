@@ -264,7 +264,7 @@ def _weight_bytes(layer: Layer, precision: Precision, stack: Stack, backward: bo
     width = PRECISION_TRAITS[precision].activation if layer.op in PRODUCTS else 4.0
     trained = layer.gradient_bytes(width)
     if layer.op == "embedding":
-        return trained if backward and not (layer.sparse or stack.sparse_embeddings) else 0.0
+        return trained if backward and not (layer.sparse or stack.exchange.sparse_embeddings) else 0.0
     return trained * (2.0 if backward else 1.0) + layer.frozen_bytes(width)
 
 

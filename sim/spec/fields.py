@@ -1,7 +1,5 @@
 """Which kinds of value may a description contain? Quantities with units, sources, curves; and the frozen base class of all specs."""
 
-from __future__ import annotations
-
 import math
 import re
 from bisect import bisect_left
@@ -67,13 +65,26 @@ class Spec(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, defer_build=True)
 
 
+class Section(Spec):
+    """Fields of a block that the code reads together; in a file they stand beside the other keys of the block (`sim.spec.sections`)."""
+
+
 def blocks(spec: Spec, key: Key = (), skip: Callable[[Spec], bool] = lambda _: False) -> Iterator[tuple[Key, Spec]]:
-    """Yield *spec*, which is at *key*, and every block inside it, each with its key; blocks for which *skip* is true are left out."""
+    """Yield *spec*, which is at *key*, and every block inside it, each with its key; blocks for which *skip* is true are left out.
+
+    A section is not a block of its own: its fields are those of the block around it.
+    """
     yield key, spec
+    yield from _blocks_inside(spec, key, skip)
+
+
+def _blocks_inside(spec: Spec, key: Key, skip: Callable[[Spec], bool]) -> Iterator[tuple[Key, Spec]]:
     values = spec.__dict__
     for name in _block_fields(type(spec)):
         value = values[name]
-        if isinstance(value, Spec):
+        if isinstance(value, Section):
+            yield from _blocks_inside(value, key, skip)
+        elif isinstance(value, Spec):
             if not skip(value):
                 yield from blocks(value, (*key, name), skip)
         elif isinstance(value, tuple) and value and isinstance(value[0], Spec):

@@ -7,7 +7,7 @@ from pydantic import BeforeValidator, model_validator
 from sim.spec.fields import Count, Factor, Fp8Recipe, Fraction, Precision, Seconds, Source, Spec, Whole
 from sim.spec.optimizer import Optimizer
 from sim.spec.parallel import MeshOptions, Parallel
-from sim.spec.stack import Stack
+from sim.spec.stack import AsyncParameterServer, Stack
 
 
 class Noise(Spec):
@@ -125,7 +125,7 @@ class Training(Spec):
     def _unlike_batches(self) -> Self:
         if self.batches and self.parallel != Parallel():
             raise ValueError("batches cannot be combined with parallel, because layouts run on identical machines; write one of the two")
-        if self.batches and self.stack.asynchronous:
+        if self.batches and isinstance(self.stack.exchange, AsyncParameterServer):
             raise ValueError(
                 "batches cannot be used with an asynchronous stack, whose workers do not wait for each other; write only batch"
             )

@@ -26,6 +26,7 @@ from sim.spec.layer import Layer
 from sim.spec.model import batch_norms
 from sim.spec.precision import PRECISION_TRAITS
 from sim.spec.segments import layers_to_recompute, segments
+from sim.spec.stack import ServerExchange
 from sim.spec.workload import Workload
 from sim.training.layer_times import layer_times, same_gpu
 from sim.training.muon import muon_work
@@ -177,7 +178,7 @@ def plan_key(workload: Workload, gpu: Gpu, cpu_speed: float) -> IdentityKey:
     """Return the cache key of a plan. It covers everything that affects the plan; other fields of the descriptions may change."""
     training = workload.training
     scales = training.stack.launch_cpu, training.compute_factor, cpu_speed
-    own_exchange = extensions.registration_count(extensions.EXCHANGES, training.stack.own_exchange)
+    own_exchange = extensions.registration_count(extensions.EXCHANGES, training.stack.exchange.own_exchange)
     settings = training.gradient_accumulation_steps, training.activation_checkpointing, training.optimizer.name, own_exchange
     return IdentityKey((same_layers(workload), same_gpu(gpu), *scales, *settings), workload, gpu, cpu_speed)
 
@@ -222,7 +223,7 @@ def _ready(workload: Workload, forward: Sequence[Segment], backward: Sequence[Se
     for segment in forward:
         timeline.play(segment)
     ends = list(accumulate(segment.compute + timeline.play(segment) for segment in backward))
-    overlap, layers = workload.training.stack.overlap, reversed(workload.model.layers)
+    overlap, layers = workload.training.stack.exchange.overlap, reversed(workload.model.layers)
     return [end if overlap else ends[-1] for end, layer in zip(ends, layers, strict=True) for _ in layer.gradients]
 
 
@@ -230,8 +231,10 @@ def _plan(key: IdentityKey, each_pass: TimedPass, program: StepProgram, ranks: i
     workload, gpu, cpu_speed = key.held
     stack = workload.training.stack
     # a parameter server runs the optimizer
-    optimizer = Segment(0.0) if stack.uses_servers else _optimizer(workload, gpu, stack.launch_cpu / cpu_speed, ranks)
-    extra = stack.distributed_overhead if program.buckets else 0.0
+    optimizer = (
+        Segment(0.0) if isinstance(stack.exchange, ServerExchange) else _optimizer(workload, gpu, stack.launch_cpu / cpu_speed, ranks)
+    )
+    extra = stack.exchange.distributed_overhead if program.buckets else 0.0
     if stack.gradient_clipping:
         extra += memory_time(_CLIPPING_PASSES * gradient_volume(workload), gpu)
     optimizer = optimizer._replace(compute=optimizer.compute + extra)
@@ -266,7 +269,7 @@ def _segments(workload: Workload, gpu: Gpu, each_pass: TimedPass, program: StepP
 
 def _copy_time(copied: float, traffic: float, workload: Workload, gpu: Gpu, compressed: BucketPlan | None = None) -> float:
     """Return the time (s) to move *copied* bytes into or out of buckets, plus that of a payload's *traffic*, which overlaps its FLOP."""
-    copy = memory_time(copied * workload.training.stack.gradient_copy_passes, gpu)
+    copy = memory_time(copied * workload.training.stack.exchange.gradient_copy_passes, gpu)
     if compressed is None:
         return copy + memory_time(traffic, gpu)
     return copy + max(memory_time(traffic, gpu), compressed.payload.flop / gpu.peak["fp32"]) + compressed.payload.kernels * gpu.kernel_time
@@ -276,7 +279,7 @@ def _updated_bytes(layer: Layer, workload: Workload, ranks: int) -> float:
     """Return the bytes that the optimizer updates: for a table with sparse gradients, the rows that any rank looked up (torch.optim)."""
     width, stack = gradient_bytes(workload), workload.training.stack
     nbytes = layer.gradient_bytes(width)
-    if not layer.rows_per_sample or not (stack.sparse_embeddings or (layer.sparse and ranks == 1)):
+    if not layer.rows_per_sample or not (stack.exchange.sparse_embeddings or (layer.sparse and ranks == 1)):
         return nbytes
     samples = workload.training.batch * workload.training.gradient_accumulation_steps * ranks
     return nbytes - layer.gradients[0] * layer.widths(width)[0] * (1.0 - min(1.0, samples * layer.rows_per_sample / layer.rows))

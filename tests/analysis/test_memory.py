@@ -361,7 +361,7 @@ def test_what_was_asked_before_changes_no_answer() -> None:
         plain, trained(batch=3), trained(precision="amp_fp16"), trained(activation_checkpointing="blocks"),
         trained(optimizer=plain.training.optimizer.model_copy(update={"name": "adam"})),
         trained(stack=stack.model_copy(update={"optimizer": "fused"})),
-        trained(stack=stack.model_copy(update={"strategy": "apex_per_tensor"})),
+        trained(stack=workload(strategy="apex_per_tensor").training.stack),
         plain.model_copy(update={"input": plain.input.model_copy(update={"loader": "synthetic"})}),
         plain.model_copy(update={"model": plain.model.model_copy(update=small)}),
     ]  # fmt: skip

@@ -42,7 +42,7 @@ def test_a_column_wins_over_set() -> None:
     )
     assert (
         run_question.batch == 9
-        and run_question.workload.training.stack.bucket_cap == 10 * 2**20
+        and run_question.workload.training.stack.exchange.bucket_cap == 10 * 2**20
         and run_question.hardware.groups[0].node.nic.bandwidth == 1.25e9
     )
 
@@ -104,7 +104,7 @@ def test_own_folders_come_first(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text("extends: g4dn.12xlarge\nname: mine\n")
     (tmp_path / "my-stack.yaml").write_text("extends: torch-1.13-ddp\nname: my-stack\nbucket_cap: 5 MiB\n")
     run_question = question(record(hardware="mine", stack="my-stack"), Folders(tmp_path, tmp_path))
-    assert run_question.hardware.name == "mine" and run_question.workload.training.stack.bucket_cap == 5 * 2**20
+    assert run_question.hardware.name == "mine" and run_question.workload.training.stack.exchange.bucket_cap == 5 * 2**20
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def test_a_measured_cpu_runs(tmp_path: Path, capsys: Capture) -> None:
     assert node.host.cpu.speed == pytest.approx(7.47 / 5.0, rel=0.05)  # of ImageNet's 7.47 ms on the reference core
     stack = load(Stack, tmp_path / "box-stack.yaml").spec
     assert stack.gloo_transport is not None and stack.gloo_transport.flow_cap == pytest.approx(0.9e9, rel=0.1)
-    assert node.gpu.host_cores == 2 and stack.overlap_slowdown == 1.0  # what shares cores is simulated
+    assert node.gpu.host_cores == 2 and stack.exchange.overlap_slowdown == 1.0  # what shares cores is simulated
     assert stack.gloo_transport.cpu_time_per_byte == pytest.approx(0.4e-9, rel=0.05)
     assert cli.main(["check", str(path)]) == 0
     capsys.readouterr()
