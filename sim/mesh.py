@@ -186,7 +186,7 @@ def prepare(
         gathered_width=min(activation, WIDTHS[options.weights]),
         reduced_width=WIDTHS[options.reduction],
         input_bytes=tuple(width * nbytes for nbytes in _entering(workload, units, chunks)),
-        clips_gradients=training.stack.gradient_clipping,
+        clips_gradients=training.stack.update.gradient_clipping,
         tied_bytes=_tied_gradient_bytes(workload, options),
         synchronizes_each=training.stack.synchronizes_each(parallel.shard),
         own_passes=user_passes,
@@ -361,7 +361,7 @@ def layout_scene(hardware: Hardware, workload: Workload, layout: Layout, book: P
         updates=updates,
         prices=prices,
         node=node,
-        launch_cpu=0.0 if stack.cuda_graphs else stack.launch_cpu / node.host.cpu.speed,
+        launch_cpu=0.0 if stack.kernels.cuda_graphs else stack.kernels.launch_cpu / node.host.cpu.speed,
         overlap_slowdown=stack.exchange.overlap_slowdown,
         noise=LayoutNoise(
             _ranks(node.gpu, workload, mesh, _intervals(workload, layout, of_stage[0])), seed if workload.training.noise.draw else None
@@ -427,7 +427,7 @@ def compute_times_of(hardware: Hardware, workload: Workload, layout: Layout, boo
 
 def _prices(hardware: Hardware, workload: Workload, layout: Layout, book: PriceBook | None) -> LayoutPrices:
     stack = workload.training.stack
-    sockets = stack.gloo_transport if stack.backend == "gloo" else None
+    sockets = stack.library.gloo_transport if stack.library.backend == "gloo" else None
     tuning = tuning_of(stack)
     return LayoutPrices(hardware, layout.mesh, tuning, sockets, book=PriceBook() if book is None else book)
 

@@ -174,7 +174,7 @@ def _planned(hardware: Hardware, jobs: Sequence[Job], fold: bool) -> tuple[Seque
         return cluster, tuple(_plan(hardware, jobs, number, cluster, fold) for number in range(len(jobs)))
 
     stacks = [job.workload.training.stack for job in jobs]
-    if any(isinstance(stack.exchange, ServerExchange) or stack.gloo_transport for stack in stacks):
+    if any(isinstance(stack.exchange, ServerExchange) or stack.library.gloo_transport for stack in stacks):
         return plan()  # depends on more than the key contains
     return memo.get_or_make((slots, id(hardware), placements, fold, *map(tuning_of, stacks)), plan, hardware)
 
@@ -194,8 +194,8 @@ def _plan(hardware: Hardware, jobs: Sequence[Job], number: int, cluster: Sequenc
         between = server_fabric(hardware, lists, of_servers[number], hosts[number], fold)
         return plan_servers(number, job.workload, cluster, hardware.fabric, between)
     fabric = job_fabric(hardware, lists, number, fold)
-    if stack.gloo_transport is not None:
-        return plan_gloo(job_slots(number, cluster), hardware.fabric, stack.gloo_transport, fabric)
+    if stack.library.gloo_transport is not None:
+        return plan_gloo(job_slots(number, cluster), hardware.fabric, stack.library.gloo_transport, fabric)
     used, tuning = job_slots(number, cluster), tuning_of(stack)
     if fabric is not UNLIMITED_FABRIC:
         return plan_collectives(used, hardware.fabric, tuning, fabric)

@@ -115,7 +115,7 @@ def parameters_of(questions: Sequence[RunQuestion], path: str = AS_DESCRIBED) ->
 def affects(parameter: NetworkParameter, question: RunQuestion, used: frozenset[str]) -> bool:
     """Return whether the step of *question*, whose collectives use the places *used*, can depend on *parameter*."""
     stack = question.workload.training.stack
-    if isinstance(stack.exchange, ServerExchange) or stack.backend == "gloo":
+    if isinstance(stack.exchange, ServerExchange) or stack.library.backend == "gloo":
         return True
     if parameter.constant == "pair" and question.nodes != 2:
         return False

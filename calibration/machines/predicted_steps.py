@@ -69,7 +69,7 @@ def predicted_layout(row: AnswerRow, written: WrittenFiles, overrides: Sequence[
     machine = load_hardware(str(written.hardware.absolute()), overrides).spec
     layout = Division.model_validate(row["layout"])
     base = synthetic_workload(_decoder(row), row["batch"], written.stack, {"gradient_clipping": False, **(stack or {})})
-    gloo = base.training.stack.backend == "gloo"
+    gloo = base.training.stack.library.backend == "gloo"
     waits = "reductions" if layout.asynchronous else "everything"
     # the measured times of the units include FSDP's copies
     options = MeshOptions(

@@ -22,13 +22,17 @@ def optimizer_factor(base: Workload, gpu: Gpu, measured: PassTimes, ranks: int) 
     once, twice = (optimizer_work(with_stack(base, optimizer_factor=factor), gpu, ranks).time for factor in (1.0, 2.0))
     rate, seconds = twice - once, measured.total("optimizer").seconds
     if rate <= 0 or seconds <= 0:
-        return base.training.stack.optimizer_factor
+        return base.training.stack.update.optimizer_factor
     return max(_LEAST_FACTOR, (seconds - _other_time(base, gpu, ranks) - (once - rate)) / rate)
 
 
 def with_launch_cost(draft: Workload, machine: JobMachine, measured: PassTimes, ranks: int) -> Workload:
     """Return *draft* with the ``launch_cpu`` that reproduces the optimizer's wait for the host; the host's cost of layers is unchanged."""
-    if isinstance(draft.training.stack.exchange, ServerExchange) or draft.training.stack.cuda_graphs or not draft.training.stack.launch_cpu:
+    if (
+        isinstance(draft.training.stack.exchange, ServerExchange)
+        or draft.training.stack.kernels.cuda_graphs
+        or not draft.training.stack.kernels.launch_cpu
+    ):
         return draft
 
     def waits(scale: float) -> float:
@@ -48,7 +52,7 @@ def _with_launch_scale(draft: Workload, scale: float) -> Workload:
         return layer.model_copy(update={"measured": times.model_copy(update=fewer)})
 
     model = draft.model.model_copy(update={"layers": tuple(changed(layer) for layer in draft.model.layers)})
-    return with_stack(draft.model_copy(update={"model": model}), launch_cpu=draft.training.stack.launch_cpu * scale)
+    return with_stack(draft.model_copy(update={"model": model}), launch_cpu=draft.training.stack.kernels.launch_cpu * scale)
 
 
 def _other_time(base: Workload, gpu: Gpu, ranks: int) -> float:

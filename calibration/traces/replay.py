@@ -78,7 +78,7 @@ def _from_table(job: ProfiledJob) -> dict[str, Any]:
     factor = optimizer_factor(base, machine.gpu, measured, job.ranks)
     model = base.model.model_copy(update={"layers": with_pass_times(base, machine, measured, job.ranks), "measured": job.measured_on(base)})
     draft = with_launch_cost(with_stack(base.model_copy(update={"model": model}), optimizer_factor=factor), machine, measured, job.ranks)
-    fitted = {"optimizer_factor": factor, "launch_cpu": f"{draft.training.stack.launch_cpu!r} s"}
+    fitted = {"optimizer_factor": factor, "launch_cpu": f"{draft.training.stack.kernels.launch_cpu!r} s"}
     return _extended(job, base, draft.model, fitted, setup | _noise(measured))
 
 
@@ -170,7 +170,7 @@ def _from_trace(job: ProfiledJob) -> dict[str, Any]:
             f"{profile.traces[0].file}: contains no gradient shapes; profile with record_shapes=True, or add --workload, whose layers "
             "have them"
         )
-    layers = build_layers(measured, StepClocks(base.training.stack.launch_cpu / machine.cpu_speed))
+    layers = build_layers(measured, StepClocks(base.training.stack.kernels.launch_cpu / machine.cpu_speed))
     copied = max(1, round(measured.copied_bytes / measured.micro_batches / base.training.batch))
     model = Model.model_validate({
         "name": "profiled", "parameters": sum(sum(layer.gradients) for layer in layers), "input": f"{copied} B", "layers": layers,

@@ -36,10 +36,10 @@ def with_pass_times(base: Workload, machine: JobMachine, measured: PassTimes, ra
     """Return the layers of *base* with the times *measured*, distributed in proportion to the computed times."""
     layers, count = base.model.layers, len(base.model.layers)
     times, rounds = layer_times(base, machine.gpu), base.training.gradient_accumulation_steps if measured.micro_batches == 1 else 1
-    launch = base.training.stack.launch_cpu / machine.cpu_speed
+    launch = base.training.stack.kernels.launch_cpu / machine.cpu_speed
     timeline = StepClocks(launch)
     stack = base.training.stack
-    forward = _LayerGroup(range(count), measured.total("forward"), 0.0, drained=stack.backend == "gloo")
+    forward = _LayerGroup(range(count), measured.total("forward"), 0.0, drained=stack.library.backend == "gloo")
     ahead = _distributed(forward, times.forward, times.forward_launches, rounds, timeline)
     recompute_times = {place: sum(ahead[0][other] for other in others) for place, others in layers_to_recompute(segments(base)).items()}
     back: tuple[dict[int, float], dict[int, float]] = ({}, {})

@@ -114,7 +114,7 @@ def _needed(inputs: IdentityKey, batch: int, distributed: bool, channels: int | 
     workload, gpu = _at_full_length(inputs.held[0]), inputs.held[1]
     model, training = workload.model, workload.training
     widths = PRECISION_TRAITS[training.precision]
-    peak = _peak(workload, batch, freed=training.stack.frees_gradients and not (distributed and gradient_as_bucket_view))
+    peak = _peak(workload, batch, freed=training.stack.update.frees_gradients and not (distributed and gradient_as_bucket_view))
     kept_casts = 0.0 if widths.autocast else widths.cast * _cast_elements(model)
     return MemoryUse(
         weights=_weights(model, widths.weight) + kept_casts + peak.casts + model.buffers,
@@ -225,7 +225,7 @@ def _moments(workload: Workload, batch: int, freed: bool = False) -> Iterator[_H
     gradients_left = (
         _gradients_left(workload, batch) if freed and training.gradient_accumulation_steps == 1 else [all_gradients] * len(layers)
     )
-    optimizer_scratch = {"per_tensor": max(trainable, default=0), "foreach": sum(trainable), "fused": 0}[training.stack.optimizer]
+    optimizer_scratch = {"per_tensor": max(trainable, default=0), "foreach": sum(trainable), "fused": 0}[training.stack.update.optimizer]
     yield _HeldMoment(all_gradients, 0.0, optimizer_scratch)
     held = _batch_independent(IdentityKey((id(workload.model), id(training)), workload))
     earlier = 0.0
@@ -393,9 +393,9 @@ def _communication(workload: Workload, channels: int | None, gradient_as_bucket_
             copies = sum(tensors)
         case other:
             assert_never(other)
-    if stack.backend == "gloo":  # its buffers are in host memory
+    if stack.library.backend == "gloo":  # its buffers are in host memory
         return copies
-    return copies + (channels or stack.channels or _NCCL_CHANNELS) * _NCCL_CONNECTIONS * _NCCL_BUFFERS
+    return copies + (channels or stack.library.channels or _NCCL_CHANNELS) * _NCCL_CONNECTIONS * _NCCL_BUFFERS
 
 
 def _at_full_length(workload: Workload) -> Workload:

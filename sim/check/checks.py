@@ -10,12 +10,12 @@ from sim.check.topology import Problem, check_topology
 from sim.spec import memo
 from sim.spec.catalogue import suggestions
 from sim.spec.days import first_day
-from sim.spec.fields import Key, Spec, blocks
+from sim.spec.fields import Key, Spec
 from sim.spec.hardware import Hardware
 from sim.spec.model import Model, batch_norms, count_parameters
 from sim.spec.references import IMPLIED
 from sim.spec.schema import FOLDERS
-from sim.spec.sections import file_fields
+from sim.spec.sections import blocks, file_fields
 from sim.spec.workload import Jobs, Workload
 from sim.spec.yaml import Document, Mark, SpecError
 from sim.training.sequences import attentions
@@ -198,7 +198,7 @@ def _ineffective_fields(workload: Workload) -> Iterator[Problem]:
         )
     if training.stack.exchange.sync_batch_norm and not batch_norms(model):
         yield ("training", "stack", "sync_batch_norm"), f"{model.name} has no BatchNorm layers to synchronize; leave it out"
-    if training.stack.score_passes is not None and not attentions(model.layers):
+    if training.stack.kernels.score_passes is not None and not attentions(model.layers):
         yield (
             ("training", "stack", "score_passes"),
             f"{model.name} has no attention (two matrix products with a softmax in between) that one kernel could fuse; leave it out",

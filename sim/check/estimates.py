@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from sim.spec.fields import Key, Spec, blocks
+from sim.spec.fields import Key, Spec
 from sim.spec.references import IMPLIED
-from sim.spec.sections import file_values, written_keys
+from sim.spec.sections import blocks, file_values, written_keys
 from sim.spec.yaml import Document, Mark
 
 

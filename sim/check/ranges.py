@@ -15,12 +15,12 @@ from sim.spec import hardware as hw
 from sim.spec import reliability
 from sim.spec.energy import GpuPower, PowerModel
 from sim.spec.fabric import Dragonfly, LeafSpine, Pods, Torus
-from sim.spec.fields import Dimension, Key, Spec, blocks
+from sim.spec.fields import Dimension, Key, Spec
 from sim.spec.input import Dataset, Input
 from sim.spec.layer import Layer
 from sim.spec.model import Model
 from sim.spec.node_prices import CheapestPrices, Prices
-from sim.spec.sections import file_fields, file_values
+from sim.spec.sections import blocks, file_fields, file_values
 from sim.spec.servers import Servers
 from sim.spec.stack import Compression, Fusion, Stack
 from sim.spec.stores import Store

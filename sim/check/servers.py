@@ -22,11 +22,11 @@ def check_servers(hardware: Hardware, workload: Workload, nodes: int | None = No
     yield from _hosts(hardware, exchange.servers, nodes)
     yield from _racks(hardware, exchange, nodes)
     for option in ("nccl_algo", "nccl_proto", "channels"):
-        if getattr(stack, option) is not None:
+        if getattr(stack.library, option) is not None:
             yield (*_STACK, option), f"is an NCCL option, but {exchange.strategy} has no all-reduces; leave it out"
-    if stack.backend != "nccl":
-        yield (*_STACK, "backend"), f"'{stack.backend}' runs all-reduces; {exchange.strategy} has none, so leave it out"
-    if stack.gradient_clipping:
+    if stack.library.backend != "nccl":
+        yield (*_STACK, "backend"), f"'{stack.library.backend}' runs all-reduces; {exchange.strategy} has none, so leave it out"
+    if stack.update.gradient_clipping:
         yield (
             (*_STACK, "gradient_clipping"),
             ("needs the norm of the full summed gradient, but each parameter server holds only a part; write false"),

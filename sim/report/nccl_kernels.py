@@ -44,7 +44,7 @@ def collective_kernel(run: Run, number: int, operation: str, nbytes: float) -> K
     arguments = {"algorithm": chosen.algorithm, "protocol": chosen.protocol, "channels": chosen.channels}
     if isinstance(plan, GlooPlan):
         return Kernel(f"gloo:{op}", arguments)
-    return Kernel(nccl_kernel(op, element(workload), chosen.algorithm, workload.training.stack.nccl), arguments)
+    return Kernel(nccl_kernel(op, element(workload), chosen.algorithm, workload.training.stack.library.nccl), arguments)
 
 
 def nccl_kernel(op: Op, kind: str, algorithm: str, version: str) -> str:

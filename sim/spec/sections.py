@@ -5,32 +5,31 @@ of classes (variants), told apart by the value of one key, the tag: ``strategy``
 it. A description that changes the tag of the one it extends does not inherit keys that do not apply to the new variant.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from copy import copy
 from functools import lru_cache
-from typing import Any, Literal, NamedTuple, TypeVar, get_args
+from typing import Any, Literal, NamedTuple, TypeVar, get_args, get_origin
 
-from pydantic import BaseModel, GetJsonSchemaHandler, SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import BaseModel, GetJsonSchemaHandler, model_validator
 from pydantic.fields import FieldInfo
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from sim.spec.fields import Section, Spec
+from sim.spec.fields import Key, Spec
 
 AnySpec = TypeVar("AnySpec", bound=Spec)
 
 
+class Section(Spec):
+    """Fields of a block that the code reads together."""
+
+
 class SectionClasses(NamedTuple):
-    """A section of a block: its classes by tag (None: the only class), and the *key* that holds the tag (empty: there is none)."""
+    """A section of a block: its classes by tag, *key* that holds the tag, and all *names* of keys. With one class, both are None."""
 
-    key: str
+    key: str | None
     variants: Mapping[str | None, type[Section]]
-
-    @property
-    def names(self) -> Mapping[str, None]:
-        """Return the keys of all variants, in order, the tag first."""
-        names = [name for variant in self.variants.values() for name in variant.model_fields]
-        return dict.fromkeys([self.key, *names] if self.key else names)
+    names: tuple[str, ...]
 
     def tags_with(self, name: str) -> list[str]:
         """Return the tags of the variants that have the key *name*."""
@@ -38,13 +37,15 @@ class SectionClasses(NamedTuple):
 
     def foreign(self, data: Mapping[str, Any]) -> list[str]:
         """Return the keys in *data* that belong to other variants than that of its tag; none for an unknown tag."""
-        tag = data.get(self.key) if self.key else None
-        chosen = self.variants.get(tag) if tag is None or isinstance(tag, str) else None
-        return [name for name in data if name in self.names and name not in chosen.model_fields] if chosen else []
+        tag = None if self.key is None else data.get(self.key)
+        if self.key is None or not isinstance(tag, str) or tag not in self.variants:
+            return []
+        own = self.variants[tag].model_fields
+        return [name for name in self.names if name in data and name not in own]
 
 
 class Sectioned(Spec):
-    """A block with sections. It is read from a flat block and dumped as one."""
+    """A block with sections, which is read from a flat one."""
 
     @model_validator(mode="before")
     @classmethod
@@ -53,21 +54,14 @@ class Sectioned(Spec):
             return data
         block = dict(data)
         for name, classes in sections_of(cls).items():
-            if isinstance(data.get(name), Section):
-                continue
             if name in data:
-                raise ValueError(f"{name} is not a key; write its keys, such as {next(iter(classes.names))}, beside the others")
-            dropped = [key for key in classes.foreign(data) if data[key] is None]
-            block = {key: value for key, value in block.items() if key not in classes.names}
-            block[name] = {key: data[key] for key in data if key in classes.names and key not in dropped}
+                raise ValueError(f"{name} is not a key; write its keys, such as {classes.names[0]}, beside the others")
+            section = {key: block.pop(key) for key in classes.names if key in data}
+            for key in classes.foreign(data):
+                if data[key] is None:
+                    del section[key]
+            block[name] = section
         return block
-
-    @model_serializer(mode="wrap")
-    def _flat(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        dumped: dict[str, Any] = dump(self)
-        for name in sections_of(type(self)):
-            dumped |= dumped.pop(name, {})
-        return dumped
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
@@ -78,7 +72,7 @@ class Sectioned(Spec):
             flat: dict[str, Any] = {}
             for variant in section.get("oneOf", [section]):
                 flat = {**handler.resolve_ref_schema(variant)["properties"], **flat}
-            if classes.key:
+            if classes.key is not None:
                 flat[classes.key] = {"enum": list(classes.variants), "title": classes.key.title(), "type": "string"}
             schema["properties"] |= flat
         return schema | {"required": [name for name in schema["properties"] if name in required]}
@@ -92,9 +86,11 @@ def sections_of(kind: type[BaseModel]) -> Mapping[str, SectionClasses]:
         annotation = field.annotation
         classes = [one for one in (annotation, *get_args(annotation)) if isinstance(one, type) and issubclass(one, Section)]
         if classes:
-            key = field.discriminator if isinstance(field.discriminator, str) else ""
-            tags = [get_args(one.model_fields[key].annotation)[0] if key else None for one in classes]
-            sections[name] = SectionClasses(key, dict(zip(tags, classes, strict=True)))
+            key = field.discriminator if isinstance(field.discriminator, str) else None
+            tags = [None if key is None else get_args(one.model_fields[key].annotation)[0] for one in classes]
+            names = [each for one in classes for each in one.model_fields]
+            ordered = tuple(dict.fromkeys(names if key is None else [key, *names]))
+            sections[name] = SectionClasses(key, dict(zip(tags, classes, strict=True)), ordered)
     return sections
 
 
@@ -105,6 +101,8 @@ def file_fields(kind: type[BaseModel]) -> Mapping[str, FieldInfo]:
     A key that only some variants have is not required, and the key of the tag takes the tags of all.
     """
     sections = sections_of(kind)
+    if not sections:
+        return kind.model_fields
     fields = {name: field for name, field in kind.model_fields.items() if name not in sections}
     for classes in sections.values():
         for name in classes.names:
@@ -136,8 +134,11 @@ def with_fields(spec: AnySpec, **fields: Any) -> AnySpec:
     """
     if unknown := fields.keys() - file_values(spec).keys():
         raise ValueError(f"{type(spec).__name__} has no {', '.join(sorted(unknown))}")
+    sections = sections_of(type(spec))
+    if not sections:
+        return spec.model_copy(update=fields)
     update = {name: value for name, value in fields.items() if name in type(spec).model_fields}
-    for name in sections_of(type(spec)):
+    for name in sections:
         section = getattr(spec, name)
         if own := {key: value for key, value in fields.items() if key in type(section).model_fields}:
             update[name] = section.model_copy(update=own)
@@ -147,11 +148,43 @@ def with_fields(spec: AnySpec, **fields: Any) -> AnySpec:
 def written_keys(spec: Spec) -> set[str]:
     """Return the keys of *spec* in its file, without those left at their defaults."""
     sections = sections_of(type(spec))
+    if not sections:
+        return spec.model_fields_set
     return (spec.model_fields_set - sections.keys()).union(*(getattr(spec, name).model_fields_set for name in sections))
 
 
 def inherited_foreign(kind: type[BaseModel] | None, part: Mapping[str, Any], own: Mapping[str, Any]) -> Iterator[str]:
     """Yield the keys of the block *part* of *kind* that do not apply once the tags of *own* replace those of *part*."""
     for classes in sections_of(kind).values() if kind is not None else ():
-        if classes.key and own.get(classes.key) not in (None, part.get(classes.key)):
+        if classes.key is not None and own.get(classes.key) not in (None, part.get(classes.key)):
             yield from classes.foreign({**part, classes.key: own[classes.key]})
+
+
+def blocks(spec: Spec, key: Key = (), skip: Callable[[Spec], bool] = lambda _: False) -> Iterator[tuple[Key, Spec]]:
+    """Yield *spec*, which is at *key*, and every block inside it, each with its key; blocks for which *skip* is true are left out.
+
+    A section is not a block of its own: its fields are those of the block around it.
+    """
+    if not isinstance(spec, Section):
+        yield key, spec
+    values = spec.__dict__
+    for name in _block_fields(type(spec)):
+        value = values[name]
+        if isinstance(value, Spec):
+            if not skip(value):
+                yield from blocks(value, key if isinstance(value, Section) else (*key, name), skip)
+        elif isinstance(value, tuple) and value and isinstance(value[0], Spec):
+            for index, item in enumerate(value):
+                yield from blocks(item, (*key, name, index), skip)
+
+
+@lru_cache(maxsize=256)
+def _block_fields(kind: type[Spec]) -> tuple[str, ...]:
+    """Return the fields of *kind* that may hold one or more blocks: few do, and checking every value takes ten times as long."""
+    return tuple(name for name, field in kind.model_fields.items() if _may_hold_block(field.annotation))
+
+
+def _may_hold_block(annotation: object) -> bool:
+    if arguments := get_args(annotation):
+        return get_origin(annotation) is not dict and any(map(_may_hold_block, arguments))
+    return annotation is Any or (isinstance(annotation, type) and issubclass(annotation, Spec))

@@ -105,12 +105,12 @@ class Training(Spec):
     @property
     def effective_recipe(self) -> Fp8Recipe | None:
         """Return the FP8 recipe of the workload or else of the stack; None if neither specifies one."""
-        return self.fp8_recipe or next(iter(self.stack.fp8_recipes), None)
+        return self.fp8_recipe or next(iter(self.stack.kernels.fp8_recipes), None)
 
     @property
     def supports_recipe(self) -> bool:
         """Whether the stack supports the FP8 recipe of the workload."""
-        return self.fp8_recipe is None or not self.stack.fp8_recipes or self.fp8_recipe in self.stack.fp8_recipes
+        return self.fp8_recipe is None or not self.stack.kernels.fp8_recipes or self.fp8_recipe in self.stack.kernels.fp8_recipes
 
     @model_validator(mode="after")
     def _saves_of_blocks(self) -> Self:

@@ -108,7 +108,7 @@ def _in_file(kind: type[BaseModel], error: Any) -> Any:
             place = (*place, part)
             continue
         inside = error["loc"][index + 1 :]
-        inside = inside[1:] if classes.key and inside and inside[0] in classes.variants else inside
+        inside = inside[1:] if classes.key is not None and inside and inside[0] in classes.variants else inside
         if not inside and error["type"] == "union_tag_not_found":
             return error | {"type": "missing", "loc": (*place, classes.key)}
         if not inside and error["type"] == "union_tag_invalid":

@@ -194,7 +194,7 @@ def _training(workload: Workload, **changes: object) -> Workload:
 
 def _launch(workload: Workload, factor: float) -> Workload:
     stack = workload.training.stack
-    return _training(workload, stack=stack.model_copy(update={"launch_cpu": stack.launch_cpu / factor}))
+    return _training(workload, stack=with_fields(stack, launch_cpu=stack.kernels.launch_cpu / factor))
 
 
 def _servers(workload: Workload, factor: float) -> Workload:
@@ -210,9 +210,9 @@ def _servers(workload: Workload, factor: float) -> Workload:
 def _gloo(workload: Workload, change: Callable[[Transport], Transport]) -> Workload:
     """Return *workload* with *change* applied to the transport of Gloo's sockets, if it uses them."""
     stack = workload.training.stack
-    if stack.gloo_transport is None:
+    if stack.library.gloo_transport is None:
         return workload
-    return _training(workload, stack=stack.model_copy(update={"gloo_transport": change(stack.gloo_transport)}))
+    return _training(workload, stack=with_fields(stack, gloo_transport=change(stack.library.gloo_transport)))
 
 
 def _network(workload: Workload, factor: float) -> Workload:

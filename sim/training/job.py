@@ -352,7 +352,7 @@ def _loader(site: LoaderSite, workload: Workload) -> InputPipeline:
 
 def tuning_of(stack: Stack) -> Tuning:
     """Return the settings of *stack* that affect NCCL's choice of algorithm, protocol and channels."""
-    return Tuning(stack.nccl, stack.nccl_algo, stack.nccl_proto, stack.channels)
+    return Tuning(stack.library.nccl, stack.library.nccl_algo, stack.library.nccl_proto, stack.library.channels)
 
 
 def job_slots(number: int, slots: Sequence[Slot]) -> list[tuple[Slot, tuple[int, ...]]]:

@@ -72,7 +72,7 @@ def test_step_time_and_throughput_agree_within_3_percent() -> None:
 
 def test_scaling_compute_scales_kernels_and_launches() -> None:
     before, after = question(record(batch_per_gpu=8)).workload.training, scale_job(question(record(batch_per_gpu=8)), 1.5).workload.training
-    assert after.compute_factor == 1.5 * before.compute_factor and after.stack.launch_cpu == 1.5 * before.stack.launch_cpu
+    assert after.compute_factor == 1.5 * before.compute_factor and after.stack.kernels.launch_cpu == 1.5 * before.stack.kernels.launch_cpu
 
 
 def test_a_problem_of_a_description_is_told_once_at_its_own_place(tmp_path: Path) -> None:

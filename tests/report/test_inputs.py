@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from sim.report.inputs import inputs
-from sim.spec.fields import blocks
+from sim.spec.sections import blocks
 from sim.study.scenario import Scenario, answer
 from sim.units import parse
 

@@ -248,7 +248,11 @@ def test_stacks_differ_as_the_software_does() -> None:
     assert (ddp.bucket_cap, ddp.first_bucket_cap, ddp.overlap, ddp.broadcast_buffers) == (25 * 2**20, 2**20, True, True)
     assert (stash.strategy, stash.blocking_scalar_all_reduces, stash.broadcast_buffers) == ("apex_per_tensor", 3, False)
     assert (flat.strategy, flat.overlap) == ("flat", False)
-    assert (stacks["torch-1.6-ddp"].fp32_convolution, torch.fp32_convolution, torch.fp32_matmul) == ("fp32", "tf32", "fp32")
+    assert (stacks["torch-1.6-ddp"].kernels.fp32_convolution, torch.kernels.fp32_convolution, torch.kernels.fp32_matmul) == (
+        "fp32",
+        "tf32",
+        "fp32",
+    )
 
 
 def test_prep_cost_of_imagenet_is_the_measured_one() -> None:

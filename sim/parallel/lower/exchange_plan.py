@@ -84,7 +84,7 @@ def plan_exchange(workload: Workload, ready: Sequence[float], ranks: int) -> Exc
 def _buffers(workload: Workload) -> tuple[Message, ...]:
     """Return the broadcasts of buffers, one per data type; Gloo's two threads send both at once, so they are combined into one."""
     total, counts = workload.model.buffers, _COUNT_BYTES * len(batch_norms(workload.model))
-    parts = (total,) if workload.training.stack.backend == "gloo" else (total - counts, counts)
+    parts = (total,) if workload.training.stack.library.backend == "gloo" else (total - counts, counts)
     return tuple(Message("broadcast", nbytes) for nbytes in parts if nbytes > 0)
 
 

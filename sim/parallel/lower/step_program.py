@@ -63,7 +63,7 @@ def _micro_batch(workload: Workload, exchange: ExchangePlan, number: int) -> Ite
 
 
 def _forward(workload: Workload, exchange: ExchangePlan, number: int) -> Iterator[Instruction]:
-    gloo = workload.training.stack.backend == "gloo"
+    gloo = workload.training.stack.library.backend == "gloo"
     yield from _blocking(exchange.before, number, gloo)
     done, last = 0, len(workload.model.layers) - 1
     for place in sorted(exchange.norms):
@@ -88,7 +88,7 @@ def _backward(workload: Workload, exchange: ExchangePlan, number: int) -> Iterat
             yield Work("B", place, left, number)
             left = place - 1
         if place in exchange.norms:
-            yield from _blocking(exchange.norms[place][1:], number, host=stack.backend == "gloo")
+            yield from _blocking(exchange.norms[place][1:], number, host=stack.library.backend == "gloo")
         for each in range(bucket, full):
             yield Pack(each, number)
             yield _at(exchange.buckets[each].start, number)

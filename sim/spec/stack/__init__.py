@@ -35,10 +35,13 @@ __all__ = [
 ]  # fmt: skip
 
 
-class Stack(StackKernels, UpdateWork, Library, Sectioned):
+class Stack(Sectioned):
     """A software stack: how it exchanges gradients, launches kernels and runs the optimizer."""
 
     exchange: Annotated[Exchange, Field(discriminator="strategy")]
+    library: Library
+    kernels: StackKernels
+    update: UpdateWork
     name: Label
     unpadded: bool = False
     """Whether sequences are not padded to the longest, so that only tokens are computed; the data set's ``lengths`` has their lengths."""
@@ -71,13 +74,13 @@ class Stack(StackKernels, UpdateWork, Library, Sectioned):
         Horovod marks a handle as done after its thread has seen the operation end on the GPU (``gpu_operations.cc``, ``FinalizeGPUQueue``).
         torch waits for the handle (``mpi_ops.synchronize``); TensorFlow and MXNet launch the operations that depend on it only then.
         """
-        return self.backend == "gloo" or isinstance(self.exchange, Horovod)
+        return self.library.backend == "gloo" or isinstance(self.exchange, Horovod)
 
     def _contradictions(self) -> Iterator[Contradiction]:
-        gloo, servers = self.backend == "gloo", isinstance(self.exchange, ServerExchange)
+        gloo, servers = self.library.backend == "gloo", isinstance(self.exchange, ServerExchange)
         host = self.host_waits_for_gradients or servers or self.exchange.blocking_scalar_all_reduces > 0
         yield (
-            self.cuda_graphs and host,
+            self.kernels.cuda_graphs and host,
             "cuda_graphs cannot capture work on the host: horovod, gloo, parameter servers and blocking_scalar_all_reduces; leave them "
             "out, or write cuda_graphs: false",
         )

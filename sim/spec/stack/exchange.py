@@ -8,7 +8,8 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from sim.spec import extensions
-from sim.spec.fields import Bytes, Count, Factor, Fraction, Latency, Seconds, Section, Source, Spec, Whole
+from sim.spec.fields import Bytes, Count, Factor, Fraction, Latency, Seconds, Source, Spec, Whole
+from sim.spec.sections import Section
 from sim.spec.servers import Servers
 
 TORCH_BUCKET_CAP = 25 * 2.0**20

@@ -90,7 +90,9 @@ def test_a_step_over_its_layers_is_the_stacks_factor(tmp_path: Path, monkeypatch
     monkeypatch.setattr(step_factors, "LEAST_STEPS", 1)
     fit_run.fit([tmp_path / "r.json"], tmp_path / "r.yaml")
     stack = load(Stack, tmp_path / "r-stack.yaml").spec
-    assert stack.compute_factor == pytest.approx(ratio, rel=1e-3) and "steps without exchange take" in stack.source["compute_factor"]
+    assert (
+        stack.kernels.compute_factor == pytest.approx(ratio, rel=1e-3) and "steps without exchange take" in stack.source["compute_factor"]
+    )
 
 
 def test_other_models_factor_is_used_where_it_is_sure(tmp_path: Path) -> None:
