@@ -81,7 +81,9 @@ class Sectioned(Spec):
 @lru_cache(maxsize=256)
 def sections_of(kind: type[BaseModel]) -> Mapping[str, SectionClasses]:
     """Return the sections of *kind* by name."""
-    sections = {}
+    sections: dict[str, SectionClasses] = {}
+    if not issubclass(kind, Sectioned):
+        return sections
     for name, field in kind.model_fields.items():
         annotation = field.annotation
         classes = [one for one in (annotation, *get_args(annotation)) if isinstance(one, type) and issubclass(one, Section)]
@@ -100,9 +102,9 @@ def file_fields(kind: type[BaseModel]) -> Mapping[str, FieldInfo]:
 
     A key that only some variants have is not required, and the key of the tag takes the tags of all.
     """
-    sections = sections_of(kind)
-    if not sections:
+    if not issubclass(kind, Sectioned):
         return kind.model_fields
+    sections = sections_of(kind)
     fields = {name: field for name, field in kind.model_fields.items() if name not in sections}
     for classes in sections.values():
         for name in classes.names:
@@ -119,12 +121,11 @@ def file_fields(kind: type[BaseModel]) -> Mapping[str, FieldInfo]:
 
 def file_values(spec: BaseModel) -> dict[str, Any]:
     """Return the values of *spec* by their keys in a file; the keys are those of the variants that it has."""
-    values = spec.__dict__
+    if not isinstance(spec, Sectioned):
+        return spec.__dict__
     sections = sections_of(type(spec))
-    if not sections:
-        return values
-    own = {name: value for name, value in values.items() if name not in sections}
-    return own | {key: value for name in sections for key, value in values[name].__dict__.items()}
+    own = {name: value for name, value in spec.__dict__.items() if name not in sections}
+    return own | {key: value for name in sections for key, value in spec.__dict__[name].__dict__.items()}
 
 
 def with_fields(spec: AnySpec, **fields: Any) -> AnySpec:
@@ -134,9 +135,9 @@ def with_fields(spec: AnySpec, **fields: Any) -> AnySpec:
     """
     if unknown := fields.keys() - file_values(spec).keys():
         raise ValueError(f"{type(spec).__name__} has no {', '.join(sorted(unknown))}")
-    sections = sections_of(type(spec))
-    if not sections:
+    if not isinstance(spec, Sectioned):
         return spec.model_copy(update=fields)
+    sections = sections_of(type(spec))
     update = {name: value for name, value in fields.items() if name in type(spec).model_fields}
     for name in sections:
         section = getattr(spec, name)
@@ -147,9 +148,9 @@ def with_fields(spec: AnySpec, **fields: Any) -> AnySpec:
 
 def written_keys(spec: Spec) -> set[str]:
     """Return the keys of *spec* in its file, without those left at their defaults."""
-    sections = sections_of(type(spec))
-    if not sections:
+    if not isinstance(spec, Sectioned):
         return spec.model_fields_set
+    sections = sections_of(type(spec))
     return (spec.model_fields_set - sections.keys()).union(*(getattr(spec, name).model_fields_set for name in sections))
 
 
