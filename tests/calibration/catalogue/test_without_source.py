@@ -36,7 +36,7 @@ def test_a_stack_that_only_one_source_ran_falls_back_to_no_factor() -> None:
     stack = workload_without("dlperf", workload, ()).training.stack
     assert stack.kernels.compute_factor == stack.kernels.elementwise_traffic == stack.update.optimizer_factor == 1.0
     overridden = workload_without("dlperf", workload, ("training.stack.compute_factor=0.9",)).training.stack
-    assert overridden.compute_factor == workload.training.stack.kernels.compute_factor  # what a row sets stays
+    assert overridden.kernels.compute_factor == workload.training.stack.kernels.compute_factor  # what a row sets stays
     assert workload_without("mlperf", workload, ()) is workload  # nothing rests on it
 
 
