@@ -8,7 +8,7 @@ it. A description that changes the tag of the one it extends does not inherit ke
 from collections.abc import Callable, Iterator, Mapping
 from copy import copy
 from functools import lru_cache
-from typing import Any, Literal, NamedTuple, TypeVar, get_args, get_origin
+from typing import Any, Literal, NamedTuple, Self, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, GetJsonSchemaHandler, model_validator
 from pydantic.fields import FieldInfo
@@ -62,6 +62,12 @@ class Sectioned(Spec):
                     del section[key]
             block[name] = section
         return block
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """Return a copy with other values of its own fields; those of sections change with `with_fields`. Raise ValueError for others."""
+        if unknown := (update or {}).keys() - type(self).model_fields:
+            raise ValueError(f"{type(self).__name__} has no {', '.join(sorted(unknown))} of its own")
+        return super().model_copy(update=update, deep=deep)
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
