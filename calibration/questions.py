@@ -24,6 +24,7 @@ from sim.spec.catalogue import SUFFIX, UnknownName, all_names, is_file, locate, 
 from sim.spec.hardware import Gpu, Hardware
 from sim.spec.library import Loaded, load, load_workload
 from sim.spec.parallel import Parallel
+from sim.spec.sections import with_fields
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 from sim.study.scenario import split_overrides
@@ -346,6 +347,6 @@ def scale_job(question: RunQuestion, compute_scale: float) -> Job:
     if compute_scale == 1.0:
         return question.job
     training = question.workload.training
-    stack = training.stack.model_copy(update={"launch_cpu": training.stack.launch_cpu * compute_scale})
+    stack = with_fields(training.stack, launch_cpu=training.stack.kernels.launch_cpu * compute_scale)
     changed = training.model_copy(update={"compute_factor": training.compute_factor * compute_scale, "stack": stack})
     return replace(question.job, workload=question.workload.model_copy(update={"training": changed}))

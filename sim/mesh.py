@@ -30,6 +30,7 @@ from sim.spec.layer import WIDTHS
 from sim.spec.model import Model
 from sim.spec.parallel import MeshOptions, Parallel
 from sim.spec.precision import PRECISION_TRAITS
+from sim.spec.stack import ServerExchange
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 from sim.training.job import tuning_of
@@ -185,7 +186,7 @@ def prepare(
         gathered_width=min(activation, WIDTHS[options.weights]),
         reduced_width=WIDTHS[options.reduction],
         input_bytes=tuple(width * nbytes for nbytes in _entering(workload, units, chunks)),
-        clips_gradients=training.stack.gradient_clipping,
+        clips_gradients=training.stack.update.gradient_clipping,
         tied_bytes=_tied_gradient_bytes(workload, options),
         synchronizes_each=training.stack.synchronizes_each(parallel.shard),
         own_passes=user_passes,
@@ -252,12 +253,12 @@ def _options_of_stack(workload: Workload) -> MeshOptions:
     stack, loader = workload.training.stack, workload.input.own_loader
     if loader is not None:
         raise SpecError(f"input.own_loader: layouts do not support {loader}, only torch's loader; leave it out")
-    if stack.own_exchange is not None:
+    if (exchange := stack.exchange.own_exchange) is not None:
         raise SpecError(
-            f"training.stack.own_exchange: {stack.own_exchange} applies only to plain data parallelism; layouts exchange gradients as "
+            f"training.stack.own_exchange: {exchange} applies only to plain data parallelism; layouts exchange gradients as "
             "their framework does; leave it out"
         )
-    if stack.uses_servers:
+    if isinstance(stack.exchange, ServerExchange):
         raise SpecError(
             f"training.stack: {stack.name} uses parameter servers, which cannot be combined with training.parallel; "
             "use --stack torchtitan-2.x or megatron-core"
@@ -360,8 +361,8 @@ def layout_scene(hardware: Hardware, workload: Workload, layout: Layout, book: P
         updates=updates,
         prices=prices,
         node=node,
-        launch_cpu=0.0 if stack.cuda_graphs else stack.launch_cpu / node.host.cpu.speed,
-        overlap_slowdown=stack.overlap_slowdown,
+        launch_cpu=0.0 if stack.kernels.cuda_graphs else stack.kernels.launch_cpu / node.host.cpu.speed,
+        overlap_slowdown=stack.exchange.overlap_slowdown,
         noise=LayoutNoise(
             _ranks(node.gpu, workload, mesh, _intervals(workload, layout, of_stage[0])), seed if workload.training.noise.draw else None
         ),
@@ -426,7 +427,7 @@ def compute_times_of(hardware: Hardware, workload: Workload, layout: Layout, boo
 
 def _prices(hardware: Hardware, workload: Workload, layout: Layout, book: PriceBook | None) -> LayoutPrices:
     stack = workload.training.stack
-    sockets = stack.gloo_transport if stack.backend == "gloo" else None
+    sockets = stack.library.gloo_transport if stack.library.backend == "gloo" else None
     tuning = tuning_of(stack)
     return LayoutPrices(hardware, layout.mesh, tuning, sockets, book=PriceBook() if book is None else book)
 

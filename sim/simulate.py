@@ -18,6 +18,7 @@ from sim.epoch import Epoch, EpochRun, EpochScene
 from sim.events import EventLog
 from sim.spec import memo
 from sim.spec.hardware import Hardware, Node
+from sim.spec.stack import ServerExchange
 from sim.spec.workload import Workload
 from sim.training.collectives.play.gloo import plan_gloo
 from sim.training.collectives.price.collective_plan import plan_collectives
@@ -158,7 +159,7 @@ def _uncached(hits: Sequence[Mapping[str, float]]) -> list[dict[str, float]]:
 
 def ring_channels_of(hardware: Hardware, job: Job) -> int | None:
     """Return the number of parallel rings of *job* in isolation on *hardware*; None for one rank, and for parameter servers."""
-    if job.workload.training.stack.uses_servers:
+    if isinstance(job.workload.training.stack.exchange, ServerExchange):
         return None
     _, (plan,) = _planned(hardware, [job], True)
     return plan.channels if plan else None
@@ -173,14 +174,14 @@ def _planned(hardware: Hardware, jobs: Sequence[Job], fold: bool) -> tuple[Seque
         return cluster, tuple(_plan(hardware, jobs, number, cluster, fold) for number in range(len(jobs)))
 
     stacks = [job.workload.training.stack for job in jobs]
-    if any(stack.uses_servers or stack.gloo_transport for stack in stacks):
+    if any(isinstance(stack.exchange, ServerExchange) or stack.library.gloo_transport for stack in stacks):
         return plan()  # depends on more than the key contains
     return memo.get_or_make((slots, id(hardware), placements, fold, *map(tuning_of, stacks)), plan, hardware)
 
 
 def _plan(hardware: Hardware, jobs: Sequence[Job], number: int, cluster: Sequence[Slot], fold: bool) -> RankWiring | None:
     job, stack = jobs[number], jobs[number].workload.training.stack
-    if job.ranks == 1 and not stack.uses_servers:
+    if job.ranks == 1 and not isinstance(stack.exchange, ServerExchange):
         return None
     servers_of = {other: serving(each.workload) for other, each in enumerate(jobs)}
     hosts = {other: hosts_of(hardware, jobs[other].placement, own) for other, own in servers_of.items() if own}
@@ -189,12 +190,12 @@ def _plan(hardware: Hardware, jobs: Sequence[Job], number: int, cluster: Sequenc
     for other, own in hosts.items():  # these lists tell groups of nodes apart
         of_servers[other] = len(lists)
         lists += own.node_lists
-    if stack.uses_servers:
+    if isinstance(stack.exchange, ServerExchange):
         between = server_fabric(hardware, lists, of_servers[number], hosts[number], fold)
         return plan_servers(number, job.workload, cluster, hardware.fabric, between)
     fabric = job_fabric(hardware, lists, number, fold)
-    if stack.gloo_transport is not None:
-        return plan_gloo(job_slots(number, cluster), hardware.fabric, stack.gloo_transport, fabric)
+    if stack.library.gloo_transport is not None:
+        return plan_gloo(job_slots(number, cluster), hardware.fabric, stack.library.gloo_transport, fabric)
     used, tuning = job_slots(number, cluster), tuning_of(stack)
     if fabric is not UNLIMITED_FABRIC:
         return plan_collectives(used, hardware.fabric, tuning, fabric)

@@ -30,7 +30,8 @@ from sim.cli import app, main
 from sim.commands.help import walk_commands
 from sim.layout_result import LayoutResult
 from sim.spec import defaults, schema
-from sim.units import show
+from sim.spec.sections import file_fields, sections_of
+from sim.units import any_of, show
 
 FOLDER: Final = Path(__file__).resolve().parents[1] / "docs" / "reference"
 PROGRAMS: Final = {"python -m sim": app, "python -m calibration": calibration_app}
@@ -162,7 +163,7 @@ def _nested(kind: type[BaseModel], seen: set[str]) -> Iterator[type[BaseModel]]:
         return
     seen.add(kind.__name__)
     yield kind
-    for field in kind.model_fields.values():
+    for field in file_fields(kind).values():
         for inner in schema._models(field.annotation):
             yield from _nested(inner, seen)
 
@@ -175,17 +176,27 @@ def _table(model: type[BaseModel]) -> list[str]:
     properties = model.model_json_schema(ref_template="{model}")["properties"]
     notes = _notes(model)
     rows = ["| field | type and unit | default | source | meaning |", "|---|---|---|---|---|"]
-    for name, field in model.model_fields.items():
+    for name, field in file_fields(model).items():
         default = "required" if field.is_required() else _value(field.get_default(call_default_factory=True))
-        meaning = notes.get(name, EVERYWHERE.get(name, ""))
+        meaning = f"{notes.get(name, EVERYWHERE.get(name, ''))}{_only_with(model, name)}"
         cells = (_kind(properties[name]), default, _source_of(model, name, properties[name]), meaning)
         rows.append(f"| `{name}` | {' | '.join(map(_cell, cells))} |")
     return rows
 
 
+def _only_with(model: type[BaseModel], name: str) -> str:
+    """Return with which tags the field *name* of a section may be given or must be; empty if with all."""
+    for classes in sections_of(model).values():
+        having = {tag: variant.model_fields[name] for tag, variant in classes.variants.items() if name in variant.model_fields}
+        if 0 < len(having) < len(classes.variants):
+            needed = "Required with, and only with," if all(field.is_required() for field in having.values()) else "Only with"
+            return f" {needed} `{classes.key}` {any_of([str(tag) for tag in having])}."
+    return ""
+
+
 def _source_of(model: type[BaseModel], name: str, said: Mapping[str, Any]) -> str:
     """Return where a description states the source of the field *name*, which the JSON schema *said* describes; empty if nowhere."""
-    blocks = list(schema._models(model.model_fields[name].annotation))
+    blocks = list(schema._models(file_fields(model)[name].annotation))
     if any("source" in block.model_fields for block in blocks):
         return "its own"
     is_figure = any(word in json.dumps(said) for word in ('"number"', '"integer"', "for example"))
@@ -228,8 +239,16 @@ def _cell(text: str) -> str:
 
 
 def _notes(model: type[BaseModel]) -> dict[str, str]:
-    """Return the docstrings below the fields of *model* and of what it is made from."""
+    """Return the docstrings below the fields of *model*, of its sections, and of what they are made from.
+
+    The docstring of a variant says what its tag means.
+    """
     notes: dict[str, str] = {}
+    for classes in sections_of(model).values():
+        for variant in classes.variants.values():
+            notes = {**_notes(variant), **notes}
+        if classes.key:
+            notes[classes.key] = " ".join(f"{tag}: {inspect.getdoc(variant)}" for tag, variant in classes.variants.items())
     for parent in reversed(model.__mro__):
         if not issubclass(parent, BaseModel) or parent is BaseModel:
             continue

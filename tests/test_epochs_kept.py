@@ -13,9 +13,10 @@ from sim.cluster import topology
 from sim.cluster.build import place
 from sim.events import EventLog
 from sim.simulate import Run, simulate
-from sim.spec.fields import Spec, blocks
+from sim.spec.fields import Spec
 from sim.spec.library import load_hardware, load_workload
 from sim.spec.memo import caching
+from sim.spec.sections import blocks, file_values
 from sim.spec.yaml import SpecError
 from sim.study.sensitivity import _with_factor
 from sim.training.job import Job
@@ -35,7 +36,7 @@ def contents_of(run: Run) -> list[object]:
 def numbers(spec: Spec) -> Iterator[list[str]]:
     """Yield the path of every number of a description."""
     for key, block in blocks(spec):
-        for name, value in block.__dict__.items():
+        for name, value in file_values(block).items():
             if isinstance(value, float) and value:
                 yield [*map(str, key), name]
 

@@ -130,7 +130,7 @@ def test_gradients_cross_each_nic_as_often_as_a_ring_needs(setup):
     simulated = setup.run(exact=True, keep_rates=True, fold=False)
     steps = simulated.jobs[0].warm.steps
     gradients = 4.0 * sum(elements for _, _, elements in setup.times)
-    scalars = 4.0 * setup.workload.training.stack.blocking_scalar_all_reduces
+    scalars = 4.0 * setup.workload.training.stack.exchange.blocking_scalar_all_reduces
     n = setup.ranks
     on = carried(simulated.log)
     for node in range(setup.nodes):

@@ -114,7 +114,7 @@ def _megatron_document(run: BlindTraining, machine: str) -> dict[str, Any]:
     """Return the simulator's document of *run*, a decoder that Megatron-Core trains with the distributed optimizer over one rank."""
     from stallsim import run as simulate
 
-    loss = load_part(Stack, LOSS_STACK, "workloads/stacks").operator_traffic["loss"]
+    loss = load_part(Stack, LOSS_STACK, "workloads/stacks").kernels.operator_traffic["loss"]
     overrides = {"input.loader": "synthetic", "training.stack.operator_traffic.loss": loss} | megatron_overrides(run)
     if run.settings["recipe"]:
         overrides["training.fp8_recipe"] = run.settings["recipe"]
@@ -146,7 +146,9 @@ def _attention(row: AnswerRow, node: Node) -> float:
     heads, kv_heads, tokens, size = row["shape"]
     shape = Attention(heads=heads, kv_heads=kv_heads, head_dim=size, queries=tokens, keys=tokens, causal=row["causal"])
     ways = (False, True) if row["way"] == "both" else (False,)
-    kernel = {"flash": "flash2", "cudnn": "cudnn"}.get(row.get("kernel", ""), load_part(Stack, STACK, "workloads/stacks").attention_kernel)
+    kernel = {"flash": "flash2", "cudnn": "cudnn"}.get(
+        row.get("kernel", ""), load_part(Stack, STACK, "workloads/stacks").kernels.attention_kernel
+    )
     return sum(kernels.attention_time(node.gpu, row["precision"], shape, 1, way, kernel, burst=True) + node.gpu.kernel_time for way in ways)
 
 
@@ -185,7 +187,7 @@ def _pass(row: AnswerRow, node: Node) -> float:
 def _launch(row: AnswerRow, node: Node) -> float:
     if row["clock"] == "device":
         return node.gpu.kernel_time
-    return load_part(Stack, STACK, "workloads/stacks").launch_cpu / node.host.cpu.speed
+    return load_part(Stack, STACK, "workloads/stacks").kernels.launch_cpu / node.host.cpu.speed
 
 
 def _copy(row: AnswerRow, node: Node) -> float | None:

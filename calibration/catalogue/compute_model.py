@@ -23,6 +23,7 @@ from calibration.run_records import RunRecord, read_records
 from sim.cluster.gpu import FUSIBLE, layer_work, memory_time
 from sim.spec.hardware import Gpu
 from sim.spec.library import load_part, load_workload
+from sim.spec.sections import with_fields
 from sim.spec.stack import Stack
 from sim.spec.workload import Workload
 from sim.training.sequences import layers_run
@@ -142,7 +143,7 @@ def without_fitted_factors(workload: Workload, gpu: Gpu) -> tuple[Workload, Gpu]
     """Return *workload* and *gpu* without the factors that were fitted to whole networks."""
     catalogue_stack = workload.training.stack
     fitted = isinstance(catalogue_stack.source, dict) and catalogue_stack.source.get("launch_cpu", "").startswith("fitted")
-    stack: Stack = catalogue_stack.model_copy(update=UNFITTED_STACK | ({"launch_cpu": EAGER_LAUNCH} if fitted else {}))
+    stack: Stack = with_fields(catalogue_stack, **UNFITTED_STACK, **({"launch_cpu": EAGER_LAUNCH} if fitted else {}))
     plain = gpu.model_copy(
         update={"vector_factor": 1.0, "tensor_core_factor": 1.0, "tensor_core_gemm_factor": 1.0, "memory_efficiency": MEMORY_EFFICIENCY}
     )
@@ -181,10 +182,10 @@ def factor_row(record: RunRecord) -> FactorRow:
         is_shape_modeled=np.array([work.from_shape for _, work in works]),
         conversion=memory_time(sum(work.converted_bytes for _, work in works), gpu),
         kernels=kernels * gpu.kernel_time,
-        host=(1.0 if training.stack.cuda_graphs else sum(work.launches for _, work in works)) * training.stack.launch_cpu,
+        host=(1.0 if training.stack.kernels.cuda_graphs else sum(work.launches for _, work in works)) * training.stack.kernels.launch_cpu,
         optimizer=update.time,
-        optimizer_host=0.0 if training.stack.cuda_graphs else update.launches * training.stack.launch_cpu,
-        checks=gradient_checks(workload) * training.stack.launch_cpu,
+        optimizer_host=0.0 if training.stack.kernels.cuda_graphs else update.launches * training.stack.kernels.launch_cpu,
+        checks=gradient_checks(workload) * training.stack.kernels.launch_cpu,
         reads_back=reads_before_update(workload),
         is_image_model=sum(layer.forward for layer in layers if layer.op == "conv") > 0.5 * sum(layer.forward for layer in layers),
     )

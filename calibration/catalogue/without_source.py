@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sim.spec.catalogue import UnknownName, locate, read
 from sim.spec.hardware import Gpu, Hardware, Node
+from sim.spec.sections import with_fields
 from sim.spec.stack import Stack
 from sim.spec.workload import Workload
 from sim.spec.yaml import read as parse
@@ -77,7 +78,7 @@ def workload_without(source: str, workload: Workload, overrides: tuple[str, ...]
         return workload
     fields = stack_factors(training.stack, name, factors_without(source))
     kept = {field: value for field, value in fields.items() if not any(f"stack.{field}" in text for text in overrides)}
-    stack = training.stack.model_copy(update=kept)
+    stack = with_fields(training.stack, **kept)
     return workload.model_copy(update={"training": training.model_copy(update={"stack": stack})})
 
 

@@ -22,6 +22,7 @@ from calibration.clusters.evaluate import Evaluator, SimulatedCase
 from calibration.clusters.other_batches import step_model
 from calibration.questions import RunQuestion, question
 from calibration.run_records import RunRecord
+from sim.spec.stack import ServerExchange
 
 LEAST_SCALE: Final = 0.05
 MOST_SCALE: Final = 20.0
@@ -63,7 +64,7 @@ class ComputeScale:
 def group_keys(question: RunQuestion) -> list[Hashable]:
     """Return the groups that *question* belongs to, nearest first; runs of one group are expected to compute equally fast."""
     record, training = question.record, question.workload.training
-    job = (record.workload, training.stack.name, training.stack.strategy, training.precision)
+    job = (record.workload, training.stack.name, training.stack.exchange.strategy, training.precision)
     here = ("cluster", record.hardware, *job)
     return [
         (*here, record.software, question.workload.input.loader, record.overrides),
@@ -178,7 +179,7 @@ def _solve(rows: Sequence[RunQuestion], evaluator: Evaluator) -> list[float | No
 
 def _times(row: RunQuestion, step: float, compute: float) -> tuple[float, float]:
     """Return the measured seconds, and the simulated seconds to compare them with."""
-    alone = row.job.ranks == 1 and not row.workload.training.stack.uses_servers
+    alone = row.job.ranks == 1 and not isinstance(row.workload.training.stack.exchange, ServerExchange)
     return _compute_time(row), compute if alone or row.record.exposed_sync is not None else step
 
 

@@ -20,6 +20,7 @@ from calibration.questions import RunQuestion
 from sim.cluster.build import slots
 from sim.cluster.node_links import SOCKET_COPIES
 from sim.spec.hardware import Hardware, Node, Transport
+from sim.spec.stack import ServerExchange
 from sim.spec.transport import CHANNEL_RATES
 from sim.training.collectives.price.collective_plan import CollectivePlan, plan_collectives
 from sim.training.job import job_slots
@@ -114,7 +115,7 @@ def parameters_of(questions: Sequence[RunQuestion], path: str = AS_DESCRIBED) ->
 def affects(parameter: NetworkParameter, question: RunQuestion, used: frozenset[str]) -> bool:
     """Return whether the step of *question*, whose collectives use the places *used*, can depend on *parameter*."""
     stack = question.workload.training.stack
-    if stack.uses_servers or stack.backend == "gloo":
+    if isinstance(stack.exchange, ServerExchange) or stack.library.backend == "gloo":
         return True
     if parameter.constant == "pair" and question.nodes != 2:
         return False

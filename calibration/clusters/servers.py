@@ -20,6 +20,9 @@ from calibration.questions import RunQuestion, question
 from calibration.run_records import read_records
 from sim.events import Cause
 from sim.simulate import JobRun, simulate
+from sim.spec.sections import with_fields
+from sim.spec.servers import Servers
+from sim.spec.stack import ServerExchange
 from sim.spec.yaml import SpecError
 from sim.training.sharding import shards
 
@@ -60,7 +63,7 @@ class ServerFit:
 def fit_servers(files: Sequence[Path]) -> ServerFit:
     """Return the costs that fit the ``network`` rows of *files*, and predictions of all rows. Raise SpecError if they cannot be fitted."""
     rows = [question(record) for path in files for record in read_records(path).records]
-    without_servers = [row for row in rows if row.workload.training.stack.servers is None]
+    without_servers = [row for row in rows if not isinstance(row.workload.training.stack.exchange, ServerExchange)]
     if without_servers:
         raise SpecError(f"{without_servers[0].record.where}: the stack has no parameter servers; remove the row, or use another stack")
     fitted = [row for row in rows if row.record.role == "network"]
@@ -112,10 +115,10 @@ def _predict(rows: Iterable[RunQuestion], costs: ServerCosts, factors: Mapping[t
 def _simulated(row: RunQuestion, costs: ServerCosts, factor: float) -> JobRun:
     """Return the simulated run of *row*, with these *costs* and this *factor* on layer times."""
     training = row.workload.training
-    servers = training.stack.servers
-    stack = training.stack.model_copy(
-        update={"servers": servers.model_copy(update={"update_cpu": costs.per_update, "byte_cpu": costs.per_byte}) if servers else None}
-    )
+    stack = training.stack
+    if (servers := _servers_of(row)) is not None:
+        own = servers.model_copy(update={"update_cpu": costs.per_update, "byte_cpu": costs.per_byte})
+        stack = with_fields(stack, servers=own)
     changed = training.model_copy(update={"stack": stack, "compute_factor": factor})
     job = replace(row.job, workload=row.workload.model_copy(update={"training": changed}))
     return simulate(row.hardware, [job], cold=False).jobs[0]
@@ -158,14 +161,19 @@ def _second_servers(fit: ServerFit) -> list[str]:
     return lines
 
 
+def _servers_of(row: RunQuestion) -> Servers | None:
+    exchange = row.workload.training.stack.exchange
+    return exchange.servers if isinstance(exchange, ServerExchange) else None
+
+
 def _servers(row: PredictedRun) -> int:
-    servers = row.question.workload.training.stack.servers
+    servers = _servers_of(row.question)
     return servers.count if servers else 0
 
 
 def _busiest_share(row: PredictedRun) -> float:
     """Return the share of a model's bytes that is on the server with the most."""
-    servers = row.question.workload.training.stack.servers
+    servers = _servers_of(row.question)
     kept = [sum(shard.nbytes for shard in own) for own in zip(*shards(row.question.workload, servers), strict=True)] if servers else [1.0]
     return max(kept) / sum(kept)
 

@@ -149,8 +149,8 @@ class StepWork:
             "attention.qkv": float(shape.hidden), "attention.output": shape.heads * shape.value_size / case.tensor,
             "feed.gate_up": float(shape.hidden), "feed.down": self._inner(experts) / case.tensor,
         }  # fmt: skip
-        both = not (case.lora or stack.casts_again)
-        fused = [name for name in stack.fused_casts if not (experts and name.startswith("feed."))]
+        both = not (case.lora or stack.kernels.casts_again)
+        fused = [name for name in stack.kernels.fused_casts if not (experts and name.startswith("feed."))]
         moved = sum(elements * operand_bytes(own, gpu, both, name in fused) for name, elements in inputs.items())
         return self.constants["cast"] * self.tokens * moved / self.bandwidth
 

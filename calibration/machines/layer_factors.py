@@ -25,6 +25,7 @@ from sim.spec.hardware import Gpu
 from sim.spec.layer import Layer
 from sim.spec.library import load_part
 from sim.spec.model import Model
+from sim.spec.sections import with_fields
 from sim.spec.stack import Stack
 from sim.spec.yaml import SpecError
 
@@ -90,7 +91,7 @@ def layer_ratios(row: AnswerRow, model: Model, gpu: Gpu) -> tuple[float | None, 
 
 def full_precision(stack: Stack) -> Stack:
     """Return *stack* as used when layers and steps are measured: fp32 products without TF32."""
-    return stack.model_copy(update={"fp32_convolution": "fp32", "fp32_matmul": "fp32"})
+    return with_fields(stack, fp32_convolution="fp32", fp32_matmul="fp32")
 
 
 def _time(layer: Layer, gpu: Gpu, stack: Stack, batch: int) -> float:

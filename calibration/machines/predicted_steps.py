@@ -24,6 +24,7 @@ from sim.simulate import simulate
 from sim.spec.library import load_hardware, load_workload
 from sim.spec.model import Model
 from sim.spec.parallel import MeshOptions, Parallel
+from sim.spec.sections import with_fields
 from sim.spec.workload import Workload
 from sim.training.job import Job
 
@@ -58,7 +59,7 @@ def synthetic_workload(model: Model, batch: int, stack: Path | None, changed: Ma
     overrides = ["input.loader=synthetic", f"training.batch={batch}", "training.precision=fp32"]
     overrides += [f"training.stack={stack.absolute()}"] if stack is not None else []
     workload = load_workload("alexnet", overrides).spec
-    used = full_precision(workload.training.stack).model_copy(update=dict(changed))
+    used = with_fields(full_precision(workload.training.stack), **changed)
     return workload.model_copy(
         update={"model": model, "name": model.name, "training": workload.training.model_copy(update={"stack": used})}
     )
@@ -69,7 +70,7 @@ def predicted_layout(row: AnswerRow, written: WrittenFiles, overrides: Sequence[
     machine = load_hardware(str(written.hardware.absolute()), overrides).spec
     layout = Division.model_validate(row["layout"])
     base = synthetic_workload(_decoder(row), row["batch"], written.stack, {"gradient_clipping": False, **(stack or {})})
-    gloo = base.training.stack.backend == "gloo"
+    gloo = base.training.stack.library.backend == "gloo"
     waits = "reductions" if layout.asynchronous else "everything"
     # the measured times of the units include FSDP's copies
     options = MeshOptions(

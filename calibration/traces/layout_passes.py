@@ -165,4 +165,4 @@ def layout_optimizer_factor(hardware: Hardware, workload: Workload, seconds: flo
     """Return the stack's ``optimizer_factor`` with which the optimizer takes *seconds* on average over stages."""
     scene = layout_scene(hardware, workload, prepare(hardware, workload))
     computed = sum(time for time, _ in scene.updates) / len(scene.updates)
-    return workload.training.stack.optimizer_factor * seconds / computed
+    return workload.training.stack.update.optimizer_factor * seconds / computed

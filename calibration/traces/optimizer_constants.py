@@ -10,6 +10,7 @@ from calibration.traces.profiled_job import JobMachine, with_stack
 from sim.spec.hardware import Gpu
 from sim.spec.layer import Layer
 from sim.spec.measured import MeasuredTimes
+from sim.spec.stack import ServerExchange
 from sim.spec.workload import Workload
 from sim.training.step_plan import optimizer_work, plan_step
 
@@ -21,13 +22,17 @@ def optimizer_factor(base: Workload, gpu: Gpu, measured: PassTimes, ranks: int) 
     once, twice = (optimizer_work(with_stack(base, optimizer_factor=factor), gpu, ranks).time for factor in (1.0, 2.0))
     rate, seconds = twice - once, measured.total("optimizer").seconds
     if rate <= 0 or seconds <= 0:
-        return base.training.stack.optimizer_factor
+        return base.training.stack.update.optimizer_factor
     return max(_LEAST_FACTOR, (seconds - _other_time(base, gpu, ranks) - (once - rate)) / rate)
 
 
 def with_launch_cost(draft: Workload, machine: JobMachine, measured: PassTimes, ranks: int) -> Workload:
     """Return *draft* with the ``launch_cpu`` that reproduces the optimizer's wait for the host; the host's cost of layers is unchanged."""
-    if draft.training.stack.uses_servers or draft.training.stack.cuda_graphs or not draft.training.stack.launch_cpu:
+    if (
+        isinstance(draft.training.stack.exchange, ServerExchange)
+        or draft.training.stack.kernels.cuda_graphs
+        or not draft.training.stack.kernels.launch_cpu
+    ):
         return draft
 
     def waits(scale: float) -> float:
@@ -47,10 +52,14 @@ def _with_launch_scale(draft: Workload, scale: float) -> Workload:
         return layer.model_copy(update={"measured": times.model_copy(update=fewer)})
 
     model = draft.model.model_copy(update={"layers": tuple(changed(layer) for layer in draft.model.layers)})
-    return with_stack(draft.model_copy(update={"model": model}), launch_cpu=draft.training.stack.launch_cpu * scale)
+    return with_stack(draft.model_copy(update={"model": model}), launch_cpu=draft.training.stack.kernels.launch_cpu * scale)
 
 
 def _other_time(base: Workload, gpu: Gpu, ranks: int) -> float:
     """Return the other time in the optimizer's part of a step: clipping, and the stack's overhead of distributed training."""
     plan = plan_step(base, gpu, 1.0, ranks)
-    return plan.optimizer.compute - optimizer_work(base, gpu, ranks).time if not base.training.stack.uses_servers else 0.0
+    return (
+        plan.optimizer.compute - optimizer_work(base, gpu, ranks).time
+        if not isinstance(base.training.stack.exchange, ServerExchange)
+        else 0.0
+    )

@@ -16,6 +16,7 @@ from sim.spec.catalogue import all_files, locate
 from sim.spec.hardware import Gpu, Node
 from sim.spec.library import load_hardware, load_part, load_workload
 from sim.spec.measured import MeasuredOn
+from sim.spec.sections import with_fields
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 
@@ -87,7 +88,7 @@ def job_of(profile: ImportedJob, job: JobDescription, path: Path) -> ProfiledJob
 def with_stack(workload: Workload, **fields: Any) -> Workload:
     """Return *workload* with *fields* of its stack changed."""
     training = workload.training
-    return workload.model_copy(update={"training": training.model_copy(update={"stack": training.stack.model_copy(update=fields)})})
+    return workload.model_copy(update={"training": training.model_copy(update={"stack": with_fields(training.stack, **fields)})})
 
 
 def _require(profile: ImportedJob, job: JobDescription) -> None:

@@ -33,6 +33,7 @@ from sim.spec.defaults import LOADER, TOKENS
 from sim.spec.library import SYNTHETIC, is_model, load_hardware, load_workload
 from sim.spec.model import Model
 from sim.spec.optimizer import Optimizer
+from sim.spec.sections import with_fields
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 from sim.study.new.file import write_new
@@ -73,11 +74,11 @@ def _from_table(job: ProfiledJob) -> dict[str, Any]:
     described, machine = job.profile.traces[0].job_facts, job.machine
     setup = {name: described[name] for name in _SET_UP if name in described}
     base = job.workload(*(f"training.{name}={value}" for name, value in setup.items()))
-    measured = measure_passes(job.profile, base.training.stack.overlap_slowdown)
+    measured = measure_passes(job.profile, base.training.stack.exchange.overlap_slowdown)
     factor = optimizer_factor(base, machine.gpu, measured, job.ranks)
     model = base.model.model_copy(update={"layers": with_pass_times(base, machine, measured, job.ranks), "measured": job.measured_on(base)})
     draft = with_launch_cost(with_stack(base.model_copy(update={"model": model}), optimizer_factor=factor), machine, measured, job.ranks)
-    fitted = {"optimizer_factor": factor, "launch_cpu": f"{draft.training.stack.launch_cpu!r} s"}
+    fitted = {"optimizer_factor": factor, "launch_cpu": f"{draft.training.stack.kernels.launch_cpu!r} s"}
     return _extended(job, base, draft.model, fitted, setup | _noise(measured))
 
 
@@ -163,20 +164,20 @@ def _from_trace(job: ProfiledJob) -> dict[str, Any]:
     overrides = [f"training.batch={options.batch}", f"training.precision={options.precision or 'fp32'}"]
     overrides += [f"training.stack={stack}", "input.loader=synthetic"]
     base = load_workload("alexnet", overrides, options.folders.workloads).spec  # only for its setup: the model is replaced
-    measured = measure_passes(profile, base.training.stack.overlap_slowdown)
+    measured = measure_passes(profile, base.training.stack.exchange.overlap_slowdown)
     if any(gradient.elements < 0 for gradient in measured.gradients):
         raise SpecError(
             f"{profile.traces[0].file}: contains no gradient shapes; profile with record_shapes=True, or add --workload, whose layers "
             "have them"
         )
-    layers = build_layers(measured, StepClocks(base.training.stack.launch_cpu / machine.cpu_speed))
+    layers = build_layers(measured, StepClocks(base.training.stack.kernels.launch_cpu / machine.cpu_speed))
     copied = max(1, round(measured.copied_bytes / measured.micro_batches / base.training.batch))
     model = Model.model_validate({
         "name": "profiled", "parameters": sum(sum(layer.gradients) for layer in layers), "input": f"{copied} B", "layers": layers,
         "measured": job.measured_on(base), "source": f"{job.source}; built from the trace only",
     })  # fmt: skip
     changed: dict[str, Any] = {"gradient_copy_passes": 0.0, "distributed_overhead": 0.0} | ({"launch_cpu": 0.0} if on_cpu else {})
-    changed_stack = base.training.stack.model_copy(update=changed)
+    changed_stack = with_fields(base.training.stack, **changed)
     rule = _OPTIMIZERS.get(measured.optimizer, "sgd")
     update = {
         "stack": changed_stack,

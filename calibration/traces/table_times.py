@@ -36,16 +36,16 @@ def with_pass_times(base: Workload, machine: JobMachine, measured: PassTimes, ra
     """Return the layers of *base* with the times *measured*, distributed in proportion to the computed times."""
     layers, count = base.model.layers, len(base.model.layers)
     times, rounds = layer_times(base, machine.gpu), base.training.gradient_accumulation_steps if measured.micro_batches == 1 else 1
-    launch = base.training.stack.launch_cpu / machine.cpu_speed
+    launch = base.training.stack.kernels.launch_cpu / machine.cpu_speed
     timeline = StepClocks(launch)
     stack = base.training.stack
-    forward = _LayerGroup(range(count), measured.total("forward"), 0.0, drained=stack.backend == "gloo")
+    forward = _LayerGroup(range(count), measured.total("forward"), 0.0, drained=stack.library.backend == "gloo")
     ahead = _distributed(forward, times.forward, times.forward_launches, rounds, timeline)
     recompute_times = {place: sum(ahead[0][other] for other in others) for place, others in layers_to_recompute(segments(base)).items()}
     back: tuple[dict[int, float], dict[int, float]] = ({}, {})
     for number, group in enumerate(_backward_groups(base, machine, measured, ranks)):
         recompute = sum(recompute_times.get(place, 0.0) for place in group.places) * rounds
-        drained = number == 0 and ranks > 1 and stack.blocking_scalar_all_reduces > 0
+        drained = number == 0 and ranks > 1 and stack.exchange.blocking_scalar_all_reduces > 0
         group = group._replace(other_time=group.other_time + recompute, drained=drained)
         scaled = _distributed(group, times.backward, times.backward_launches, rounds, timeline)
         back[0].update(scaled[0])
@@ -77,7 +77,9 @@ def _backward_groups(base: Workload, machine: JobMachine, measured: PassTimes, r
         done = until
     buckets = {place for which, place in measured.parts if which == "backward"}
     if base.training.gradient_accumulation_steps > 1 or {bucket for _, bucket in cuts} != buckets or len({*cuts}) != len(buckets):
-        rounds = base.training.gradient_accumulation_steps if measured.micro_batches == 1 and not base.training.stack.no_sync else 1
+        rounds = (
+            base.training.gradient_accumulation_steps if measured.micro_batches == 1 and not base.training.stack.exchange.no_sync else 1
+        )
         return [_LayerGroup(range(count - 1, -1, -1), measured.total("backward"), sum(copied) * rounds)]
     starts = [0, *(until for until, _ in cuts)]
     return [

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from calibration.questions import RunQuestion
 from sim.parallel.lower.exchange_plan import gradient_bytes
+from sim.spec.stack import Ddp, ParameterServer
+from sim.spec.stack.exchange import TORCH_BUCKET_CAP
 
 if TYPE_CHECKING:
     import numpy as np
@@ -48,7 +50,9 @@ def closed_form(row: RunCompute, constants: Sequence[float]) -> float:
     bandwidth = between if row.question.nodes > 1 else inside
     workload = row.question.workload
     nbytes = gradient_bytes(workload) * workload.model.parameters
-    buckets = max(1, math.ceil(nbytes / workload.training.stack.bucket_cap))
+    exchange = workload.training.stack.exchange
+    cap = exchange.bucket_cap if isinstance(exchange, Ddp | ParameterServer) else TORCH_BUCKET_CAP
+    buckets = max(1, math.ceil(nbytes / cap))
     each = 2 * (ranks - 1) * (nbytes / buckets / ranks / bandwidth + latency)
     begin = row.compute * (1 - BACKWARD / workload.training.gradient_accumulation_steps)
     done = begin
@@ -86,7 +90,7 @@ def copy_row(row: RunCompute, calibration: Sequence[RunCompute]) -> float | None
 
 def _job(question: RunQuestion) -> tuple[str, str, str, str]:
     training = question.workload.training
-    return (question.record.workload, training.stack.name, training.stack.strategy, training.precision)
+    return (question.record.workload, training.stack.name, training.stack.exchange.strategy, training.precision)
 
 
 def _distance(one: RunQuestion, other: RunQuestion) -> float:

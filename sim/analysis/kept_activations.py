@@ -39,10 +39,10 @@ def saved_bytes(layer: Layer, workload: Workload) -> float:
     training = workload.training
     if layer.op == "loss":
         return min(activation_bytes(layer, layer.saved, workload), loss_bytes(layer, workload))
-    factors, mesh, meaning = training.stack.operator_memory, training.stack.mesh, PRECISION_TRAITS[training.precision]
+    factors, mesh, meaning = training.stack.kernels.operator_memory, training.stack.mesh, PRECISION_TRAITS[training.precision]
     last = layer.name.rpartition(".")[2]
     factor = factors.get(last, 1.0) if factors else 1.0
-    quantized = last not in training.stack.unquantized
+    quantized = last not in training.stack.kernels.unquantized
     if layer.op == "gemm" and mesh is not None and mesh.saves_8bit_inputs and quantized:
         factor *= kept_width(training) / meaning.activation
     if mesh is not None and mesh.framework == "megatron" and _clamped(layer, workload):
@@ -71,7 +71,7 @@ def loss_bytes(layer: Layer, workload: Workload) -> float:
     """Return the peak bytes of logits in the loss *layer*."""
     training = workload.training
     stack, split = training.stack, training.parallel.tensor > 1
-    each = stack.split_logit_bytes if split and stack.split_logit_bytes else stack.logit_bytes
+    each = stack.kernels.split_logit_bytes if split and stack.kernels.split_logit_bytes else stack.kernels.logit_bytes
     return each * layer.read / 4.0 * training.batch
 
 

@@ -379,7 +379,7 @@ class _Replay:
         """Return the temporary bytes of one pass over *layer*, beyond those it keeps; for the loss, of its backward, which needs most."""
         if layer.op != "loss":
             return activation_bytes(layer, layer.read + layer.write, self.workload)
-        self.freed = self.workload.training.stack.freed_logit_bytes * layer.read / 4.0 * self.workload.training.batch
+        self.freed = self.workload.training.stack.kernels.freed_logit_bytes * layer.read / 4.0 * self.workload.training.batch
         return loss_bytes(layer, self.workload) - saved_bytes(layer, self.workload)
 
     # --- weights that are gathered and freed ---------------------------------------------------------------------

@@ -17,7 +17,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import accumulate, pairwise
-from typing import NamedTuple
+from typing import NamedTuple, assert_never
 
 from sim.spec.composed import composed_elements, composed_saved
 from sim.spec.fields import OperatorClass, Precision
@@ -28,6 +28,7 @@ from sim.spec.lengths import at_full_length
 from sim.spec.model import Model
 from sim.spec.precision import PRECISION_TRAITS
 from sim.spec.segments import segments
+from sim.spec.stack import Apex, ApexPerTensor, AsyncParameterServer, Ddp, Flat, Horovod, ParameterServer, ServerExchange
 from sim.spec.workload import Workload
 
 _MIB = 2.0**20
@@ -113,12 +114,12 @@ def _needed(inputs: IdentityKey, batch: int, distributed: bool, channels: int | 
     workload, gpu = _at_full_length(inputs.held[0]), inputs.held[1]
     model, training = workload.model, workload.training
     widths = PRECISION_TRAITS[training.precision]
-    peak = _peak(workload, batch, freed=training.stack.frees_gradients and not (distributed and gradient_as_bucket_view))
+    peak = _peak(workload, batch, freed=training.stack.update.frees_gradients and not (distributed and gradient_as_bucket_view))
     kept_casts = 0.0 if widths.autocast else widths.cast * _cast_elements(model)
     return MemoryUse(
         weights=_weights(model, widths.weight) + kept_casts + peak.casts + model.buffers,
         gradients=peak.gradients,
-        optimizer_state=0.0 if training.stack.uses_servers else _states(workload),
+        optimizer_state=0.0 if isinstance(training.stack.exchange, ServerExchange) else _states(workload),
         activations=peak.activations,
         workspace=peak.fresh + peak.scratch + _cublas(gpu),
         communication_buffers=_communication(workload, channels, gradient_as_bucket_view) if distributed else 0.0,
@@ -224,7 +225,7 @@ def _moments(workload: Workload, batch: int, freed: bool = False) -> Iterator[_H
     gradients_left = (
         _gradients_left(workload, batch) if freed and training.gradient_accumulation_steps == 1 else [all_gradients] * len(layers)
     )
-    optimizer_scratch = {"per_tensor": max(trainable, default=0), "foreach": sum(trainable), "fused": 0}[training.stack.optimizer]
+    optimizer_scratch = {"per_tensor": max(trainable, default=0), "foreach": sum(trainable), "fused": 0}[training.stack.update.optimizer]
     yield _HeldMoment(all_gradients, 0.0, optimizer_scratch)
     held = _batch_independent(IdentityKey((id(workload.model), id(training)), workload))
     earlier = 0.0
@@ -378,19 +379,23 @@ def _cublas(gpu: Gpu) -> float:
 
 def _communication(workload: Workload, channels: int | None, gradient_as_bucket_view: bool) -> float:
     """Return the bytes of gradient copies for communication and of NCCL's own buffers."""
-    stack = workload.training.stack
-    if stack.uses_servers:  # gradients are sent without a copy and without NCCL
-        return 0.0
-    tensors = _tensors(workload)
-    if stack.strategy == "apex_per_tensor":  # each flat copy is freed once it is copied back (NVIDIA/apex distributed.py)
-        copies = max(tensors, default=0.0)
-    elif stack.fusion:  # one buffer of the full threshold (horovod/common/fusion_buffer_manager.cc)
-        copies = stack.fusion.threshold
-    else:  # DDP's buckets together, or one flat copy, hold every gradient (measured in pytorch pull 41954)
-        copies = 0.0 if gradient_as_bucket_view and stack.strategy == "ddp" else sum(tensors)
-    if stack.backend == "gloo":  # its buffers are in host memory
+    stack, tensors = workload.training.stack, _tensors(workload)
+    match stack.exchange:
+        case ParameterServer() | AsyncParameterServer():  # gradients are sent without a copy and without NCCL
+            return 0.0
+        case ApexPerTensor():  # each flat copy is freed once it is copied back (NVIDIA/apex distributed.py)
+            copies = max(tensors, default=0.0)
+        case Horovod(fusion=fusion):  # one buffer of the full threshold (horovod/common/fusion_buffer_manager.cc)
+            copies = fusion.threshold
+        case Ddp():  # its buckets together hold every gradient (measured in pytorch pull 41954), unless gradients are views of them
+            copies = 0.0 if gradient_as_bucket_view else sum(tensors)
+        case Apex() | Flat():  # the same
+            copies = sum(tensors)
+        case other:
+            assert_never(other)
+    if stack.library.backend == "gloo":  # its buffers are in host memory
         return copies
-    return copies + (channels or stack.channels or _NCCL_CHANNELS) * _NCCL_CONNECTIONS * _NCCL_BUFFERS
+    return copies + (channels or stack.library.channels or _NCCL_CHANNELS) * _NCCL_CONNECTIONS * _NCCL_BUFFERS
 
 
 def _at_full_length(workload: Workload) -> Workload:

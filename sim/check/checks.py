@@ -10,11 +10,12 @@ from sim.check.topology import Problem, check_topology
 from sim.spec import memo
 from sim.spec.catalogue import suggestions
 from sim.spec.days import first_day
-from sim.spec.fields import Key, Spec, blocks
+from sim.spec.fields import Key, Spec
 from sim.spec.hardware import Hardware
 from sim.spec.model import Model, batch_norms, count_parameters
 from sim.spec.references import IMPLIED
 from sim.spec.schema import FOLDERS
+from sim.spec.sections import blocks, file_fields
 from sim.spec.workload import Jobs, Workload
 from sim.spec.yaml import Document, Mark, SpecError
 from sim.training.sequences import attentions
@@ -93,7 +94,7 @@ def _sources(spec: Spec, skip: Callable[[Spec], bool] = lambda _: False) -> Iter
     for key, block in blocks(spec, skip=skip):
         source = getattr(block, "source", None)
         for name in source if isinstance(source, dict) else ():
-            fields = [field for field in type(block).model_fields if field != "source"]
+            fields = [field for field in file_fields(type(block)) if field != "source"]
             if name != "*" and name.partition(".")[0] not in fields:
                 similar = suggestions(name, fields, most=1)
                 hint = f"did you mean '{similar[0]}'?" if similar else "write a key of the block, or '*' for the rest"
@@ -189,15 +190,15 @@ def _training(workload: Workload) -> Iterator[Problem]:
 def _ineffective_fields(workload: Workload) -> Iterator[Problem]:
     """Find fields of the stack that have no effect for the model; a problem only if they were set for this model (`_from_stack`)."""
     model, training = workload.model, workload.training
-    if training.stack.sparse_embeddings and not any(layer.rows_per_sample for layer in model.layers):
+    if training.stack.exchange.sparse_embeddings and not any(layer.rows_per_sample for layer in model.layers):
         yield (
             ("training", "stack", "sparse_embeddings"),
             f"{model.name} has no layer with rows and rows_per_sample, so no gradient can be exchanged by rows; write both for its "
             "embeddings, or leave sparse_embeddings out",
         )
-    if training.stack.sync_batch_norm and not batch_norms(model):
+    if training.stack.exchange.sync_batch_norm and not batch_norms(model):
         yield ("training", "stack", "sync_batch_norm"), f"{model.name} has no BatchNorm layers to synchronize; leave it out"
-    if training.stack.score_passes is not None and not attentions(model.layers):
+    if training.stack.kernels.score_passes is not None and not attentions(model.layers):
         yield (
             ("training", "stack", "score_passes"),
             f"{model.name} has no attention (two matrix products with a softmax in between) that one kernel could fuse; leave it out",

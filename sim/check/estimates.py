@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from sim.spec.fields import Key, Spec, blocks
+from sim.spec.fields import Key, Spec
 from sim.spec.references import IMPLIED
+from sim.spec.sections import blocks, file_values, written_keys
 from sim.spec.yaml import Document, Mark
 
 
@@ -47,10 +48,11 @@ def _estimated_numbers(block: Spec) -> Iterator[tuple[Key, Any, str]]:
 
 def _numbers(block: Spec) -> Iterator[tuple[Key, Any]]:
     """Yield the numbers and curves that the source of *block* covers: those written there, or the defaults if the source is a default."""
-    by_default = "source" not in block.model_fields_set
-    for name in type(block).model_fields:
-        if (name in block.model_fields_set) != by_default:
-            yield from _leaves((name,), getattr(block, name))
+    written = written_keys(block)
+    by_default = "source" not in written
+    for name, value in file_values(block).items():
+        if (name in written) != by_default:
+            yield from _leaves((name,), value)
 
 
 def _leaves(key: Key, value: Any) -> Iterator[tuple[Key, Any]]:

@@ -111,9 +111,9 @@ def recipe_warnings(workload: Workload) -> Iterator[str]:
 
 def user_part_warnings(workload: Workload) -> Iterator[str]:
     """Yield a warning for each user-defined loader, exchange or all-reduce, which is not validated against measurements."""
-    if (exchange := workload.training.stack.own_exchange) is not None:
+    if (exchange := workload.training.stack.exchange.own_exchange) is not None:
         yield f"exchange {exchange} is user-defined and not validated; the expected error shown is that of the built-in exchanges"
-    if (algorithm := other_algorithm(workload.training.stack.nccl_algo)) is not None and algorithm not in OTHER_ALGORITHMS:
+    if (algorithm := other_algorithm(workload.training.stack.library.nccl_algo)) is not None and algorithm not in OTHER_ALGORITHMS:
         yield f"collective {algorithm} is user-defined and not validated; the expected error shown is that of the built-in algorithms"
     if workload.input.own_loader is not None:
         yield (
@@ -177,7 +177,7 @@ def _precision(hardware: Hardware, workload: Workload) -> Iterator[Problem]:
 def _recipe(gpu: Gpu, workload: Workload) -> Iterator[Problem]:
     """Find an FP8 recipe that the stack or the GPU lacks."""
     requested, stack = workload.training.effective_recipe, workload.training.stack
-    supported = [recipe for recipe in recipes_on(gpu) if not stack.fp8_recipes or recipe in stack.fp8_recipes]
+    supported = [recipe for recipe in recipes_on(gpu) if not stack.kernels.fp8_recipes or recipe in stack.kernels.fp8_recipes]
     if requested is not None and requested not in supported:
         lacks = gpu.name if workload.training.supports_recipe else f"stack {stack.name}"
         others = f"write {' or '.join(supported)}" if supported else "write another precision"

@@ -15,11 +15,12 @@ from sim.spec import hardware as hw
 from sim.spec import reliability
 from sim.spec.energy import GpuPower, PowerModel
 from sim.spec.fabric import Dragonfly, LeafSpine, Pods, Torus
-from sim.spec.fields import Dimension, Key, Spec, blocks
+from sim.spec.fields import Dimension, Key, Spec
 from sim.spec.input import Dataset, Input
 from sim.spec.layer import Layer
 from sim.spec.model import Model
 from sim.spec.node_prices import CheapestPrices, Prices
+from sim.spec.sections import blocks, file_fields, file_values
 from sim.spec.servers import Servers
 from sim.spec.stack import Compression, Fusion, Stack
 from sim.spec.stores import Store
@@ -188,9 +189,9 @@ DIMENSIONS: Final[dict[str, Bounds]] = {
 def out_of_bounds(spec: Spec, skip: Callable[[Spec], bool] = lambda _: False) -> Iterator[tuple[Key, str]]:
     """Yield the key of every number of *spec* that is out of bounds, with a sentence that names the bounds; ignore blocks to *skip*."""
     for key, block in blocks(spec, skip=skip):
-        values = block.__dict__
+        values = file_values(block)
         for name, (low, high, bounds, dimension) in _limits(type(block)).items():
-            value = values[name]
+            value = values.get(name)
             if value is None or (type(value) is float and low <= value <= high):  # the most frequent case
                 continue
             for inner, number in _numbers(value):
@@ -220,7 +221,7 @@ def _bound(value: str | float) -> str:
 def _limits(kind: type[Spec]) -> dict[str, tuple[float, float, Bounds, str]]:
     """Return, for every field of *kind* with bounds: lower and upper limit, both as written, and the dimension."""
     limits = {}
-    for name, field in kind.model_fields.items():
+    for name, field in file_fields(kind).items():
         dimension = _dimension((field.annotation, *field.metadata)) or ""
         bounds = RANGES.get(kind, {}).get(name) or DIMENSIONS.get(dimension)
         if bounds is not None:

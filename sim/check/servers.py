@@ -7,54 +7,52 @@ from collections.abc import Iterator
 from sim.check.topology import Problem
 from sim.spec.hardware import Hardware
 from sim.spec.servers import Servers
-from sim.spec.stack import Stack
+from sim.spec.stack import AsyncParameterServer, ServerExchange
 from sim.spec.workload import Workload
 
 _STACK = ("training", "stack")
-_COLLECTIVE = ("broadcast_buffers", "sync_batch_norm", "blocking_scalar_all_reduces", "compression", "wire_dtype", "sparse_embeddings")
-"""Options that are collectives among the ranks, or change the contents of one."""
 
 
 def check_servers(hardware: Hardware, workload: Workload, nodes: int | None = None) -> Iterator[Problem]:
     """Yield why *workload* cannot use its parameter servers on *nodes* worker nodes (all if None) of *hardware*."""
-    stack = workload.training.stack
-    if stack.servers is None:
+    stack, exchange = workload.training.stack, workload.training.stack.exchange
+    if not isinstance(exchange, ServerExchange):
         return
-    yield from _fabric(hardware, stack, stack.servers)
-    yield from _hosts(hardware, stack.servers, nodes)
-    yield from _racks(hardware, stack, stack.servers, nodes)
-    for option in _COLLECTIVE:
-        if getattr(stack, option):
-            yield (*_STACK, option), f"applies to all-reduces; {stack.strategy} has none, so leave it out"
+    yield from _fabric(hardware, exchange)
+    yield from _hosts(hardware, exchange.servers, nodes)
+    yield from _racks(hardware, exchange, nodes)
     for option in ("nccl_algo", "nccl_proto", "channels"):
-        if getattr(stack, option) is not None:
-            yield (*_STACK, option), f"is an NCCL option, but {stack.strategy} has no all-reduces; leave it out"
-    if stack.backend != "nccl":
-        yield (*_STACK, "backend"), f"'{stack.backend}' runs all-reduces; {stack.strategy} has none, so leave it out"
-    if stack.gradient_clipping:
+        if getattr(stack.library, option) is not None:
+            yield (*_STACK, option), f"is an NCCL option, but {exchange.strategy} has no all-reduces; leave it out"
+    if stack.library.backend != "nccl":
+        yield (*_STACK, "backend"), f"'{stack.library.backend}' runs all-reduces; {exchange.strategy} has none, so leave it out"
+    if stack.update.gradient_clipping:
         yield (
             (*_STACK, "gradient_clipping"),
             ("needs the norm of the full summed gradient, but each parameter server holds only a part; write false"),
         )
-    if stack.asynchronous:
+    if isinstance(exchange, AsyncParameterServer):
         yield from _asynchronous(workload)
 
 
-def _fabric(hardware: Hardware, stack: Stack, servers: Servers) -> Iterator[Problem]:
+def _fabric(hardware: Hardware, exchange: ServerExchange) -> Iterator[Problem]:
     """Check that the fabric between workers and servers is modeled."""
     fabric, key = hardware.fabric, (*_STACK, "strategy")
     spec = fabric.leaf_spine
     if fabric.dragonfly or fabric.torus or (spec and spec.rails):
         what = "rails" if spec else "a dragonfly" if fabric.dragonfly else "a torus"
-        yield key, f"{stack.strategy} is not modeled on {what}; write fabric.leaf_spine without rails, or use a stack with all-reduces"
-    elif fabric.switches and stack.asynchronous:
-        yield key, f"{stack.strategy} is not modeled across switches; write parameter_server, or fabric.core_bandwidth instead"
-    elif spec and servers.racks > 1:
+        yield (
+            key,
+            f"{exchange.strategy} is not modeled on {what}; write fabric.leaf_spine without rails, or use a stack with all-reduces",
+        )
+    elif fabric.switches and isinstance(exchange, AsyncParameterServer):
+        yield key, f"{exchange.strategy} is not modeled across switches; write parameter_server, or fabric.core_bandwidth instead"
+    elif spec and exchange.servers.racks > 1:
         yield (
             (*_STACK, "servers", "racks"),
-            f"{servers.racks} racks cannot be combined with fabric.leaf_spine, which defines its own racks; write 1",
+            f"{exchange.servers.racks} racks cannot be combined with fabric.leaf_spine, which defines its own racks; write 1",
         )
-    elif spec and spec.uplink_bandwidth is None and servers.placement == "group":
+    elif spec and spec.uplink_bandwidth is None and exchange.servers.placement == "group":
         nics = {(group.node.nic.count, group.node.nic.bandwidth) for group in hardware.groups}
         if len(nics) > 1:
             leaf = ("fabric", "leaf_spine", "oversubscription")
@@ -82,11 +80,12 @@ def _hosts(hardware: Hardware, servers: Servers, nodes: int | None) -> Iterator[
         yield key, f"{servers.count} servers need one host of role 'server' each, but {hardware.name} has {hosts}; write at most {hosts}"
 
 
-def _racks(hardware: Hardware, stack: Stack, servers: Servers, nodes: int | None) -> Iterator[Problem]:
+def _racks(hardware: Hardware, exchange: ServerExchange, nodes: int | None) -> Iterator[Problem]:
+    servers = exchange.servers
     racks, key = servers.racks, (*_STACK, "servers", "racks")
     if racks == 1:
         return
-    if servers.sharding != "chunks" or servers.placement != "group" or stack.asynchronous:
+    if servers.sharding != "chunks" or servers.placement != "group" or isinstance(exchange, AsyncParameterServer):
         yield key, f"{racks} racks need strategy parameter_server, sharding: chunks and placement: group; write them, or racks: 1"
     elif servers.count % racks or _workers(hardware, nodes) % racks:
         yield (
@@ -103,5 +102,3 @@ def _asynchronous(workload: Workload) -> Iterator[Problem]:
             f"{training.gradient_accumulation_steps} micro-batches: asynchronous workers push after each one; write 1, or strategy: "
             "parameter_server",
         )
-    if training.stack.overlap:
-        yield (*_STACK, "overlap"), "asynchronous workers push only after backward; write false, or strategy: parameter_server"

@@ -67,7 +67,7 @@ def element_bytes(op: str, precision: Precision) -> float:
 def peaks_for(op: str, precision: Precision, stack: Stack) -> tuple[Peak, ...]:
     """Return the peaks that an operator may use, best first; if the GPU lacks the units or kernels for one, the next one is used."""
     if precision == "fp32":
-        return (stack.fp32_convolution if op == "conv" else stack.fp32_matmul, "fp32")
+        return (stack.kernels.fp32_convolution if op == "conv" else stack.kernels.fp32_matmul, "fp32")
     return PRECISION_TRAITS[precision].units
 
 
@@ -95,7 +95,7 @@ def layer_work(layer: Layer, gpu: Gpu, precision: Precision, stack: Stack, batch
         flop, traffic, kernels = layer.backward, layer.backward_traffic, layer.backward_kernels
     else:
         flop, traffic, kernels = layer.forward, layer.read + layer.write, layer.forward_kernels
-    if layer.dropped and not stack.fused_dropout and kernels:  # backward has a kernel for it anyway, and reads once more
+    if layer.dropped and not stack.kernels.fused_dropout and kernels:  # backward has a kernel for it anyway, and reads once more
         traffic += (1.0 if backward else 2.0) * _ELEMENT * layer.dropped
         kernels += not backward
     composed = composed_elements(layer, stack) if kernels else 0
@@ -129,14 +129,14 @@ def layer_work(layer: Layer, gpu: Gpu, precision: Precision, stack: Stack, batch
     kernels += bool(casts) + len(_cast_weights(layer, precision, backward))
     launched = kernels * LIBRARY_LAUNCH if layer.op == "rnn" else kernels
     upkeep = hooks * len(layer.gradients)
-    started, launched = (count * stack.kernels_per_operator + upkeep for count in (kernels, launched))
+    started, launched = (count * stack.kernels.kernels_per_operator + upkeep for count in (kernels, launched))
     return LayerWork(products, least, peak, moved, converted, started, launched, shaped and layer.op in PRODUCTS)
 
 
 def _traffic(layer: Layer, stack: Stack) -> float:
     """Return the bytes that an element-wise layer moves, relative to those of the layer table."""
-    factor = stack.operator_traffic.get(layer.name.rpartition(".")[2]) if stack.operator_traffic else None
-    return stack.elementwise_traffic if factor is None else factor
+    factor = stack.kernels.operator_traffic.get(layer.name.rpartition(".")[2]) if stack.kernels.operator_traffic else None
+    return stack.kernels.elementwise_traffic if factor is None else factor
 
 
 def _shaped(layer: Layer, gpu: Gpu, peak: Peak) -> bool:
@@ -167,18 +167,18 @@ def _composed_attention(shape: Attention, gpu: Gpu, peak: Peak, batch: int) -> f
 
 def _score_bytes(layer: Layer, stack: Stack, precision: Precision, batch: int) -> float:
     """Return the bytes that separate kernels for softmax, mask and dropout of attention's scores move in one pass of a layer."""
-    if layer.attention is None or not stack.score_passes:
+    if layer.attention is None or not stack.kernels.score_passes:
         return 0.0
     scores = layer.attention.heads * layer.attention.queries * layer.attention.keys * layer.attention.documents * batch
-    return 0.5 * stack.score_passes * scores * PRECISION_TRAITS[precision].activation
+    return 0.5 * stack.kernels.score_passes * scores * PRECISION_TRAITS[precision].activation
 
 
 def _shaped_time(layer: Layer, gpu: Gpu, stack: Stack, peak: Peak, recipe: Fp8Recipe | None, batch: int, backward: bool) -> float:
     """Return the seconds of a layer's products by their shape; backward of a matrix product runs one for each gradient it needs."""
     if layer.attention is not None:
-        if stack.score_passes:
+        if stack.kernels.score_passes:
             return _composed_attention(layer.attention, gpu, peak, batch) * (2.0 if backward else 1.0)
-        return attention_time(gpu, peak, layer.attention, batch, backward, stack.attention_kernel)
+        return attention_time(gpu, peak, layer.attention, batch, backward, stack.kernels.attention_kernel)
     if layer.op not in PRODUCTS or not layer.forward:
         return 0.0
     k, n = layer.channels
@@ -198,8 +198,8 @@ def _shaped_time(layer: Layer, gpu: Gpu, stack: Stack, peak: Peak, recipe: Fp8Re
 
 def _gradient_upkeep(stack: Stack) -> tuple[float, float]:
     """Return kernels and passes for each gradient tensor as it becomes ready: hooks, zeroing (a write), adding (two reads, one write)."""
-    kernels, passes = (2.0, 4.0) if stack.accumulates_gradients else (0.0, 0.0)
-    return stack.gradient_hooks + kernels, stack.gradient_hooks + passes
+    kernels, passes = (2.0, 4.0) if stack.update.accumulates_gradients else (0.0, 0.0)
+    return stack.update.gradient_hooks + kernels, stack.update.gradient_hooks + passes
 
 
 def layer_time(layer: Layer, gpu: Gpu, precision: Precision, stack: Stack, batch: int, backward: bool = False) -> KernelWork:
@@ -208,8 +208,8 @@ def layer_time(layer: Layer, gpu: Gpu, precision: Precision, stack: Stack, batch
     factor = 1.0 if work.from_shape else _stack_factor(layer, stack, work.peak)
     products = max(work.products * factor, work.least_products)
     busy = max(products, memory_time(work.moved_bytes, gpu)) + memory_time(work.converted_bytes, gpu)
-    in_steps = gpu.kernels.whole_steps if stack.factor_by_kernels and gpu.kernels else 1.0
-    return KernelWork((busy + work.kernels * gpu.kernel_time) * stack.compute_factor * in_steps, work.launches)
+    in_steps = gpu.kernels.whole_steps if stack.kernels.factor_by_kernels and gpu.kernels else 1.0
+    return KernelWork((busy + work.kernels * gpu.kernel_time) * stack.kernels.compute_factor * in_steps, work.launches)
 
 
 def kernel_mix(layers: Iterable[Layer], gpu: Gpu, precision: Precision, stack: Stack, batch: int) -> KernelMix | None:
@@ -239,7 +239,7 @@ def _element_scale(layer: Layer, precision: Precision, stack: Stack) -> float:
     at the 90th percentile, and 9 instead of 8% in the median). Layer norm differs from batch norm in the statistics that it writes for
     each sample.
     """
-    if layer.op in _BY_ELEMENT and PRECISION_TRAITS[precision].autocast and not stack.channels_last:
+    if layer.op in _BY_ELEMENT and PRECISION_TRAITS[precision].autocast and not stack.kernels.channels_last:
         native = "bf16" in PRECISION_TRAITS[precision].units and layer.op == "norm" and layer.write <= layer.read
         return NATIVE_BATCH_NORM if native else 1.0
     return element_bytes(layer.op, precision) / 4.0
@@ -264,7 +264,7 @@ def _weight_bytes(layer: Layer, precision: Precision, stack: Stack, backward: bo
     width = PRECISION_TRAITS[precision].activation if layer.op in PRODUCTS else 4.0
     trained = layer.gradient_bytes(width)
     if layer.op == "embedding":
-        return trained if backward and not (layer.sparse or stack.sparse_embeddings) else 0.0
+        return trained if backward and not (layer.sparse or stack.exchange.sparse_embeddings) else 0.0
     return trained * (2.0 if backward else 1.0) + layer.frozen_bytes(width)
 
 
@@ -287,9 +287,9 @@ def _layout_bytes(layer: Layer, precision: Precision, stack: Stack, peak: Peak, 
     A norm with channels first has one input and one output; its backward has two gradients and the input
     (tensorflow/core/kernels/fused_batch_norm_op.cc).
     """
-    if layer.op == "norm" and stack.transposed_norms and PRECISION_TRAITS[precision].activation < 4.0:
+    if layer.op == "norm" and stack.kernels.transposed_norms and PRECISION_TRAITS[precision].activation < 4.0:
         return 2.0 * layer.write * _element_scale(layer, precision, stack) * (3.0 if backward else 2.0)
-    if layer.op != "conv" or stack.channels_last or peak == "fp32" or layer.kernel_size == 1:
+    if layer.op != "conv" or stack.kernels.channels_last or peak == "fp32" or layer.kernel_size == 1:
         return 0.0  # with channels first, a 1x1 convolution is a matrix product that needs no transpose
     return 2.0 * (layer.read + layer.write) * _element_scale(layer, precision, stack) * (2.0 if backward else 1.0)
 
@@ -318,7 +318,7 @@ def _winograd(layer: Layer) -> bool:
 
 
 def _has_winograd(gpu: Gpu, stack: Stack) -> bool:
-    return _version(stack.cudnn) >= (5, 1) or (5, 0) <= _version(gpu.compute_capability) < (6, 0)
+    return _version(stack.kernels.cudnn) >= (5, 1) or (5, 0) <= _version(gpu.compute_capability) < (6, 0)
 
 
 @lru_cache(maxsize=64)
@@ -338,7 +338,7 @@ def _peak(layer: Layer, gpu: Gpu, precision: Precision, stack: Stack) -> Peak:
     """Return the peak that a layer's kernels use: the best that its stack allows, the GPU has, and its shape supports."""
     curves = gpu.efficiency.get(efficiency_class(layer, gpu, stack), {})
     usable = peaks_for(layer.op, precision, stack)
-    if layer.attention is not None or layer.name.rpartition(".")[2] in stack.unquantized:
+    if layer.attention is not None or layer.name.rpartition(".")[2] in stack.kernels.unquantized:
         usable = tuple(peak for peak in usable if peak not in _FEW_BITS)  # fused attention stays in 16 bits as well
     peaks = [peak for peak in usable if peak in gpu.peak and (peak == "fp32" or _aligned(layer, gpu, stack))]
     if gpu.kernels is not None and (layer.attention is not None or _tokens(layer)):
@@ -349,7 +349,7 @@ def _peak(layer: Layer, gpu: Gpu, precision: Precision, stack: Stack) -> Peak:
 
 def _aligned(layer: Layer, gpu: Gpu, stack: Stack) -> bool:
     """Return whether tensor cores support the layer's channels, padded or not; GPUs since Ampere require cuBLAS 11."""
-    if layer.op == "conv" or stack.unaligned_products or _version(gpu.compute_capability) >= (8, 0):
+    if layer.op == "conv" or stack.kernels.unaligned_products or _version(gpu.compute_capability) >= (8, 0):
         return True
     return all(channels % ALIGNMENT == 0 for channels in layer.channels)
 
@@ -412,7 +412,7 @@ def _network_factor(layer: Layer, gpu: Gpu, peak: Peak) -> float:
 def _stack_factor(layer: Layer, stack: Stack, peak: Peak) -> float:
     if peak == "fp32":
         return 1.0
-    return stack.tensor_core_gemm_factor if layer.op in _MATRIX_PRODUCTS else stack.tensor_core_factor
+    return stack.kernels.tensor_core_gemm_factor if layer.op in _MATRIX_PRODUCTS else stack.kernels.tensor_core_factor
 
 
 def memory_time(nbytes: float, gpu: Gpu) -> float:

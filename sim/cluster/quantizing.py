@@ -24,27 +24,27 @@ WIDE: Final[float] = 4.0
 
 def recipe_of(precision: Precision, stack: Stack, gpu: Gpu) -> Fp8Recipe | None:
     """Return how *stack* scales 8-bit operands on *gpu*; None if *precision* is not FP8."""
-    return (next(iter(stack.fp8_recipes), None) or usual_recipe(gpu)) if precision == "fp8" else None
+    return (next(iter(stack.kernels.fp8_recipes), None) or usual_recipe(gpu)) if precision == "fp8" else None
 
 
 def quantizing_bytes(layer: Layer, rows: float, gpu: Gpu, precision: Precision, stack: Stack, backward: bool) -> float:
     """Return the bytes moved to quantize the operands of the product *layer*, with *rows* rows of activations."""
-    recipe = quantization(precision, next(iter(stack.fp8_recipes), None), gpu)
+    recipe = quantization(precision, next(iter(stack.kernels.fp8_recipes), None), gpu)
     if recipe is None:
         return 0.0
     k, n = layer.channels
     trains = bool(layer.gradients) or not layer.frozen  # a tied head has neither, and its weight trains
     if backward:
-        columns = rows * k * column_bytes(recipe, stack.fused_maxima) if stack.casts_again and trains else 0.0
-        return rows * n * operand_bytes(recipe, gpu, trains, stack.fused_maxima and recipe.norm == "amax") + columns
-    fused = layer.name.endswith(stack.fused_casts) if stack.fused_casts else False
-    activations = rows * k * operand_bytes(recipe, gpu, trains and not stack.casts_again, fused)
+        columns = rows * k * column_bytes(recipe, stack.kernels.fused_maxima) if stack.kernels.casts_again and trains else 0.0
+        return rows * n * operand_bytes(recipe, gpu, trains, stack.kernels.fused_maxima and recipe.norm == "amax") + columns
+    fused = layer.name.endswith(stack.kernels.fused_casts) if stack.kernels.fused_casts else False
+    activations = rows * k * operand_bytes(recipe, gpu, trains and not stack.kernels.casts_again, fused)
     trained, frozen = sum(layer.gradients), sum(layer.frozen)
     if not trained + frozen:
         return activations
     kept = _kept_narrow(recipe, stack)
     weights = trained * weight_bytes(recipe, gpu, stack, kept) + frozen * weight_bytes(recipe, gpu, stack, kept or _frozen_narrow(stack))
-    return activations + stack.weight_casts * weights
+    return activations + stack.kernels.weight_casts * weights
 
 
 def operand_bytes(own: Quantization, gpu: Gpu, by_columns: bool, fused: bool = False) -> float:

@@ -210,7 +210,7 @@ def collective(run: Run, number: int) -> dict[str, Any] | None:
     if isinstance(plan, ServerPlan):
         time, bottleneck = plan.uncontended_time()
         return {
-            "algorithm": workload.training.stack.strategy,
+            "algorithm": workload.training.stack.exchange.strategy,
             "protocol": None,
             "channels": None,
             "busbw_bytes_per_s": 2 * nbytes / time,  # of one worker: push and pull

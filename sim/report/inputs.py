@@ -9,13 +9,12 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any, get_args
 
-from pydantic import BaseModel
-
 from sim.simulate import Run
-from sim.spec.fields import Dimension
+from sim.spec.fields import Dimension, Spec
 from sim.spec.hardware import Hardware
 from sim.spec.parallel import Parallel
 from sim.spec.schema import UNFOLDED
+from sim.spec.sections import file_fields, file_values
 from sim.spec.workload import Workload
 from sim.units import show
 
@@ -43,20 +42,22 @@ def _unfolded(key: str) -> str:
     return short if short.partition(".")[0] in UNFOLDED else key
 
 
-def _values(spec: BaseModel, before: str = "") -> Iterator[tuple[str, Any]]:
+def _values(spec: Spec, before: str = "") -> Iterator[tuple[str, Any]]:
+    values = file_values(spec)
     for name, dimension in _dimensions(type(spec)).items():
-        yield from _leaves(f"{before}{name}", getattr(spec, name), dimension)
+        if name in values:
+            yield from _leaves(f"{before}{name}", values[name], dimension)
 
 
 def _leaves(key: str, value: Any, dimension: str) -> Iterator[tuple[str, Any]]:
     if isinstance(value, Parallel) and value.is_trivial:
         return
-    if isinstance(value, BaseModel):
+    if isinstance(value, Spec):
         yield from _values(value, f"{key}.")
     elif isinstance(value, Mapping):
         for name, inner in value.items():
             yield from _leaves(f"{key}.{name}", inner, dimension)
-    elif isinstance(value, tuple) and value and isinstance(value[0], BaseModel):
+    elif isinstance(value, tuple) and value and isinstance(value[0], Spec):
         for index, item in enumerate(value):
             yield from _values(item, f"{key}.{index}.")
     elif isinstance(value, tuple) and value:
@@ -79,9 +80,9 @@ def _plain(value: float, dimension: str) -> str:
 
 
 @cache
-def _dimensions(kind: type[BaseModel]) -> dict[str, str]:
+def _dimensions(kind: type[Spec]) -> dict[str, str]:
     """Return the fields of *kind* that are values, with the dimension of each, or "" if it has none."""
-    return {name: next(_marks([*field.metadata, field.annotation]), "") for name, field in kind.model_fields.items() if name not in _WORDS}
+    return {name: next(_marks([*field.metadata, field.annotation]), "") for name, field in file_fields(kind).items() if name not in _WORDS}
 
 
 def _marks(parts: Any) -> Iterator[str]:

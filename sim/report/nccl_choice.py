@@ -52,7 +52,7 @@ def messages_of_step(run: Run, number: int = 0) -> dict[float, int]:
     """Return the number of bucket all-reduces in one warm step of job *number* by their size in bytes."""
     job = run.jobs[number]
     stack, window = job.job.workload.training.stack, job.warm.windows[0]
-    if stack.compression is not None or stack.sparse_embeddings:
+    if stack.exchange.compression is not None or stack.exchange.sparse_embeddings:
         return {}
     log = job.warm.log
     ends = (

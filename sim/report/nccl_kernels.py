@@ -44,7 +44,7 @@ def collective_kernel(run: Run, number: int, operation: str, nbytes: float) -> K
     arguments = {"algorithm": chosen.algorithm, "protocol": chosen.protocol, "channels": chosen.channels}
     if isinstance(plan, GlooPlan):
         return Kernel(f"gloo:{op}", arguments)
-    return Kernel(nccl_kernel(op, element(workload), chosen.algorithm, workload.training.stack.nccl), arguments)
+    return Kernel(nccl_kernel(op, element(workload), chosen.algorithm, workload.training.stack.library.nccl), arguments)
 
 
 def nccl_kernel(op: Op, kind: str, algorithm: str, version: str) -> str:
@@ -64,7 +64,7 @@ def element(workload: Workload) -> str:
     """Return the type of a gradient on the wire: f32, f16 or bf16."""
     if wire_bytes(workload) > 2:
         return "f32"
-    wire, precision = workload.training.stack.wire_dtype, workload.training.precision
+    wire, precision = workload.training.stack.exchange.wire_dtype, workload.training.precision
     return "bf16" if wire == "bf16" or (wire != "fp16" and precision in ("bf16", "amp_bf16", "fp8", "nvfp4")) else "f16"
 
 
@@ -94,7 +94,7 @@ class _ByIdentity:
 def _gathered(of: _ByIdentity, ranks: int) -> frozenset[int]:
     """Return the sizes in bytes of the all-gathers that carry gradients."""
     stack = of.workload.training.stack
-    if stack.compression is None and not stack.sparse_embeddings:
+    if stack.exchange.compression is None and not stack.exchange.sparse_embeddings:
         return frozenset()
     plan = plan_exchange(of.workload, [float(place) for place in range(len(gradient_tensors(of.workload)))], ranks)
     return frozenset(round(message.nbytes) for bucket in plan.buckets for message in bucket.start.messages if message.op == "all_gather")

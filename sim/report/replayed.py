@@ -28,7 +28,7 @@ def replay_assumptions(nodes: Sequence[Node], workload: Workload) -> list[str]:
 def replay_warnings(workload: Workload) -> list[str]:
     """Return a warning if the stack of a job that was only traced adds copies of gradients that the measured layers contain."""
     stack = workload.training.stack
-    if not _is_only_traced(workload) or not stack.gradient_copy_passes:
+    if not _is_only_traced(workload) or not stack.exchange.gradient_copy_passes:
         return []
     return [
         f"the measured layers contain the copies of gradients and the optimizer's time, to which stack {stack.name} adds its own; "

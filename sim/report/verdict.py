@@ -21,6 +21,7 @@ from sim.simulate import JobRun, Run
 from sim.spec.hardware import Hardware, Node
 from sim.spec.library import SYNTHETIC
 from sim.spec.servers import Servers
+from sim.spec.stack import AsyncParameterServer, ServerExchange
 from sim.spec.workload import Workload
 from sim.training.collectives.price.collective_plan import CORES_COPY, OF_BROADCAST
 from sim.training.input_pipeline import STORAGE_NETWORK
@@ -247,8 +248,9 @@ def assumptions(run: Run, number: int = 0) -> list[str]:
         sentences.append(
             f"no padding is computed: the mean sequence of {workload.dataset.name} has {100 * lengths.mean:.0f}% of the maximum length"
         )
-    if (servers := workload.training.stack.servers) is not None:
-        sentences.append(_servers(servers, workload.training.stack.asynchronous))
+    exchange = workload.training.stack.exchange
+    if isinstance(exchange, ServerExchange):
+        sentences.append(_servers(exchange.servers, isinstance(exchange, AsyncParameterServer)))
     sentences.append("the host waits for the GPU at the end of each step")
     return sentences
 

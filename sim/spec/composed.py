@@ -36,7 +36,7 @@ _NARROW_PRODUCT = (4.0, 12.0)
 
 def composed_elements(layer: Layer, stack: Stack) -> int:
     """Return the elements of *layer* that *stack* processes operator by operator; 0 if it runs one kernel."""
-    return layer.composed if (stack.composed_norms if layer.op == "norm" else stack.composed_gelu) else 0
+    return layer.composed if (stack.kernels.composed_norms if layer.op == "norm" else stack.kernels.composed_gelu) else 0
 
 
 def composed_kernels(layer: Layer, precision: Precision, backward: bool) -> int:

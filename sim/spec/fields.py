@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import CoreSchema, core_schema
@@ -65,32 +65,6 @@ class Spec(BaseModel):
     """Base class of all descriptions: frozen; an unknown key is an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, defer_build=True)
-
-
-def blocks(spec: Spec, key: Key = (), skip: Callable[[Spec], bool] = lambda _: False) -> Iterator[tuple[Key, Spec]]:
-    """Yield *spec*, which is at *key*, and every block inside it, each with its key; blocks for which *skip* is true are left out."""
-    yield key, spec
-    values = spec.__dict__
-    for name in _block_fields(type(spec)):
-        value = values[name]
-        if isinstance(value, Spec):
-            if not skip(value):
-                yield from blocks(value, (*key, name), skip)
-        elif isinstance(value, tuple) and value and isinstance(value[0], Spec):
-            for index, item in enumerate(value):
-                yield from blocks(item, (*key, name, index), skip)
-
-
-@lru_cache(maxsize=256)
-def _block_fields(kind: type[Spec]) -> tuple[str, ...]:
-    """Return the fields of *kind* that may hold one or more blocks: few do, and checking every value takes ten times as long."""
-    return tuple(name for name, field in kind.model_fields.items() if _may_hold_block(field.annotation))
-
-
-def _may_hold_block(annotation: object) -> bool:
-    if arguments := get_args(annotation):
-        return get_origin(annotation) is not dict and any(map(_may_hold_block, arguments))
-    return annotation is Any or (isinstance(annotation, type) and issubclass(annotation, Spec))
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from sim.spec.fields import Spec
+from sim.spec.sections import file_values
 
 if TYPE_CHECKING:
     from sim.spec.workload import Workload
@@ -75,7 +76,7 @@ def _fields_of(same: IdentityKey) -> Hashable:
 
 def field_identities(spec: Spec, excluded: Collection[str] = ()) -> tuple[int, ...]:
     """Return the identities of the fields of *spec*, except those named in *excluded*."""
-    return tuple([id(value) for name, value in spec.__dict__.items() if name not in excluded])
+    return tuple([id(value) for name, value in file_values(spec).items() if name not in excluded])
 
 
 def same_layers(workload: Workload) -> Hashable:

@@ -16,6 +16,7 @@ from sim.spec import schema, yaml
 from sim.spec.hardware import Group, Hardware, Volume
 from sim.spec.own_prices import PriceOverride, prices_of
 from sim.spec.references import IMPLIED, UNRESOLVED, MarkedValue, Resolver, SpecKind, child, put, without
+from sim.spec.sections import file_fields, inherited_foreign
 from sim.spec.yaml import Document, Mark, SpecError
 
 _OWN_GPUS: Final = frozenset({"node.gpu", "node.gpu.extends", "node.gpu_count"})
@@ -157,7 +158,7 @@ def _set(resolver: Resolver, piece: MarkedValue, kind: SpecKind | None, steps: l
     """Return *piece* with *new* at *steps* below it."""
     if not steps:
         if isinstance(piece.value, dict) and isinstance(new.value, str | int | float) and kind is not None and kind not in schema.FOLDERS:
-            raise SpecError(f"{new.mark}: this is a block; set one of its keys: {', '.join(kind.model_fields)}")
+            raise SpecError(f"{new.mark}: this is a block; set one of its keys: {', '.join(file_fields(kind))}")
         return new
     piece = resolver.resolve_named(piece, kind) if kind is not None else piece
     if piece.value is UNRESOLVED:
@@ -177,7 +178,9 @@ def _set(resolver: Resolver, piece: MarkedValue, kind: SpecKind | None, steps: l
     model = schema.model_at(kind, (steps[0],)) if kind is not None else None
     if kind is Volume:
         piece = without(piece, "assumed")  # it is the user's now
-    return put(piece, steps[0], _set(resolver, below, model, steps[1:], new))
+    changed = put(piece, steps[0], _set(resolver, below, model, steps[1:], new))
+    foreign = inherited_foreign(kind, piece.value, {steps[0]: changed.value[steps[0]]})
+    return without(changed, *(name for name in foreign if not child(piece, name).mark.file.startswith("--")))  # what was set stays
 
 
 def _require_own_block(piece: MarkedValue, kind: type[BaseModel], steps: list[str], place: Mark) -> None:

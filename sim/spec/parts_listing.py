@@ -13,6 +13,7 @@ from sim.spec.input import Dataset
 from sim.spec.listing import Column, Row, decoder_parameters, rows_of
 from sim.spec.model import Model
 from sim.spec.schema import FOLDERS
+from sim.spec.sections import file_values
 from sim.spec.stack import Stack
 from sim.spec.workload import Jobs
 
@@ -73,7 +74,8 @@ PARTS: Final[Mapping[str, PartList]] = {
 
 def _read(parts: PartList, path: Path) -> Row:
     spec = library.load(parts.kind, path).spec
-    return {column.name: getattr(spec, column.name) for column in parts.columns}
+    values = file_values(spec)
+    return {column.name: values[column.name] for column in parts.columns}
 
 
 def _read_head(parts: PartList, path: Path) -> Row:

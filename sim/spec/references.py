@@ -22,6 +22,7 @@ from sim.spec.fields import Key
 from sim.spec.hardware import Group, Hardware, Node
 from sim.spec.model import Model
 from sim.spec.reliability import Reliability
+from sim.spec.sections import inherited_foreign
 from sim.spec.workload import Workload
 from sim.spec.yaml import Document, Mark, SpecError
 
@@ -125,7 +126,7 @@ class Resolver:
         added = defaults.missing_defaults(piece.value)
         if _has_all(piece.value, added):
             return piece
-        return self.follow(_merged(MarkedValue(added, Mark("defaults")), piece), Workload, chain)
+        return self.follow(_merged(MarkedValue(added, Mark("defaults")), piece, Workload), Workload, chain)
 
     def resolve_named(self, piece: MarkedValue, kind: SpecKind, chain: Chain = ()) -> MarkedValue:
         """Return the part that *piece* names, or *piece* merged over the part it extends; else *piece* itself."""
@@ -147,7 +148,7 @@ class Resolver:
         if kind is Reliability:
             self._with_own_sources(own, reference.value)
         part = without(part, "aliases")
-        return _merged_hardware(part, own, reference.value) if kind is Hardware else _merged(part, own)
+        return _merged_hardware(part, own, reference.value) if kind is Hardware else _merged(part, own, kind)
 
     def _with_own_sources(self, own: MarkedValue, part: str) -> None:
         """Record a problem for each block of rates in *own* that changes numbers of *part* but has no source of its own."""
@@ -349,8 +350,12 @@ def _is_partial(group: Any) -> bool:
     return any(field.is_required() and name not in node for name, field in Node.model_fields.items())
 
 
-def _merged(part: MarkedValue, own: MarkedValue) -> MarkedValue:
-    """Return *own* merged over *part*: values of *own* win, blocks are merged key by key, a null in *own* drops the key."""
+def _merged(part: MarkedValue, own: MarkedValue, kind: SpecKind | None = None) -> MarkedValue:
+    """Return *own* merged over *part*: values of *own* win, blocks are merged key by key, a null in *own* drops the key.
+
+    If the blocks are of a *kind* with sections, a tag in *own* also drops keys that do not apply to it (`sim.spec.sections`).
+    """
+    part = without(part, *inherited_foreign(kind, part.value, own.value))
     value, inside = dict(part.value), {**part.mark.inside, **own.mark.inside}
     if own.value:
         value.pop("assumed", None)  # a volume that a file describes is not a placeholder
@@ -358,7 +363,7 @@ def _merged(part: MarkedValue, own: MarkedValue) -> MarkedValue:
         if mine is None:
             value.pop(name, None)
         elif isinstance(mine, dict) and isinstance(value.get(name), dict) and not _replaces(name, mine):
-            value[name], inside[name], _ = _merged(child(part, name), child(own, name))
+            value[name], inside[name], _ = _merged(child(part, name), child(own, name), schema.model_at(kind, (name,)) if kind else None)
         else:
             value[name] = mine
     return MarkedValue(value, own.mark.holding(inside), own.key)

@@ -17,6 +17,7 @@ from sim.spec.kernels import Kernels
 from sim.spec.lifetimes import Lifetimes
 from sim.spec.model import Model
 from sim.spec.reliability import Reliability
+from sim.spec.sections import file_fields
 from sim.spec.stack import Stack
 from sim.spec.stores import Store
 from sim.spec.workload import Jobs, Workload
@@ -56,7 +57,7 @@ UNFOLDED: Final = ("node", "price", "trays")
 @lru_cache(maxsize=256)
 def children(kind: type[BaseModel]) -> Mapping[str, type[BaseModel]]:
     """Return the blocks of *kind*, by key, that may be given by name or contain such blocks at any depth."""
-    blocks = {name: model for name, field in kind.model_fields.items() if (model := next(_models(field.annotation), None))}
+    blocks = {name: model for name, field in file_fields(kind).items() if (model := next(_models(field.annotation), None))}
     return {name: model for name, model in blocks.items() if model in FOLDERS or children(model)}
 
 
@@ -70,7 +71,7 @@ def keys_at(kind: type[BaseModel], key: Key) -> list[str]:
     """Return the valid keys of the block at *key* inside *kind*."""
     block = _plain(_annotation_at(kind, key))
     if isinstance(block, type) and issubclass(block, BaseModel):
-        return list(block.model_fields)
+        return list(file_fields(block))
     if get_origin(block) is dict and get_origin(names := get_args(block)[0]) is Literal:
         return [str(name) for name in get_args(names)]
     return []
@@ -89,9 +90,9 @@ def home_key(kind: type[BaseModel], name: str) -> str:
     start: list[tuple[tuple[str, ...], type[BaseModel]]] = [(("node",), Node)] if kind is Hardware else []
     waiting, seen = [*start, ((), kind)], {kind}
     for place, model in waiting:
-        if place and name in model.model_fields:
+        if place and name in file_fields(model):
             return ".".join((*place, name))
-        for field, info in model.model_fields.items():
+        for field, info in file_fields(model).items():
             below = next(_models(info.annotation), None)
             if below is not None and below not in seen:
                 seen.add(below)
@@ -117,7 +118,7 @@ def _kind_with(names: tuple[str, ...]) -> type[BaseModel] | None:
 
 def likeness(kind: type[BaseModel], names: Iterable[str]) -> float:
     """Return the number of *names* that are characteristic keys of *kind*, plus a fraction that prefers the smaller kind in a tie."""
-    keys = {*kind.model_fields, *(UNFOLDED if kind is Hardware else ())} - {"name", "source", "description", "aliases", "note"}
+    keys = {*file_fields(kind), *(UNFOLDED if kind is Hardware else ())} - {"name", "source", "description", "aliases", "note"}
     hits = sum(name in keys for name in names)
     return hits + hits / (1 + len(keys))
 
@@ -128,8 +129,8 @@ def _annotation_at(kind: Any, key: Key) -> Any:
     for part in key:
         annotation = _plain(annotation)
         origin, arguments = get_origin(annotation), get_args(annotation)
-        if isinstance(annotation, type) and issubclass(annotation, BaseModel) and part in annotation.model_fields:
-            field = annotation.model_fields[str(part)]
+        if isinstance(annotation, type) and issubclass(annotation, BaseModel) and part in file_fields(annotation):
+            field = file_fields(annotation)[str(part)]
             annotation = Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
         elif origin is dict:
             annotation = arguments[1]
@@ -193,9 +194,10 @@ def _bound(metadata: tuple[Any, ...]) -> str:
 
 
 def _block(kind: type[BaseModel]) -> str:
-    required = [name for name, field in kind.model_fields.items() if field.is_required()]
-    keys = f"{', '.join(required)}{' ...' if len(required) < len(kind.model_fields) else ''}" if required else ", ".join(kind.model_fields)
-    first = kind.model_fields.get("name")
+    fields = file_fields(kind)
+    required = [name for name, field in fields.items() if field.is_required()]
+    keys = f"{', '.join(required)}{' ...' if len(required) < len(fields) else ''}" if required else ", ".join(fields)
+    first = fields.get("name")
     if not required and first is not None and isinstance(first.default, str) and kind not in FOLDERS:
         return f"a block, such as {{name: {first.default}}}"
     return f"a block ({keys}){f', or the name of a file in {FOLDERS[kind]}/' if kind in FOLDERS else ''}"

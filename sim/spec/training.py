@@ -7,7 +7,7 @@ from pydantic import BeforeValidator, model_validator
 from sim.spec.fields import Count, Factor, Fp8Recipe, Fraction, Precision, Seconds, Source, Spec, Whole
 from sim.spec.optimizer import Optimizer
 from sim.spec.parallel import MeshOptions, Parallel
-from sim.spec.stack import Stack
+from sim.spec.stack import AsyncParameterServer, Stack
 
 
 class Noise(Spec):
@@ -105,12 +105,12 @@ class Training(Spec):
     @property
     def effective_recipe(self) -> Fp8Recipe | None:
         """Return the FP8 recipe of the workload or else of the stack; None if neither specifies one."""
-        return self.fp8_recipe or next(iter(self.stack.fp8_recipes), None)
+        return self.fp8_recipe or next(iter(self.stack.kernels.fp8_recipes), None)
 
     @property
     def supports_recipe(self) -> bool:
         """Whether the stack supports the FP8 recipe of the workload."""
-        return self.fp8_recipe is None or not self.stack.fp8_recipes or self.fp8_recipe in self.stack.fp8_recipes
+        return self.fp8_recipe is None or not self.stack.kernels.fp8_recipes or self.fp8_recipe in self.stack.kernels.fp8_recipes
 
     @model_validator(mode="after")
     def _saves_of_blocks(self) -> Self:
@@ -125,7 +125,7 @@ class Training(Spec):
     def _unlike_batches(self) -> Self:
         if self.batches and self.parallel != Parallel():
             raise ValueError("batches cannot be combined with parallel, because layouts run on identical machines; write one of the two")
-        if self.batches and self.stack.asynchronous:
+        if self.batches and isinstance(self.stack.exchange, AsyncParameterServer):
             raise ValueError(
                 "batches cannot be used with an asynchronous stack, whose workers do not wait for each other; write only batch"
             )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
@@ -18,6 +18,7 @@ from sim.spec.fields import Key
 from sim.spec.hardware import Node
 from sim.spec.parallel import NOT_SIMULATED, Parallel
 from sim.spec.references import UNRESOLVED
+from sim.spec.sections import SectionClasses, file_values, sections_of
 from sim.spec.training import Training
 from sim.spec.yaml import Document, SpecError
 from sim.units import any_of, shorten
@@ -44,7 +45,8 @@ def validate(kind: type[Described], document: Document, problems: list[str]) -> 
     try:
         spec = kind.model_validate(_with_known(kind, document.value))
     except ValidationError as error:
-        raise SpecError([*problems, *_sentences(kind, document, error.errors(include_url=False))]) from None
+        errors: list[Any] = error.errors(include_url=False)
+        raise SpecError([*problems, *_sentences(kind, document, [_in_file(kind, each) for each in errors])]) from None
     if problems:
         raise SpecError(problems)
     if memo.is_open():
@@ -80,8 +82,9 @@ def _with_known(kind: type[BaseModel], value: Any) -> Any:
 
 def _keep_parts(spec: BaseModel, value: Any) -> None:
     """Cache every valid part of *spec* under the identity of its data, which are never modified in place."""
+    parts = file_values(spec)
     for name, model in schema.children(type(spec)).items():
-        inner, part = value.get(name), getattr(spec, name)
+        inner, part = value.get(name), parts.get(name, ())
         if isinstance(inner, list):
             for item, one in zip(inner, part, strict=True):
                 _keep_parts(one, item)
@@ -93,6 +96,25 @@ def _keep_parts(spec: BaseModel, value: Any) -> None:
 
 def _same(part: BaseModel) -> BaseModel:
     return part
+
+
+def _in_file(kind: type[BaseModel], error: Any) -> Any:
+    """Return *error* at its place in the file, where the keys of a section stand in the block around it."""
+    place: Key = ()
+    for index, part in enumerate(error["loc"]):
+        block = schema.model_at(kind, place) if place else kind
+        classes = sections_of(block).get(part) if block is not None else None
+        if classes is None:
+            place = (*place, part)
+            continue
+        inside = error["loc"][index + 1 :]
+        inside = inside[1:] if classes.key is not None and inside and inside[0] in classes.variants else inside
+        if not inside and error["type"] == "union_tag_not_found":
+            return error | {"type": "missing", "loc": (*place, classes.key)}
+        if not inside and error["type"] == "union_tag_invalid":
+            return error | {"loc": (*place, classes.key), "input": error["input"][classes.key]}
+        return error | {"loc": (*place, *inside)}
+    return error
 
 
 def _sentences(kind: type[BaseModel], document: Document, errors: list[Any]) -> list[str]:
@@ -147,10 +169,19 @@ def _sentence(kind: type[BaseModel], document: Document, error: Any) -> tuple[Ke
         due = schema.describe(kind, missing)
         listed = _PART.search(due)
         shows = f" ('python -m sim list {listed[1]}' lists them)" if listed else ""
+        if (variant := _variant(kind, document, missing)) is not None:
+            shown = schema.FOLDERS[variant.block].rpartition("/")[2]
+            return missing, f"is missing, but {variant} needs it; write {due}, or extend one that has it ('python -m sim list {shown}')"
         return missing, f"is missing; write {due}{shows}"
     if any(isinstance(word, str) and _plain(word) in FOUR_BITS for word in (*key[-1:], error["input"])):
         return key, NOT_QUANTIZED
     if error["type"] == "extra_forbidden":
+        if (variant := _variant(kind, document, key)) is not None:
+            others = variant.classes.tags_with(str(key[-1]))
+            return (
+                key,
+                f"applies only to {any_of(others)}, but this is {variant}; leave it out, or write {variant.classes.key}: {others[0]}",
+            )
         return key, _unknown(kind, key)
     if error["type"] == _RAISED:
         text = str(error["msg"]).removeprefix("Value error, ")
@@ -161,6 +192,29 @@ def _sentence(kind: type[BaseModel], document: Document, error: Any) -> tuple[Ke
         return key, _UNLIKE
     due = _naming(error["input"], schema.describe(kind, key), schema.describe(kind, (*key, "name")))
     return key, f"{_describe_value(error['input'])};{_suggestion(error['input'], due)} write {due}"
+
+
+class _Variant(NamedTuple):
+    """The *classes* of a *block*, whose key has the value *tag*."""
+
+    block: type[BaseModel]
+    classes: SectionClasses
+    tag: str
+
+    def __str__(self) -> str:
+        return f"{self.classes.key} {self.tag}"
+
+
+def _variant(kind: type[BaseModel], document: Document, key: Key) -> _Variant | None:
+    """Return the variant of the section that some variants give the key *key*; None if all do, or if *key* is in no section."""
+    block, name = schema.model_at(kind, key[:-1]) if key[:-1] else kind, str(key[-1])
+    value: Any = document.value
+    for part in key[:-1]:
+        value = value[part]
+    if block is None:
+        return None
+    tagged = (each for each in sections_of(block).values() if 0 < len(each.tags_with(name)) < len(each.variants))
+    return next((_Variant(block, each, value[each.key]) for each in tagged), None)
 
 
 def _option_of(document: Document, key: Key, text: str) -> Key:

@@ -8,6 +8,7 @@ from sim.spec.fields import Counts, Duration, Factor, Label, Numbers, Spec, Whol
 from sim.spec.input import Dataset, Input
 from sim.spec.model import Model
 from sim.spec.pretraining import Pretraining
+from sim.spec.sections import with_fields
 from sim.spec.stack import Stack
 from sim.spec.training import Training
 
@@ -76,10 +77,10 @@ class Workload(Spec):
         """Return the stack with what this workload changes in it: its FP8 recipe, and ``composed_traffic`` for models with attention."""
         stack = self.training.stack
         if self.training.fp8_recipe is not None:
-            stack = stack.model_copy(update={"fp8_recipes": (self.training.fp8_recipe,)})
-        if stack.composed_traffic == 1.0 or all(layer.op != "attention" for layer in self.model.layers):
+            stack = with_fields(stack, fp8_recipes=(self.training.fp8_recipe,))
+        if stack.kernels.composed_traffic == 1.0 or all(layer.op != "attention" for layer in self.model.layers):
             return stack
-        return stack.model_copy(update={"elementwise_traffic": stack.elementwise_traffic * stack.composed_traffic})
+        return with_fields(stack, elementwise_traffic=stack.kernels.elementwise_traffic * stack.kernels.composed_traffic)
 
 
 class JobSpec(Spec):

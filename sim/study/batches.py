@@ -18,6 +18,7 @@ from sim.simulate import ring_channels_of, simulate
 from sim.spec.hardware import Group, Hardware
 from sim.spec.library import load_workload
 from sim.spec.precision import PRECISION_TRAITS
+from sim.spec.stack import AsyncParameterServer, Horovod
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 from sim.study.batch_search import MOST, BatchShare, GroupBatches, Search, all_choices, find_shortest_step
@@ -119,13 +120,13 @@ def batches(
 
 def _same_buckets(workload: Workload) -> bool:
     """Return whether ranks exchange the same buckets at every batch; Horovod's hold what is ready when a cycle ends."""
-    stack = workload.training.stack
-    return stack.strategy != "horovod" and stack.own_exchange is None
+    exchange = workload.training.stack.exchange
+    return not isinstance(exchange, Horovod) and exchange.own_exchange is None
 
 
 def _possible(workload: Workload) -> None:
     """Raise SpecError for asynchronous workers, which wait for no other worker's batch."""
-    if workload.training.stack.asynchronous:
+    if isinstance(workload.training.stack.exchange, AsyncParameterServer):
         raise SpecError(
             f"stack {workload.training.stack.name}: its workers do not wait for each other, so there are no batches to balance; write a "
             "synchronous stack"

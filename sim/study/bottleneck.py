@@ -13,6 +13,7 @@ from sim.analysis.bottleneck import RESOURCES, TIE, Bottleneck, largest_saving
 from sim.causes import CAUSES, Resource
 from sim.events import STALLS, Cause
 from sim.simulate import JobRun, Run, simulate
+from sim.spec.sections import with_fields
 from sim.study.faster import faster
 from sim.training.collectives.price.collective_plan import CORES_COPY, OF_BROADCAST
 from sim.training.input_pipeline import STORAGE_NETWORK
@@ -65,7 +66,7 @@ class _Trials:
         if waited < noteworthy * job_run.warm.step_time:
             return None
         training = job_run.job.workload.training
-        training = training.model_copy(update={"stack": training.stack.model_copy(update={"broadcast_buffers": False})})
+        training = training.model_copy(update={"stack": with_fields(training.stack, broadcast_buffers=False)})
         without = replace(job_run.job, workload=job_run.job.workload.model_copy(update={"training": training}))
         company = self._with[number]
         jobs = [without if other == number else self._base.jobs[other].job for other in company]

@@ -17,6 +17,8 @@ from typing import NamedTuple
 from sim.causes import CAUSES, Resource
 from sim.events import Cause
 from sim.spec.hardware import Fabric, Hardware, Link, Node, Transport
+from sim.spec.sections import with_fields
+from sim.spec.stack import ServerExchange
 from sim.spec.transport import CHANNEL_RATES
 from sim.spec.workload import Workload
 from sim.training.collectives.price.collective_plan import CORES_COPY
@@ -192,24 +194,25 @@ def _training(workload: Workload, **changes: object) -> Workload:
 
 def _launch(workload: Workload, factor: float) -> Workload:
     stack = workload.training.stack
-    return _training(workload, stack=stack.model_copy(update={"launch_cpu": stack.launch_cpu / factor}))
+    return _training(workload, stack=with_fields(stack, launch_cpu=stack.kernels.launch_cpu / factor))
 
 
 def _servers(workload: Workload, factor: float) -> Workload:
     """Return *workload* with parameter servers, if it has any, that apply updates *factor* times as fast."""
     stack = workload.training.stack
-    if stack.servers is None:
+    if not isinstance(stack.exchange, ServerExchange):
         return workload
-    update = {"update_cpu": stack.servers.update_cpu / factor, "byte_cpu": stack.servers.byte_cpu / factor}
-    return _training(workload, stack=stack.model_copy(update={"servers": stack.servers.model_copy(update=update)}))
+    servers = stack.exchange.servers
+    update = {"update_cpu": servers.update_cpu / factor, "byte_cpu": servers.byte_cpu / factor}
+    return _training(workload, stack=with_fields(stack, servers=servers.model_copy(update=update)))
 
 
 def _gloo(workload: Workload, change: Callable[[Transport], Transport]) -> Workload:
     """Return *workload* with *change* applied to the transport of Gloo's sockets, if it uses them."""
     stack = workload.training.stack
-    if stack.gloo_transport is None:
+    if stack.library.gloo_transport is None:
         return workload
-    return _training(workload, stack=stack.model_copy(update={"gloo_transport": change(stack.gloo_transport)}))
+    return _training(workload, stack=with_fields(stack, gloo_transport=change(stack.library.gloo_transport)))
 
 
 def _network(workload: Workload, factor: float) -> Workload:

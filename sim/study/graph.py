@@ -16,7 +16,7 @@ from sim.spec.foreign.chakra_files import TraceFiles, read_trace
 from sim.spec.hardware import Hardware
 from sim.spec.library import load_part
 from sim.spec.precision import PRECISION_TRAITS
-from sim.spec.stack import Stack
+from sim.spec.stack import ServerExchange, Stack
 from sim.spec.yaml import SpecError
 from sim.study.scenario import Scenario, loaded_hardware, split_overrides
 from sim.training.collectives.price.collective_plan import DEFAULT, Tuning
@@ -116,6 +116,6 @@ def _peak(precision: str | None, hardware: Hardware) -> Peak | None:
 
 def _tuning(stack: str) -> Tuning:
     loaded = load_part(Stack, stack, "workloads/stacks")
-    if loaded.gloo_transport is not None or loaded.uses_servers:
+    if loaded.library.gloo_transport is not None or isinstance(loaded.exchange, ServerExchange):
         raise SpecError(f"--stack {stack}: does not use NCCL, but a trace's collectives are NCCL's; name a stack that uses it")
     return tuning_of(loaded)

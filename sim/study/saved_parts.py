@@ -21,7 +21,7 @@ def saved_parts(workload: Workload, gpus: int, nodes: int, step_time: float) -> 
     """Return the parts of a checkpoint of *workload* on *gpus* GPUs of *nodes* nodes with steps of *step_time* (s)."""
     saved = saved_state(workload, gpus, nodes)
     held, together = saved.holders, saved.nbytes + saved.base
-    once = together if workload.training.stack.loads_once else None
+    once = together if workload.training.stack.kernels.loads_once else None
     return CheckpointParts(
         saved.nbytes / saved.writers, saved.writers, nodes, math.ceil(gpus / nodes), _traffic(workload, saved, nodes) / step_time,
         held.writers_on_node, NodeReads(saved.bytes_per_node, held.shards_on_node, saved.bytes_per_gpu, once),

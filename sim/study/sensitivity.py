@@ -16,6 +16,7 @@ from sim.check import Estimate, count_estimates
 from sim.simulate import simulate
 from sim.spec.fields import Spec
 from sim.spec.hardware import Hardware
+from sim.spec.sections import file_values, with_fields
 from sim.spec.workload import Workload
 from sim.study.pool import cores, each
 from sim.training.job import Job
@@ -109,7 +110,7 @@ def _with_factor(value: Any, path: Sequence[str], factor: float) -> Any:
         return tuple((size, level * factor) for size, level in value) if isinstance(value, tuple) else value * factor
     step, rest = path[0], path[1:]
     if isinstance(value, Spec):
-        return value.model_copy(update={step: _with_factor(getattr(value, step), rest, factor)})
+        return with_fields(value, **{step: _with_factor(file_values(value)[step], rest, factor)})
     if isinstance(value, dict):
         return {**value, step: _with_factor(value[step], rest, factor)}
     index = int(step)

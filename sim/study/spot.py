@@ -20,6 +20,7 @@ from sim.cluster.build import with_nodes
 from sim.spec.hardware import Group, Hardware
 from sim.spec.library import load_hardware, load_workload
 from sim.spec.lifetimes import Lifetimes
+from sim.spec.stack import AsyncParameterServer
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 from sim.study.arguments import checkpoint_interval_of, mean_lifetime_of
@@ -109,7 +110,7 @@ def spot(scenario: Scenario, request: SpotRequest, documents: MakesDocument, pro
         restore_time(nbytes),
         spot_price,
         servers,
-        in_step=not workload.training.stack.asynchronous,
+        in_step=not isinstance(workload.training.stack.exchange, AsyncParameterServer),
     )
     _require_drawable(request, job)
     interval = _interval(request, job, scenario.seed)
@@ -135,7 +136,7 @@ def _workers(machine: Hardware) -> Group:
 
 def _policy(wanted: SpotRequest, workload: Workload) -> SpotPolicy:
     stack = workload.training.stack
-    name = wanted.policy or ("shrink" if stack.asynchronous else "wait")
+    name = wanted.policy or ("shrink" if isinstance(stack.exchange, AsyncParameterServer) else "wait")
     policy = next((policy_named for policy_named in POLICIES if policy_named == name), None)
     if policy is None:
         raise SpecError(f"--policy {name}: write one of {', '.join(POLICIES)}")
@@ -188,7 +189,7 @@ def _samples(wanted: SpotRequest, workload: Workload, document: RunDocument) -> 
     if wanted.epochs is not None:
         return float(wanted.epochs * workload.dataset.samples)
     batch: float = document["batch_per_gpu"] * workload.training.gradient_accumulation_steps
-    workers: int = 1 if workload.training.stack.asynchronous else document["gpus"]
+    workers: int = 1 if isinstance(workload.training.stack.exchange, AsyncParameterServer) else document["gpus"]
     return (wanted.steps or 0.0) * batch * workers
 
 

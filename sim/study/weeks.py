@@ -378,7 +378,7 @@ def restart_time(restart: Restart, gpus: int) -> float:
 
 def compilation_of(stack: Stack) -> Uniform:
     """Return how long a job of *stack* compiles at each start, including the capture of its CUDA graphs if it has any."""
-    (low, high), captured = stack.compilation, stack.capture if stack.cuda_graphs else (0.0, 0.0)
+    (low, high), captured = stack.kernels.compilation, stack.kernels.capture if stack.kernels.cuda_graphs else (0.0, 0.0)
     return Uniform(low + captured[0], high + captured[1])
 
 

@@ -16,7 +16,7 @@ from sim.cluster.storage import ios_per_sample, most_bandwidth, most_iops, read_
 from sim.events import Cause, EventLog, LoggedRank
 from sim.parallel.program import Start
 from sim.spec.hardware import Node
-from sim.spec.stack import Stack
+from sim.spec.stack import AsyncParameterServer, Stack
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 from sim.training.collectives.play.gloo import GlooExecutor, GlooPlan
@@ -106,7 +106,7 @@ class Job:
     @property
     def asynchronous(self) -> int:
         """Return the number of ranks that do not wait for each other: all of them, or 0 if the job is synchronous."""
-        return self.ranks if self.workload.training.stack.asynchronous else 0
+        return self.ranks if isinstance(self.workload.training.stack.exchange, AsyncParameterServer) else 0
 
 
 def core_time(workload: Workload) -> float:
@@ -227,7 +227,7 @@ def _live_gpu(network: Network, rank_class: RankClass, workload: Workload, plan:
     each = rank_class.slot.node.gpu.host_cores
     cores = {rank_class.cores: float(rank_class.members * each)} if each else {}
     name = f"gpu {rank_class.slot.name}.{rank_class.gpus[0]}"
-    weight, slowdown = CORE_WEIGHT if each else 1.0, workload.training.stack.overlap_slowdown
+    weight, slowdown = CORE_WEIGHT if each else 1.0, workload.training.stack.exchange.overlap_slowdown
     return LiveGpu(network, name, slowdown, shared, cores, weight, mean_time_to_norm(workload, plan))
 
 
@@ -352,7 +352,7 @@ def _loader(site: LoaderSite, workload: Workload) -> InputPipeline:
 
 def tuning_of(stack: Stack) -> Tuning:
     """Return the settings of *stack* that affect NCCL's choice of algorithm, protocol and channels."""
-    return Tuning(stack.nccl, stack.nccl_algo, stack.nccl_proto, stack.channels)
+    return Tuning(stack.library.nccl, stack.library.nccl_algo, stack.library.nccl_proto, stack.library.channels)
 
 
 def job_slots(number: int, slots: Sequence[Slot]) -> list[tuple[Slot, tuple[int, ...]]]:

@@ -27,7 +27,7 @@ _FORWARD_SHARE = 0.25
 def layers_run(workload: Workload) -> tuple[Layer, ...]:
     """Return the layers of *workload* as its stack runs them, for a sample of mean cost."""
     stack, lengths = workload.training.stack, workload.dataset.lengths
-    if not stack.unpadded and stack.score_passes is None:
+    if not stack.unpadded and stack.kernels.score_passes is None:
         return workload.model.layers
     mean, square = (lengths.mean, lengths.square) if stack.unpadded and lengths is not None else (1.0, 1.0)
     layers = [_scaled(layer, mean) for layer in workload.model.layers]
@@ -35,9 +35,9 @@ def layers_run(workload: Workload) -> tuple[Layer, ...]:
         for place in range(first, second + 1):
             layer, scores = workload.model.layers[place], workload.model.layers[first].write
             if place in (first, second):
-                layers[place] = _product(layer, scores, place == first, mean, square, stack.score_passes)
+                layers[place] = _product(layer, scores, place == first, mean, square, stack.kernels.score_passes)
             elif layer.read >= scores:
-                layers[place] = _scaled(layer, square) if stack.score_passes is None else _vanished(layer)
+                layers[place] = _scaled(layer, square) if stack.kernels.score_passes is None else _vanished(layer)
     return tuple(layers)
 
 

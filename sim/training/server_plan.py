@@ -23,6 +23,7 @@ from sim.events import Cause
 from sim.spec.fields import curve_value
 from sim.spec.hardware import Fabric
 from sim.spec.servers import Servers
+from sim.spec.stack import AsyncParameterServer, ServerExchange
 from sim.spec.workload import Workload
 from sim.training.collectives.price.collective_plan import CORE, CORES, LinkLoad, Live, live_name
 from sim.training.collectives.price.traffic import FABRIC
@@ -276,20 +277,22 @@ class _SenderLegs(NamedTuple):
 
 def serving(workload: Workload) -> Serving | None:
     """Return the number and placement of the parameter servers of *workload*, or None if its stack has none."""
-    stack = workload.training.stack
-    if not stack.uses_servers or stack.servers is None:
+    exchange = workload.training.stack.exchange
+    if not isinstance(exchange, ServerExchange):
         return None
-    return Serving(stack.servers.count, stack.servers.placement == "colocated", stack.servers.sharding == "chunks")
+    servers = exchange.servers
+    return Serving(servers.count, servers.placement == "colocated", servers.sharding == "chunks")
 
 
 def plan_servers(
     number: int, workload: Workload, cluster: Sequence[Slot], fabric: Fabric, server_fabric: ServerFabric = UNLIMITED
 ) -> ServerPlan:
     """Return the plan of job *number*, which trains *workload* on *cluster*; *server_fabric* is the network between its hosts."""
-    servers = workload.training.stack.servers
-    if servers is None:
+    exchange = workload.training.stack.exchange
+    if not isinstance(exchange, ServerExchange):
         raise ValueError(f"{workload.training.stack.name} has no parameter servers")
     parts = tuple((slot, gpus) for slot in cluster for job, gpus in slot.lent_gpus if job == number)
     sites = tuple(Site(slot, server) for slot in cluster for job, server in slot.server_numbers if job == number)
-    buckets = tuple(tuple(bucket) for bucket in shards(workload, servers))
-    return ServerPlan(parts, sites, servers, buckets, fabric, workload.training.stack.asynchronous, server_fabric)
+    buckets = tuple(tuple(bucket) for bucket in shards(workload, exchange.servers))
+    asynchronous = isinstance(exchange, AsyncParameterServer)
+    return ServerPlan(parts, sites, exchange.servers, buckets, fabric, asynchronous, server_fabric)

@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from sim.parallel.lower.buckets import stack_buckets
+from sim.parallel.lower.buckets import exchange_buckets
 from sim.parallel.lower.exchange_plan import gradient_widths
 from sim.spec.layer import Layer
 from sim.spec.model import Model
@@ -47,11 +47,11 @@ def shards(workload: Workload, servers: Servers) -> list[list[ServerShard]]:
 
     With racks, the servers are those of the worker's own rack.
     """
-    layers, stack = workload.model.layers, workload.training.stack
+    layers, exchange = workload.model.layers, workload.training.stack.exchange
     count = servers.count // servers.racks
     elements = [size for layer in reversed(layers) for size in layer.gradients]
     sizes = [size * width for size, width in zip(elements, gradient_widths(workload), strict=True)]
-    buckets = [bucket.tensors for bucket in stack_buckets(sizes, stack)]
+    buckets = [bucket.tensors for bucket in exchange_buckets(sizes, exchange)]
     if servers.sharding == "chunks":
         return [[_chunked(sum(sizes[index] for index in bucket), servers, count)] * count for bucket in buckets]
     owner = [server for tensors in reversed(owners(workload.model, count)) for server in tensors]

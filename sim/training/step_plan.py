@@ -26,6 +26,7 @@ from sim.spec.layer import Layer
 from sim.spec.model import batch_norms
 from sim.spec.precision import PRECISION_TRAITS
 from sim.spec.segments import layers_to_recompute, segments
+from sim.spec.stack import ServerExchange
 from sim.spec.workload import Workload
 from sim.training.layer_times import layer_times, same_gpu
 from sim.training.muon import muon_work
@@ -176,8 +177,8 @@ def plan_steps(machines: Sequence[tuple[Workload, Gpu, float]], ranks: int) -> l
 def plan_key(workload: Workload, gpu: Gpu, cpu_speed: float) -> IdentityKey:
     """Return the cache key of a plan. It covers everything that affects the plan; other fields of the descriptions may change."""
     training = workload.training
-    scales = training.stack.launch_cpu, training.compute_factor, cpu_speed
-    own_exchange = extensions.registration_count(extensions.EXCHANGES, training.stack.own_exchange)
+    scales = training.stack.kernels.launch_cpu, training.compute_factor, cpu_speed
+    own_exchange = extensions.registration_count(extensions.EXCHANGES, training.stack.exchange.own_exchange)
     settings = training.gradient_accumulation_steps, training.activation_checkpointing, training.optimizer.name, own_exchange
     return IdentityKey((same_layers(workload), same_gpu(gpu), *scales, *settings), workload, gpu, cpu_speed)
 
@@ -196,8 +197,8 @@ def timed_pass(key: IdentityKey) -> TimedPass:
     """Return one forward and backward pass on one GPU, layer by layer."""
     workload, gpu, cpu_speed = key.held
     layers, stack, factor = workload.model.layers, workload.training.stack, workload.training.compute_factor
-    times, launched = layer_times(workload, gpu), not stack.cuda_graphs
-    launch_cpu = stack.launch_cpu / cpu_speed
+    times, launched = layer_times(workload, gpu), not stack.kernels.cuda_graphs
+    launch_cpu = stack.kernels.launch_cpu / cpu_speed
 
     def run_forward(index: int) -> Segment:
         return kernel_segment(times.forward[index] * factor, times.forward_launches[index] * launched, launch_cpu)
@@ -206,7 +207,7 @@ def timed_pass(key: IdentityKey) -> TimedPass:
         return kernel_segment(times.backward[index] * factor, times.backward_launches[index] * launched, launch_cpu)
 
     forward = [run_forward(index) for index in range(len(layers))]
-    if stack.cuda_graphs and forward:
+    if stack.kernels.cuda_graphs and forward:
         forward[0] = _joined([kernel_segment(0.0, 1.0, launch_cpu), forward[0]])
     recomputed_layers = layers_to_recompute(segments(workload))
     backward = [
@@ -222,7 +223,7 @@ def _ready(workload: Workload, forward: Sequence[Segment], backward: Sequence[Se
     for segment in forward:
         timeline.play(segment)
     ends = list(accumulate(segment.compute + timeline.play(segment) for segment in backward))
-    overlap, layers = workload.training.stack.overlap, reversed(workload.model.layers)
+    overlap, layers = workload.training.stack.exchange.overlap, reversed(workload.model.layers)
     return [end if overlap else ends[-1] for end, layer in zip(ends, layers, strict=True) for _ in layer.gradients]
 
 
@@ -230,9 +231,13 @@ def _plan(key: IdentityKey, each_pass: TimedPass, program: StepProgram, ranks: i
     workload, gpu, cpu_speed = key.held
     stack = workload.training.stack
     # a parameter server runs the optimizer
-    optimizer = Segment(0.0) if stack.uses_servers else _optimizer(workload, gpu, stack.launch_cpu / cpu_speed, ranks)
-    extra = stack.distributed_overhead if program.buckets else 0.0
-    if stack.gradient_clipping:
+    optimizer = (
+        Segment(0.0)
+        if isinstance(stack.exchange, ServerExchange)
+        else _optimizer(workload, gpu, stack.kernels.launch_cpu / cpu_speed, ranks)
+    )
+    extra = stack.exchange.distributed_overhead if program.buckets else 0.0
+    if stack.update.gradient_clipping:
         extra += memory_time(_CLIPPING_PASSES * gradient_volume(workload), gpu)
     optimizer = optimizer._replace(compute=optimizer.compute + extra)
     return StepPlan(program.instructions, (*_segments(workload, gpu, each_pass, program), optimizer))
@@ -266,7 +271,7 @@ def _segments(workload: Workload, gpu: Gpu, each_pass: TimedPass, program: StepP
 
 def _copy_time(copied: float, traffic: float, workload: Workload, gpu: Gpu, compressed: BucketPlan | None = None) -> float:
     """Return the time (s) to move *copied* bytes into or out of buckets, plus that of a payload's *traffic*, which overlaps its FLOP."""
-    copy = memory_time(copied * workload.training.stack.gradient_copy_passes, gpu)
+    copy = memory_time(copied * workload.training.stack.exchange.gradient_copy_passes, gpu)
     if compressed is None:
         return copy + memory_time(traffic, gpu)
     return copy + max(memory_time(traffic, gpu), compressed.payload.flop / gpu.peak["fp32"]) + compressed.payload.kernels * gpu.kernel_time
@@ -276,7 +281,7 @@ def _updated_bytes(layer: Layer, workload: Workload, ranks: int) -> float:
     """Return the bytes that the optimizer updates: for a table with sparse gradients, the rows that any rank looked up (torch.optim)."""
     width, stack = gradient_bytes(workload), workload.training.stack
     nbytes = layer.gradient_bytes(width)
-    if not layer.rows_per_sample or not (stack.sparse_embeddings or (layer.sparse and ranks == 1)):
+    if not layer.rows_per_sample or not (stack.exchange.sparse_embeddings or (layer.sparse and ranks == 1)):
         return nbytes
     samples = workload.training.batch * workload.training.gradient_accumulation_steps * ranks
     return nbytes - layer.gradients[0] * layer.widths(width)[0] * (1.0 - min(1.0, samples * layer.rows_per_sample / layer.rows))
@@ -289,16 +294,16 @@ def optimizer_work(workload: Workload, gpu: Gpu, ranks: int = 1) -> KernelWork:
         return KernelWork(0.0, 0.0)
     tensors = sum(len(layer.gradients) for layer in workload.model.layers)
     updated = sum(_updated_bytes(layer, workload, ranks) for layer in workload.model.layers)
-    kernels = max(1.0, tensors * _OPTIMIZER_KERNELS.get(stack.optimizer, optimizer.separate_kernels))
-    passes = optimizer.passes if stack.optimizer == "fused" else optimizer.separate_passes
+    kernels = max(1.0, tensors * _OPTIMIZER_KERNELS.get(stack.update.optimizer, optimizer.separate_kernels))
+    passes = optimizer.passes if stack.update.optimizer == "fused" else optimizer.separate_passes
     busy = memory_time(updated * passes, gpu) + kernels * gpu.kernel_time
     more = muon_work(workload, gpu)
-    return KernelWork(busy * stack.optimizer_factor + more.time, kernels * stack.optimizer_factor + more.launches)
+    return KernelWork(busy * stack.update.optimizer_factor + more.time, kernels * stack.update.optimizer_factor + more.launches)
 
 
 def gradient_checks(workload: Workload) -> float:
     """Return the number of launches for gradient checks between backward and optimizer, during which the GPU waits."""
-    return workload.training.stack.gradient_checks * sum(len(layer.gradients) for layer in workload.model.layers)
+    return workload.training.stack.update.gradient_checks * sum(len(layer.gradients) for layer in workload.model.layers)
 
 
 def mean_time_to_norm(workload: Workload, plan: StepPlan) -> float:
@@ -308,7 +313,7 @@ def mean_time_to_norm(workload: Workload, plan: StepPlan) -> float:
     moment, the next of evenly spaced norms is half a spacing away on average.
     """
     training = workload.training
-    norms = len(batch_norms(workload.model)) if training.stack.persistent_norms else 0
+    norms = len(batch_norms(workload.model)) if training.stack.kernels.persistent_norms else 0
     if not norms or PRECISION_TRAITS[training.precision].activation >= 4.0:
         return math.inf
     return sum(segment.compute for _, segment in plan.passes("B")) / norms / 2
@@ -320,13 +325,13 @@ def reads_before_update(workload: Workload) -> bool:
     Loss scaling reads whether gradients overflowed (torch.amp.GradScaler.step, apex's LossScaler.update_scale); gradient checks read more.
     """
     training = workload.training
-    return training.precision in ("amp_fp16", "fp16") or training.stack.gradient_checks > 0
+    return training.precision in ("amp_fp16", "fp16") or training.stack.update.gradient_checks > 0
 
 
 def _optimizer(workload: Workload, gpu: Gpu, launch_cpu: float, ranks: int) -> Segment:
     """Return the segment of the optimizer, including the host's gradient checks before it."""
     busy, launches = optimizer_work(workload, gpu, ranks)
-    host = 0.0 if workload.training.stack.cuda_graphs else launches * launch_cpu
+    host = 0.0 if workload.training.stack.kernels.cuda_graphs else launches * launch_cpu
     checks = gradient_checks(workload) * launch_cpu
     return Segment(busy, checks + host, checks + max(0.0, host - busy), waits_for_gpu=reads_before_update(workload))
 

@@ -17,6 +17,7 @@ from sim.spec.decoder import decoder_layers
 from sim.spec.fields import Fp8Recipe
 from sim.spec.library import load_hardware, load_workload
 from sim.spec.parallel import Shard
+from sim.spec.sections import with_fields
 from sim.spec.transformer import Transformer
 from sim.spec.workload import Workload
 from tests.harness import toy_node, toy_workload
@@ -149,7 +150,7 @@ def test_the_last_stage_holds_logits() -> None:
 
 def test_logits_in_16_bits_that_their_gradient_overwrites() -> None:
     """XLA's two bytes of a logit, in place of four that the loss keeps."""
-    two = adam().training.stack.model_copy(update={"logit_bytes": 2.0})
+    two = with_fields(adam().training.stack, logit_bytes=2.0)
     first, last = kept(gpt(4, gpus=2, pipeline=2, micro_batches=1), stack=two)
     assert last - first == pytest.approx(2.0 * TOKENS * 512 + (2 + 2 - 1) * TOKENS * HIDDEN, rel=0.01)
 

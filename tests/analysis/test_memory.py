@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from sim.analysis import memory
 from sim.analysis.memory import MemoryUse, gpu_memory, largest_batch
 from sim.spec.hardware import Gpu
+from sim.spec.sections import with_fields
 from sim.spec.workload import Workload
 
 MIB, GIB = 2.0**20, 2.0**30
@@ -279,7 +280,7 @@ def test_a_small_batch_peaks_where_the_largest_weights_get_their_gradient() -> N
 def test_the_optimizers_moment_counts_where_activations_are_small(optimizer: str, copies: int) -> None:
     """Three layers of 3, 3 and 4 gradients without activations: backward needs 4 of them at once, foreach copies all 10."""
     job = workload([layer("gemm", 0, size) for size in (3, 3, 4)], 10, batch=1)
-    stack = job.training.stack.model_copy(update={"optimizer": optimizer})
+    stack = with_fields(job.training.stack, optimizer=optimizer)
     job = job.model_copy(update={"training": job.training.model_copy(update={"stack": stack})})
     assert gpu_memory(job, gpu()).workspace == 4 * max(4, copies) + CUBLAS
 
@@ -360,8 +361,8 @@ def test_what_was_asked_before_changes_no_answer() -> None:
     jobs = [
         plain, trained(batch=3), trained(precision="amp_fp16"), trained(activation_checkpointing="blocks"),
         trained(optimizer=plain.training.optimizer.model_copy(update={"name": "adam"})),
-        trained(stack=stack.model_copy(update={"optimizer": "fused"})),
-        trained(stack=stack.model_copy(update={"strategy": "apex_per_tensor"})),
+        trained(stack=with_fields(stack, optimizer="fused")),
+        trained(stack=workload(strategy="apex_per_tensor").training.stack),
         plain.model_copy(update={"input": plain.input.model_copy(update={"loader": "synthetic"})}),
         plain.model_copy(update={"model": plain.model.model_copy(update=small)}),
     ]  # fmt: skip
@@ -402,7 +403,7 @@ def test_gradients_that_a_step_frees_are_not_there_while_activations_peak() -> N
     With several micro-batches, or without freeing, all ten are there at every moment.
     """
     job = workload([layer("gemm", saved, size) for saved, size in ((0, 3), (0, 3), (1000, 4))], 10, batch=1)
-    stack = job.training.stack.model_copy(update={"frees_gradients": True, "optimizer": "fused"})
+    stack = with_fields(job.training.stack, frees_gradients=True, optimizer="fused")
     freed = job.model_copy(update={"training": job.training.model_copy(update={"stack": stack})})
     assert (gpu_memory(job, gpu()).gradients, gpu_memory(freed, gpu()).gradients) == (4 * 10, 0)
     assert [moment.gradients for moment in memory._moments(freed, 1, freed=True)] == [4 * 10, 4 * 7, 4 * 4, 0]

@@ -42,7 +42,7 @@ def test_a_column_wins_over_set() -> None:
     )
     assert (
         run_question.batch == 9
-        and run_question.workload.training.stack.bucket_cap == 10 * 2**20
+        and run_question.workload.training.stack.exchange.bucket_cap == 10 * 2**20
         and run_question.hardware.groups[0].node.nic.bandwidth == 1.25e9
     )
 
@@ -72,7 +72,7 @@ def test_step_time_and_throughput_agree_within_3_percent() -> None:
 
 def test_scaling_compute_scales_kernels_and_launches() -> None:
     before, after = question(record(batch_per_gpu=8)).workload.training, scale_job(question(record(batch_per_gpu=8)), 1.5).workload.training
-    assert after.compute_factor == 1.5 * before.compute_factor and after.stack.launch_cpu == 1.5 * before.stack.launch_cpu
+    assert after.compute_factor == 1.5 * before.compute_factor and after.stack.kernels.launch_cpu == 1.5 * before.stack.kernels.launch_cpu
 
 
 def test_a_problem_of_a_description_is_told_once_at_its_own_place(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_own_folders_come_first(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text("extends: g4dn.12xlarge\nname: mine\n")
     (tmp_path / "my-stack.yaml").write_text("extends: torch-1.13-ddp\nname: my-stack\nbucket_cap: 5 MiB\n")
     run_question = question(record(hardware="mine", stack="my-stack"), Folders(tmp_path, tmp_path))
-    assert run_question.hardware.name == "mine" and run_question.workload.training.stack.bucket_cap == 5 * 2**20
+    assert run_question.hardware.name == "mine" and run_question.workload.training.stack.exchange.bucket_cap == 5 * 2**20
 
 
 @pytest.mark.parametrize(

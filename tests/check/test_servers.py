@@ -43,10 +43,8 @@ def test_other_stacks_have_none() -> None:
     [
         (SYNC, ["training.stack.servers.count=9"], "servers need one host of role 'server' each"),
         (SYNC, [*COLOCATED, "training.stack.servers.count=5"], "5 colocated servers need one worker node each"),
-        (SYNC, ["training.stack.broadcast_buffers=true"], "applies to all-reduces"),
         (SYNC, ["training.stack.gradient_clipping=true"], "needs the norm of the full summed gradient"),
         (ASYNC, ["training.gradient_accumulation_steps=2"], "2 micro-batches: asynchronous workers push after each one; write 1"),
-        (ASYNC, ["training.stack.overlap=true"], "asynchronous workers push only after backward"),
         (ASYNC, ["training.stack.servers.racks=2"], "racks need strategy parameter_server, sharding: chunks"),
         (SYNC, ["training.stack.servers.racks=3", "training.stack.servers.sharding=chunks"], "do not divide over 3 racks; write a divisor"),
     ],

@@ -31,7 +31,7 @@ def test_four_bits_are_read_thrice_and_never_written_by_a_norm() -> None:
     tokens, k, n, batch = 4096, 4096, 8192, 2
     shape = {"name": "block.attention.qkv", "op": "gemm", "tokens": tokens, "channels": (k, n), "forward": f"{2 * tokens * k * n} FLOP"}
     frozen = Layer.model_validate(shape | {"frozen": [k * n]})
-    assert stack.fused_casts
+    assert stack.kernels.fused_casts
     assert layer_work(frozen, gpu, "nvfp4", stack, batch).converted_bytes == (6.0 + 0.5625) * batch * tokens * k + (4.0 + 1.125) * k * n
     assert layer_work(frozen, gpu, "nvfp4", stack, batch, backward=True).converted_bytes == (6.0 + 0.5625) * batch * tokens * n
     assert (

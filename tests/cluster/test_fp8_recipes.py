@@ -16,6 +16,7 @@ from sim.spec.fp8_recipe import recipes_on, usual_recipe
 from sim.spec.hardware import Gpu
 from sim.spec.layer import Layer
 from sim.spec.library import load_hardware, load_part, load_workload
+from sim.spec.sections import with_fields
 from sim.spec.stack import Stack
 
 TOKENS, K, N, BATCH = 4096, 4096, 8192, 2
@@ -124,7 +125,7 @@ def test_torchao_casts_inputs_that_it_keeps_in_16_bits_again_in_backward() -> No
     assert _forward(gpu, stack, _product("block.feed.down")) == pytest.approx(2 + 1)
     backward = layer_work(_product(), gpu, "fp8", stack, BATCH, backward=True).converted_bytes
     assert backward == pytest.approx(BATCH * TOKENS * ((2 + 1 + 1) * N + (2 + 1) * K))
-    eager = stack.model_copy(update={"fused_maxima": False})
+    eager = with_fields(stack, fused_maxima=False)
     backward = layer_work(_product(), gpu, "fp8", eager, BATCH, backward=True).converted_bytes
     assert backward == pytest.approx(BATCH * TOKENS * ((2 + 2 + 1 + 1) * N + (2 + 2 + 1) * K))
     rowwise = layer_work(_product(), gpu, "fp8", _stack("torchtitan-2.x", "rowwise"), BATCH, backward=True).converted_bytes

@@ -16,6 +16,7 @@ from sim.cluster.kernels import ProductShape
 from sim.spec.hardware import Gpu
 from sim.spec.layer import Attention, Layer
 from sim.spec.library import load_part, load_workload
+from sim.spec.sections import with_fields
 from sim.spec.stack import Stack
 
 PLAIN = {
@@ -219,7 +220,7 @@ def test_a_matrix_product_of_an_extracted_table_has_the_shape_that_its_work_says
 
 
 def test_no_factor_of_whole_networks_touches_products_of_known_shape():
-    slow = stack().model_copy(update={"tensor_core_gemm_factor": 3.0})
+    slow = with_fields(stack(), tensor_core_gemm_factor=3.0)
     layer = Layer.model_validate({"name": "l", "op": "gemm", "forward": "128 GFLOP", "backward": "256 GFLOP", "channels": [4096, 4096]})
     assert layer_time(layer, gpu(), "bf16", slow, 1) == layer_time(layer, gpu(), "bf16", stack(), 1)
     without = gpu().model_copy(update={"kernels": None})
@@ -230,7 +231,7 @@ def test_attention_in_32_bits_has_the_memory_efficient_kernel_alone():
     """If the GPU describes no such kernel, the layer is priced by its FLOP; if it does, TF32 takes many times as long as 16 bits."""
     shape = {"heads": 32, "kv_heads": 32, "head_dim": 128, "queries": 4096, "keys": 4096}
     layer = Layer.model_validate({"name": "l", "op": "attention", "forward": "1 TFLOP", "backward": "2.5 TFLOP", "attention": shape})
-    tf32 = stack().model_copy(update={"fp32_matmul": "tf32"})
+    tf32 = with_fields(stack(), fp32_matmul="tf32")
     hopper, ampere = records.catalogue_gpu("H200-SXM-141GB"), records.catalogue_gpu("A100-SXM4-80GB")
     assert layer_time(layer, hopper, "fp32", tf32, 1).time > 5.0 * layer_time(layer, hopper, "bf16", tf32, 1).time
     without = ampere.model_copy(update={"kernels": None})

@@ -15,6 +15,7 @@ from sim.spec.fields import Precision
 from sim.spec.layer import Layer
 from sim.spec.library import load_hardware, load_part
 from sim.spec.model import Model
+from sim.spec.sections import with_fields
 from sim.spec.stack import Stack
 from sim.spec.transformer import Transformer
 from tests.extract.readiness import watched
@@ -116,7 +117,7 @@ def test_an_eager_step_of_gpt2_takes_what_the_traced_one_takes(precision: Precis
     traced = extract("workloads/models/sources/gpt.py:gpt2", ["input_ids=1024:int64"], "gpt2", {"size": "small"}).layers
     gpu = load_hardware("hgx-h100").spec.groups[0].node.gpu
     stacks = [load_part(Stack, name, "workloads/stacks") for name in ("torch-2.x-ddp", "hf-transformers")]
-    for stack in (stack.model_copy(update={"operator_traffic": {}}) for stack in stacks):
+    for stack in (with_fields(stack, operator_traffic={}) for stack in stacks):
         for backward in (False, True):
             times, launches = (
                 [

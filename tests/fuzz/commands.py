@@ -8,7 +8,9 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from sim.spec.fields import Spec
 from sim.spec.library import load_hardware, load_workload
+from sim.spec.sections import file_values
 from sim.spec.yaml import spell_key
 
 VALUES = (
@@ -52,11 +54,12 @@ def _keys() -> Sequence[str]:
     """Return the dotted key of every value of two machines and two workloads, defaults included."""
     keys = set()
     for loaded in (load_hardware("p3.8xlarge"), load_hardware("dgx-a100"), load_workload("alexnet"), load_workload("gpt2")):
-        keys |= {spell_key(key, loaded.document.implied) for key in _leaves(loaded.spec.model_dump()) if "source" not in key}
+        keys |= {spell_key(key, loaded.document.implied) for key in _leaves(loaded.spec) if "source" not in key}
     return sorted(keys)
 
 
 def _leaves(value: Any, key: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    value = file_values(value) if isinstance(value, Spec) else value
     inside = value.items() if isinstance(value, dict) else enumerate(value[:3]) if isinstance(value, list | tuple) else None
     if inside is None:
         yield key

@@ -14,6 +14,7 @@ from sim.parallel.lower.layouts import program
 from sim.parallel.program import Copy, Start
 from sim.spec.library import load_part
 from sim.spec.parallel import Parallel
+from sim.spec.sections import with_fields
 from sim.spec.stack import Stack
 from sim.training.layer_times import layer_times
 
@@ -52,7 +53,7 @@ def sharded() -> list[tuple[RunQuestion, LayoutRun]]:
         if row.source == "mlperf" and row.stack == "mlperf-pytorch-bert":
             run_question = question(row)
             training = run_question.workload.training
-            own = stack.model_copy(update={"elementwise_traffic": training.stack.elementwise_traffic})
+            own = with_fields(stack, elementwise_traffic=training.stack.kernels.elementwise_traffic)
             layout = {"stack": own, "parallel": Parallel(shard="optimizer", replicate=run_question.nodes)}
             workload = run_question.workload.model_copy(update={"training": training.model_copy(update=layout)})
             runs.append((run_question, run_layout(run_question.hardware, workload, len(run_question.job.placement[0].gpus))))

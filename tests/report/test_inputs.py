@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from sim.report.inputs import inputs
-from sim.spec.fields import blocks
+from sim.spec.sections import blocks
 from sim.study.scenario import Scenario, answer
 from sim.units import parse
 
@@ -17,7 +17,7 @@ def test_every_value_is_there_in_its_unit() -> None:
     assert hardware["node.gpu.name"] == "V100-SXM2-16GB" and workload["training.batch"] == 64
     assert hardware["node.nic.bandwidth"] == "25 Gbps" and hardware["node.gpu.memory"] == "16 GiB"
     assert parse(hardware["node.gpu.peak.fp32"], "compute rate") == node.gpu.peak["fp32"]
-    assert parse(workload["training.stack.bucket_cap"], "size") == run.jobs[0].job.workload.training.stack.bucket_cap
+    assert parse(workload["training.stack.bucket_cap"], "size") == run.jobs[0].job.workload.training.stack.exchange.bucket_cap
     assert parse(hardware["price.on_demand"], "price") == run.hardware.groups[0].price.on_demand  # type: ignore[union-attr]
     names = {".".join(map(str, key)).removeprefix("groups.0.") for key, _ in blocks(run.hardware) if key}
     assert {name for name in names if name.startswith("node.") and not any(key.startswith(name) for key in hardware)} == {

@@ -43,7 +43,7 @@ def test_the_stack_follows_the_layout(tmp_path: Path) -> None:
         if loaded_stack.name != stack:
             wrong.append((name, overrides, loaded_stack.name))
     assert not wrong
-    assert load_workload(path, ["training.stack.bucket_cap=1 MiB"]).spec.training.stack.bucket_cap == 2**20
+    assert load_workload(path, ["training.stack.bucket_cap=1 MiB"]).spec.training.stack.exchange.bucket_cap == 2**20
 
 
 def test_own_words_win(tmp_path: Path) -> None:

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
 from sim.spec import fields
-from sim.spec.fields import blocks, curve_value
+from sim.spec.fields import curve_value
 from sim.spec.hardware import NvLink
+from sim.spec.sections import blocks
 
 
 def read(kind: Any, value: object) -> Any:

@@ -91,7 +91,7 @@ def test_a_price_taken_from_a_named_machine_can_be_changed(library: Path) -> Non
 
 def test_overrides_reach_workloads() -> None:
     spec = load_workload("toy-job", ["training.batch=7", "training.stack.bucket_cap=1 MiB", "model.layers.1.forward=5 FLOP"]).spec
-    assert (spec.training.batch, spec.training.stack.bucket_cap, spec.model.layers[1].forward) == (7, 2**20, 5)
+    assert (spec.training.batch, spec.training.stack.exchange.bucket_cap, spec.model.layers[1].forward) == (7, 2**20, 5)
 
 
 HOW = "write KEY=VALUE, for example node.nic.bandwidth='25 Gbps'"

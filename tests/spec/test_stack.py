@@ -6,15 +6,31 @@ import pytest
 
 from sim.spec.layer import Layer
 from sim.spec.library import load_part, load_workload
-from sim.spec.stack import Stack
+from sim.spec.stack import Apex, Ddp, Fusion, Horovod, Stack
 from sim.spec.yaml import SpecError
 
 MIB = 2**20
 FUSION = "{threshold: 64 MiB, cycle_time: 5 ms, control_latency: 20 us, request_time: 1 us, source: test}"
 
 CONTRADICTIONS = {
-    ("strategy=horovod",): "strategy horovod needs a fusion block (threshold, cycle_time); add it, or extend horovod-0.21",
-    (f"fusion={FUSION}",): "fusion is a Horovod option, but strategy is ddp; leave it out, or write strategy: horovod",
+    ("strategy=horovod",): "fusion: is missing, but strategy horovod needs it; write a block (threshold, cycle_time, control_latency, "
+    "request_time, source ...), or extend one that has it ('python -m sim list stacks')",
+    (f"fusion={FUSION}",): "applies only to horovod, but this is strategy ddp; leave it out, or write strategy: horovod",
+    ("strategy=parameter_server_async",): "servers: is missing, but strategy parameter_server_async needs it; write a block (source ...), "
+    "or extend one that has it ('python -m sim list stacks')",
+    ("servers={source: t}",): "applies only to parameter_server or parameter_server_async, but this is strategy ddp; leave it out, "
+    "or write strategy: parameter_server",
+    ("strategy=flat", "bucket_cap=1 MiB"): "applies only to ddp or parameter_server, but this is strategy flat; leave it out, "
+    "or write strategy: ddp",
+    ("bucket_cap=1 MiB", "strategy=flat"): "applies only to ddp or parameter_server, but this is strategy flat; leave it out, "
+    "or write strategy: ddp",
+    ("message_size=9",): "applies only to apex, but this is strategy ddp; leave it out, or write strategy: apex",
+    ("strategy=fsdp",): "found 'fsdp'; write one of ddp, apex, apex_per_tensor, flat, horovod, parameter_server, parameter_server_async",
+    ("strategy=null",): "found nothing; write one of ddp, apex, apex_per_tensor, flat, horovod, parameter_server, parameter_server_async",
+    ("strategy=parameter_server_async", "servers={source: t}", "overlap=true"): "asynchronous workers push only after backward; "
+    "write false, or strategy: parameter_server",
+    ("exchange={strategy: ddp}",): "exchange is not a key; write its keys, such as strategy, beside the others",
+    ("overlap=2",): "found 2; write true or false",
     ("cuda_graphs=true", "blocking_scalar_all_reduces=1"): "cuda_graphs cannot capture work on the host: horovod, gloo, parameter servers "
     "and blocking_scalar_all_reduces; leave them out, or write cuda_graphs: false",
     (
@@ -35,8 +51,8 @@ CONTRADICTIONS = {
         "strategy=parameter_server",
         "servers={count: 1, source: t}",
         "sync_batch_norm=true",
-    ): "sync_batch_norm, compression and sparse_embeddings need collectives between ranks; leave them out, or use a strategy "
-    "without parameter servers",
+    ): "applies only to ddp, apex, apex_per_tensor, flat or horovod, but this is strategy parameter_server; leave it out, "
+    "or write strategy: ddp",
     (
         "strategy=parameter_server",
         "servers={count: 1, source: t}",
@@ -79,15 +95,17 @@ def stack(name):
 def test_horovods_defaults_by_version(name, threshold, cycle):
     """horovod/common/operations.cc at v0.19.5 and v0.21.0."""
     loaded = stack(name)
-    assert (loaded.fusion.threshold, loaded.fusion.cycle_time, loaded.fusion.response_cache) == (threshold * MIB, cycle, 1024)
-    assert not loaded.broadcast_buffers
+    fusion = loaded.exchange.fusion
+    assert (fusion.threshold, fusion.cycle_time, fusion.response_cache) == (threshold * MIB, cycle, 1024)
+    assert not loaded.exchange.broadcast_buffers
 
 
 def test_backends_and_buckets_of_the_catalogue():
     """Sources as in the files: apex distributed.py, torch/optim since 2.0, as below."""
-    assert (stack("apex-ddp").strategy, stack("apex-ddp").message_size, stack("apex-ddp").blocking_scalar_all_reduces) == ("apex", 10**7, 0)
-    assert (stack("gloo-ddp").backend, stack("gloo-ddp").gloo_transport.flows) == ("gloo", 1)
-    assert (stack("torch-2.x-ddp").optimizer, stack("torch-2.x-ddp").bucket_cap) == ("foreach", 25 * MIB)
+    apex = stack("apex-ddp").exchange
+    assert (apex.strategy, apex.message_size, apex.blocking_scalar_all_reduces) == ("apex", 10**7, 0)
+    assert (stack("gloo-ddp").library.backend, stack("gloo-ddp").library.gloo_transport.flows) == ("gloo", 1)
+    assert (stack("torch-2.x-ddp").update.optimizer, stack("torch-2.x-ddp").exchange.bucket_cap) == ("foreach", 25 * MIB)
 
 
 FRAMEWORKS = {
@@ -109,8 +127,12 @@ FRAMEWORKS = {
 @pytest.mark.parametrize("name", FRAMEWORKS)
 def test_frameworks_of_dlperf_exchange_as_their_sources_say(name):
     """Sources in the files: the strategy, and the elements or bytes that it puts together."""
-    loaded = stack(name)
-    together = {"apex": loaded.message_size, "horovod": loaded.fusion and loaded.fusion.threshold, "ddp": loaded.bucket_cap}
-    assert (loaded.strategy, together.get(loaded.strategy)) == FRAMEWORKS[name]
-    assert loaded.broadcast_buffers == (name == "torch-1.6-ddp")
-    assert loaded.overlap == (name not in ("tensorflow-2.3", "ngc-tensorflow-20.03-xla", "mxnet-1.6-gluon"))
+    exchange = stack(name).exchange
+    match exchange:
+        case Apex(message_size=together) | Ddp(bucket_cap=together) | Horovod(fusion=Fusion(threshold=together)):
+            pass
+        case _:
+            together = None
+    assert (exchange.strategy, together) == FRAMEWORKS[name]
+    assert exchange.broadcast_buffers == (name == "torch-1.6-ddp")
+    assert exchange.overlap == (name not in ("tensorflow-2.3", "ngc-tensorflow-20.03-xla", "mxnet-1.6-gluon"))

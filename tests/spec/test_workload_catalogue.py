@@ -11,7 +11,7 @@ from sim.spec.catalogue import all_files
 from sim.spec.input import Dataset
 from sim.spec.library import catalogue, load_part, load_workload
 from sim.spec.model import Model
-from sim.spec.stack import Stack
+from sim.spec.stack import Ddp, Stack
 from sim.spec.yaml import SpecError
 from tests.extract.tables import traced_models
 from tests.for_each import for_each
@@ -242,11 +242,17 @@ def test_stack(name: str) -> None:
 def test_stacks_differ_as_the_software_does() -> None:
     """DDP: 25 MiB buckets, the first 1 MiB, overlapped. Stash: every tensor alone, three blocking scalars, no buffer broadcast."""
     stacks = {name: load_part(Stack, name, "workloads/stacks") for name in all_files("workloads/stacks")}
-    ddp, stash, flat = stacks["torch-1.13-ddp"], stacks["apex-per-tensor"], stacks["flat"]
+    torch = stacks["torch-1.13-ddp"]
+    ddp, stash, flat = torch.exchange, stacks["apex-per-tensor"].exchange, stacks["flat"].exchange
+    assert isinstance(ddp, Ddp)
     assert (ddp.bucket_cap, ddp.first_bucket_cap, ddp.overlap, ddp.broadcast_buffers) == (25 * 2**20, 2**20, True, True)
     assert (stash.strategy, stash.blocking_scalar_all_reduces, stash.broadcast_buffers) == ("apex_per_tensor", 3, False)
     assert (flat.strategy, flat.overlap) == ("flat", False)
-    assert (stacks["torch-1.6-ddp"].fp32_convolution, ddp.fp32_convolution, ddp.fp32_matmul) == ("fp32", "tf32", "fp32")
+    assert (stacks["torch-1.6-ddp"].kernels.fp32_convolution, torch.kernels.fp32_convolution, torch.kernels.fp32_matmul) == (
+        "fp32",
+        "tf32",
+        "fp32",
+    )
 
 
 def test_prep_cost_of_imagenet_is_the_measured_one() -> None:

@@ -20,6 +20,7 @@ from sim.spec.adapters import trained_layers
 from sim.spec.fields import Spec
 from sim.spec.hardware import Hardware
 from sim.spec.memo import caching
+from sim.spec.sections import file_fields, file_values, with_fields
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 from sim.study.layout import LayoutAnswer, layout_answer
@@ -233,7 +234,7 @@ def knobs() -> list[Knob]:
     return [
         Knob(kind.__name__, name)
         for kind in _kinds(Hardware, Workload)
-        for name, field in kind.model_fields.items()
+        for name, field in file_fields(kind).items()
         if {int, float} & {*_leaves(field.annotation)}
     ]
 
@@ -242,7 +243,7 @@ def _kinds(*of: type[Spec]) -> Sequence[type[Spec]]:
     """Return the kinds *of* blocks and of all inside them."""
     kinds = dict.fromkeys(of)
     for kind in (queue := list(kinds)):
-        for field in kind.model_fields.values():
+        for field in file_fields(kind).values():
             for leaf in _leaves(field.annotation):
                 if isinstance(leaf, type) and issubclass(leaf, Spec) and leaf not in kinds:
                     kinds[leaf] = None
@@ -305,8 +306,7 @@ def _written(scenario: Scenario) -> frozenset[Knob]:
 
 def _knobs_in(value: Any) -> Iterator[Knob]:
     if isinstance(value, Spec):
-        for name in type(value).model_fields:
-            inner = getattr(value, name)
+        for name, inner in file_values(value).items():
             if inner:
                 yield Knob(type(value).__name__, name)
                 yield from _knobs_in(inner)
@@ -388,9 +388,8 @@ def _turn(value: Any, knob: Knob, factor: float, matched: bool = False) -> Any:
         if knob.block not in _blocks_in(type(value)):
             return value
         mine = type(value).__name__ == knob.block
-        return value.model_copy(
-            update={name: _turn(getattr(value, name), knob, factor, mine and name == knob.field) for name in type(value).model_fields}
-        )
+        values = file_values(value)
+        return with_fields(value, **{name: _turn(inner, knob, factor, mine and name == knob.field) for name, inner in values.items()})
     if isinstance(value, tuple):
         return _turned_curve(value, factor) if matched and _is_curve(value) else tuple(_turn(item, knob, factor, matched) for item in value)
     if isinstance(value, dict):

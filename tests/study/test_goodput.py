@@ -28,6 +28,7 @@ from sim.report.limited import under_power_cap
 from sim.spec.library import load_hardware, load_workload
 from sim.spec.node_prices import Prices
 from sim.spec.parallel import Parallel
+from sim.spec.sections import with_fields
 from sim.spec.yaml import SpecError
 from sim.study.goodput import Goodput, simulate_weeks, time_of_changes
 from sim.study.layout import layout_answer
@@ -124,7 +125,7 @@ def test_each_start_compiles_and_captures_graphs() -> None:
         ({"cuda_graphs": True}, 11.0, 58.0),
         ({"cuda_graphs": True, "compilation": (4.0, 15.0), "capture": (1.0, 1.0)}, 5.0, 16.0),
     ):
-        training = workload.training.model_copy(update={"stack": stack.model_copy(update=changed)})
+        training = workload.training.model_copy(update={"stack": with_fields(stack, **changed)})
         slow = simulate_weeks(steps()._replace(workload=workload.model_copy(update={"training": training})), settings, changes=False)
         assert slow.run.compilation == Uniform(low, high)
         assert "each start compiles" in " ".join(slow.notes)
@@ -132,7 +133,7 @@ def test_each_start_compiles_and_captures_graphs() -> None:
         starts = 1 + slow.courses.interruptions
         longer = slow.courses.lost["restart"] - eager.courses.lost["restart"]
         assert longer.sum() == pytest.approx(starts.sum() * (low + high) / 2, rel=0.1)
-    assert load_workload("llama-3.1-8b", ["training.stack=torchtitan-2.x"]).spec.training.stack.compilation == (4.0, 15.0)
+    assert load_workload("llama-3.1-8b", ["training.stack=torchtitan-2.x"]).spec.training.stack.kernels.compilation == (4.0, 15.0)
 
 
 def test_no_failures_are_the_run() -> None:

@@ -47,7 +47,7 @@ def test_an_option_and_an_equal_override_are_one() -> None:
 
 def test_an_override_may_refine_what_an_option_sets() -> None:
     question = prepare(Scenario("p3.8xlarge", "alexnet", ("training.stack.bucket_cap=7 MiB",), stack="torch-2.x-ddp"))
-    assert question.jobs[0].workload.training.stack.bucket_cap == 7 * 2**20
+    assert question.jobs[0].workload.training.stack.exchange.bucket_cap == 7 * 2**20
 
 
 _STEPS = "gradient_accumulation_steps"

@@ -8,6 +8,7 @@ from sim.cluster.gpu import layer_time
 from sim.spec.hardware import Gpu
 from sim.spec.lengths import Lengths
 from sim.spec.library import load_part, load_workload
+from sim.spec.sections import with_fields
 from sim.spec.workload import Workload
 from sim.training.layer_times import layer_times
 from sim.training.sequences import layers_run
@@ -24,7 +25,7 @@ def one_by_one(workload: Workload, gpu: Gpu) -> list[list[float]]:
 def moved(workload: Workload, part: str, **changed: object) -> Workload:
     training = workload.training
     if part == "stack":
-        changed = {"stack": training.stack.model_copy(update=changed)}
+        changed = {"stack": with_fields(training.stack, **changed)}
     return workload.model_copy(update={"training": training.model_copy(update=changed)})
 
 
@@ -41,7 +42,7 @@ WORKLOADS = {
     "as it is": BERT,
     "batch": moved(BERT, "training", batch=3),
     "precision": moved(BERT, "training", precision="amp_fp16"),
-    "launches": moved(BERT, "stack", launch_cpu=BERT.training.stack.launch_cpu * 2),
+    "launches": moved(BERT, "stack", launch_cpu=BERT.training.stack.kernels.launch_cpu * 2),
     "user's factor": moved(BERT, "training", compute_factor=2.0),
     "stack's factor": moved(BERT, "stack", compute_factor=2.0),
     "fused": moved(BERT, "stack", elementwise_traffic=0.5),

@@ -190,7 +190,7 @@ def test_asynchronous_workers_wait_for_no_straggler() -> None:
         (["training.gradient_accumulation_steps=2"], "tf-parameter-server", "asynchronous workers push after each one"),
         (["training.stack.gradient_clipping=true"], "tf-parameter-server", "needs the norm of the full summed gradient"),
         (["training.stack.overlap=true"], "tf-parameter-server", "asynchronous workers push only after backward"),
-        (["training.stack.broadcast_buffers=true"], "phub", "applies to all-reduces"),
+        (["training.stack.broadcast_buffers=true"], "phub", "applies only to ddp, apex, apex_per_tensor, flat or horovod"),
         (["training.stack.nccl_algo=Tree"], "phub", "nccl_algo=Tree: is an NCCL option, but parameter_server has no all-reduces"),
         (["training.stack.channels=4"], "phub", "channels=4: is an NCCL option"),
         (servers(racks=2), "tf-parameter-server", "racks need strategy parameter_server, sharding: chunks"),

@@ -8,24 +8,27 @@ from hypothesis import strategies as st
 
 from sim.spec.library import load_part, load_workload
 from sim.spec.model import Model
-from sim.spec.servers import Servers
+from sim.spec.sections import with_fields
+from sim.spec.stack import ServerExchange
 from sim.spec.workload import Workload
 from sim.training.sharding import owners, shards
 
 
 def workload(name: str, **servers: object) -> Workload:
     loaded = load_workload(name, ["training.stack=tf-parameter-server"]).spec
-    changed = (loaded.training.stack.servers or Servers(source="test")).model_copy(update=servers)
-    stack = loaded.training.stack.model_copy(update={"servers": changed})
+    exchange = loaded.training.stack.exchange
+    assert isinstance(exchange, ServerExchange)
+    stack = with_fields(loaded.training.stack, servers=exchange.servers.model_copy(update=servers))
     return loaded.model_copy(update={"training": loaded.training.model_copy(update={"stack": stack})})
 
 
 def dealt(name: str, **servers: object) -> list[tuple[float, float]]:
     """Bytes and updates of each server, all buckets together."""
     loaded = workload(name, **servers)
-    spec = loaded.training.stack.servers
-    assert spec is not None
-    return [(sum(part.nbytes for part in parts), sum(part.updates for part in parts)) for parts in zip(*shards(loaded, spec), strict=True)]
+    exchange = loaded.training.stack.exchange
+    assert isinstance(exchange, ServerExchange)
+    every = zip(*shards(loaded, exchange.servers), strict=True)
+    return [(sum(part.nbytes for part in parts), sum(part.updates for part in parts)) for parts in every]
 
 
 def test_variables_are_dealt_in_the_order_of_their_creation() -> None:

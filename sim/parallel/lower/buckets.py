@@ -10,24 +10,24 @@ rows (a sparse embedding) has a message of its own with any strategy.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Sequence, Set
+from typing import assert_never
 
 from sim.parallel.lower.fusion import Bucket, fused_buckets
 from sim.parallel.lower.own_exchange import own_buckets
-from sim.spec.stack import Stack, Strategy
+from sim.spec.stack import (
+    Apex,
+    ApexPerTensor,
+    AsyncParameterServer,
+    Ddp,
+    Exchange,
+    Flat,
+    Horovod,
+    ParameterServer,
+)  # fmt: skip
 
 GRADIENT_ELEMENT = 4.0
 """Default bytes of a gradient element, by which apex's limit in elements is converted to bytes."""
-
-CAPS: Mapping[Strategy, Callable[[Stack, float], Sequence[float]]] = {
-    "ddp": lambda stack, _: [stack.first_bucket_cap, stack.bucket_cap],
-    "apex": lambda stack, width: [stack.message_size * width],
-    "apex_per_tensor": lambda *_: [1.0],
-    "flat": lambda *_: [math.inf],
-    "parameter_server": lambda stack, _: [stack.first_bucket_cap, stack.bucket_cap] if stack.overlap else [math.inf],
-    "parameter_server_async": lambda *_: [math.inf],
-}
-"""Bytes at which buckets close, by strategy, given the stack and the bytes per element; the last applies to all further buckets."""
 
 
 def assign_buckets(sizes: Sequence[float], caps: Sequence[float]) -> list[list[int]]:
@@ -46,26 +46,43 @@ def assign_buckets(sizes: Sequence[float], caps: Sequence[float]) -> list[list[i
     return buckets
 
 
-def stack_buckets(
+def exchange_buckets(
     sizes: Sequence[float],
-    stack: Stack,
+    exchange: Exchange,
     ready: Sequence[float] = (),
     ranks: int = 2,
     element: float = GRADIENT_ELEMENT,
     single_tensors: Set[int] = frozenset(),
 ) -> list[Bucket]:
-    """Return the buckets that the strategy of *stack* forms from gradient tensors of *sizes* (bytes, in ready order), in launch order.
+    """Return the buckets that *exchange* forms from gradient tensors of *sizes* (bytes, in ready order), in launch order.
 
     *ready* are the times (s) at which all *ranks* have the tensors; only Horovod and a user's own exchange need them. *element* is the
     bytes of one gradient element. Each tensor in *single_tensors* has a bucket of its own.
     """
     shared = [index for index in range(len(sizes)) if index not in single_tensors]
     together = [sizes[index] for index in shared]
-    if stack.own_exchange is not None and shared:
-        packed = own_buckets(stack.own_exchange, together, [ready[index] for index in shared], ranks)
-    elif stack.fusion is not None and shared:
-        packed = fused_buckets([ready[index] for index in shared], together, stack.fusion, ranks)
-    else:
-        packed = [Bucket(tuple(bucket)) for bucket in assign_buckets(together, CAPS[stack.strategy](stack, element))] if shared else []
+    packed = _packed(together, exchange, [ready[index] for index in shared] if ready else [], ranks, element) if shared else []
     buckets = [Bucket(tuple(shared[index] for index in bucket.tensors), bucket.delay) for bucket in packed]
     return sorted([*buckets, *(Bucket((index,)) for index in sorted(single_tensors))], key=lambda bucket: bucket.tensors[-1])
+
+
+def _packed(sizes: Sequence[float], exchange: Exchange, ready: Sequence[float], ranks: int, element: float) -> list[Bucket]:
+    """Return the buckets that *exchange* forms from tensors of *sizes* (bytes), none of which has a bucket of its own."""
+    if exchange.own_exchange is not None:
+        return own_buckets(exchange.own_exchange, sizes, ready, ranks)
+    match exchange:
+        case Horovod(fusion=fusion):
+            return fused_buckets(ready, sizes, fusion, ranks)
+        case Ddp():
+            caps = [exchange.first_bucket_cap, exchange.bucket_cap]
+        case Apex():
+            caps = [exchange.message_size * element]
+        case ApexPerTensor():
+            caps = [1.0]
+        case ParameterServer():
+            caps = [exchange.first_bucket_cap, exchange.bucket_cap] if exchange.overlap else [math.inf]
+        case Flat() | AsyncParameterServer():
+            caps = [math.inf]
+        case other:
+            assert_never(other)
+    return [Bucket(tuple(bucket)) for bucket in assign_buckets(sizes, caps)]

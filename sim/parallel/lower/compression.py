@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from sim.parallel.program import Message
-from sim.spec.stack import Stack
+from sim.spec.stack import Compression
 
 _INDEX = 4.0
 """Bytes of an element's index: 32 bits suffice for a bucket."""
@@ -49,17 +49,17 @@ class Payload(NamedTuple):
     kernels: float = 0.0
 
 
-def payload(tensors: Sequence[Tensor], element: float, width: float, stack: Stack, ranks: int) -> Payload:
+def payload(tensors: Sequence[Tensor], element: float, width: float, compression: Compression | None, ranks: int) -> Payload:
     """Return the payload of a bucket of *tensors* between *ranks*: *element* bytes per gradient in memory, *width* bytes when sent."""
     if tensors[0].touched_rows is not None:
         sent = _rows(tensors[0], width, ranks)
-    elif stack.compression is None:
+    elif compression is None:
         elements = sum(tensor.elements for tensor in tensors)
         sent = Payload((Message("all_reduce", width * elements),), elements)
-    elif stack.compression.method == "top_k":
-        sent = _top_k(sum(tensor.elements for tensor in tensors), element, width, stack.compression.density or 0.0, ranks)
+    elif compression.method == "top_k":
+        sent = _top_k(sum(tensor.elements for tensor in tensors), element, width, compression.density or 0.0, ranks)
     else:
-        sent = _power_sgd(tensors, element, width, stack.compression.rank or 1)
+        sent = _power_sgd(tensors, element, width, compression.rank or 1)
     cast = sent.values * (element + width) if width != element else 0.0
     return sent._replace(bytes_before=sent.bytes_before + cast, bytes_after=sent.bytes_after + cast)
 

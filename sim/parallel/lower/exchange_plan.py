@@ -12,14 +12,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 from typing import NamedTuple
 
-from sim.parallel.lower.buckets import GRADIENT_ELEMENT, stack_buckets
+from sim.parallel.lower.buckets import GRADIENT_ELEMENT, exchange_buckets
 from sim.parallel.lower.compression import Payload, Tensor, payload
 from sim.parallel.lower.fusion import Bucket
 from sim.parallel.program import Message, Start
 from sim.spec.layer import Layer
 from sim.spec.model import batch_norms
 from sim.spec.precision import PRECISION_TRAITS
-from sim.spec.stack import Stack
+from sim.spec.stack import Exchange, ServerExchange
 from sim.spec.workload import Workload
 
 SCALAR_BYTES = 4.0
@@ -63,7 +63,7 @@ def gradient_volume(workload: Workload) -> float:
 
 def wire_bytes(workload: Workload, element: float | None = None) -> float:
     """Return the bytes that are sent for a gradient element of *element* bytes (default: an FP32 tensor's element)."""
-    wire = workload.training.stack.wire_dtype
+    wire = workload.training.stack.exchange.wire_dtype
     element = gradient_bytes(workload) if element is None else element
     narrow = wire in ("fp16", "bf16") or (wire == "autocast" and PRECISION_TRAITS[workload.training.precision].autocast)
     return min(element, 2.0) if narrow else element
@@ -71,28 +71,28 @@ def wire_bytes(workload: Workload, element: float | None = None) -> float:
 
 def plan_exchange(workload: Workload, ready: Sequence[float], ranks: int) -> ExchangePlan:
     """Return what *ranks* exchange if all of them have each gradient tensor at *ready* (s after backward began, increasing)."""
-    if ranks == 1 and not workload.training.stack.uses_servers:
+    exchange, buffers = workload.training.stack.exchange, _buffers(workload)
+    if ranks == 1 and not isinstance(exchange, ServerExchange):
         return ExchangePlan()
-    stack, buffers = workload.training.stack, _buffers(workload)
-    before = [start_of("broadcast buffers", buffers)] if stack.broadcast_buffers and buffers else []
+    before = [start_of("broadcast buffers", buffers)] if exchange.broadcast_buffers and buffers else []
     scalar = (Message("all_reduce", SCALAR_BYTES),)
-    between = [start_of(f"scalar {index}", scalar) for index in range(stack.blocking_scalar_all_reduces)]
-    norms = {index: _norm(workload.model.layers[index], ranks) for index in batch_norms(workload.model)} if stack.sync_batch_norm else {}
+    between = [start_of(f"scalar {index}", scalar) for index in range(exchange.blocking_scalar_all_reduces)]
+    norms = {index: _norm(workload.model.layers[index], ranks) for index in batch_norms(workload.model)} if exchange.sync_batch_norm else {}
     return ExchangePlan(tuple(before), tuple(between), _buckets(workload, ready, ranks), norms)
 
 
 def _buffers(workload: Workload) -> tuple[Message, ...]:
     """Return the broadcasts of buffers, one per data type; Gloo's two threads send both at once, so they are combined into one."""
     total, counts = workload.model.buffers, _COUNT_BYTES * len(batch_norms(workload.model))
-    parts = (total,) if workload.training.stack.backend == "gloo" else (total - counts, counts)
+    parts = (total,) if workload.training.stack.library.backend == "gloo" else (total - counts, counts)
     return tuple(Message("broadcast", nbytes) for nbytes in parts if nbytes > 0)
 
 
 def gradient_tensors(workload: Workload) -> list[Tensor]:
     """Return the gradient tensors of *workload* in the order in which they become ready."""
     training = workload.training
-    samples = training.batch * (training.gradient_accumulation_steps if training.stack.no_sync else 1)
-    sparse = training.stack.sparse_embeddings
+    samples = training.batch * (training.gradient_accumulation_steps if training.stack.exchange.no_sync else 1)
+    sparse = training.stack.exchange.sparse_embeddings
     return [
         tensor for layer in reversed(workload.model.layers) for tensor in _tensors(layer, samples * layer.rows_per_sample if sparse else 0)
     ]
@@ -112,33 +112,33 @@ def _tensors(layer: Layer, touched: int) -> list[Tensor]:
 
 
 def _buckets(workload: Workload, ready: Sequence[float], ranks: int) -> tuple[BucketPlan, ...]:
-    stack, tensors, widths = workload.training.stack, gradient_tensors(workload), gradient_widths(workload)
+    exchange, tensors, widths = workload.training.stack.exchange, gradient_tensors(workload), gradient_widths(workload)
     sizes = [width * tensor.elements for width, tensor in zip(widths, tensors, strict=True)]
     sparse = {index for index, tensor in enumerate(tensors) if tensor.touched_rows is not None}
     plans = []
-    for index, bucket in enumerate(_buckets_by_type(sizes, widths, sparse, stack, ready, ranks)):
+    for index, bucket in enumerate(_buckets_by_type(sizes, widths, sparse, exchange, ready, ranks)):
         element = widths[bucket.tensors[0]]
-        sent = payload([tensors[place] for place in bucket.tensors], element, wire_bytes(workload, element), stack, ranks)
+        sent = payload([tensors[place] for place in bucket.tensors], element, wire_bytes(workload, element), exchange.compression, ranks)
         copied = sum(sizes[place] for place in bucket.tensors if place not in sparse)
         plans.append(BucketPlan(bucket.tensors[-1], copied, sent, start_of(f"bucket {index}", sent.messages, index, bucket.delay)))
     return tuple(plans)
 
 
 def _buckets_by_type(
-    sizes: Sequence[float], widths: Sequence[float], sparse: Set[int], stack: Stack, ready: Sequence[float], ranks: int
+    sizes: Sequence[float], widths: Sequence[float], sparse: Set[int], exchange: Exchange, ready: Sequence[float], ranks: int
 ) -> list[Bucket]:
     """Return the buckets in launch order; no framework mixes data types in one bucket.
 
     torch's reducer.cpp fills buckets for each type and device (``BucketKey``); apex splits by type; Horovod fuses only equal types.
     """
     if len(set(widths)) < 2:
-        return stack_buckets(sizes, stack, ready, ranks, widths[0] if widths else GRADIENT_ELEMENT, sparse)
+        return exchange_buckets(sizes, exchange, ready, ranks, widths[0] if widths else GRADIENT_ELEMENT, sparse)
     buckets = []
     for width in dict.fromkeys(widths):
         places = [index for index, other in enumerate(widths) if other == width]
         alone = {index for index, place in enumerate(places) if place in sparse}
         times = [ready[place] for place in places if ready]
-        for bucket in stack_buckets([sizes[place] for place in places], stack, times, ranks, width, alone):
+        for bucket in exchange_buckets([sizes[place] for place in places], exchange, times, ranks, width, alone):
             buckets.append(Bucket(tuple(places[index] for index in bucket.tensors), bucket.delay))
     return sorted(buckets, key=lambda bucket: bucket.tensors[-1])
 

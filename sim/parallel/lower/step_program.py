@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 from sim.parallel.lower.exchange_plan import BucketPlan, ExchangePlan, plan_exchange
 from sim.parallel.program import Instruction, Load, Pack, Program, Start, Unpack, Update, Wait, Work
 from sim.spec.identity import IdentityKey, same_layers
+from sim.spec.stack import Horovod
 from sim.spec.workload import Workload
 
 _KEPT: Final = 512
@@ -27,7 +28,8 @@ class StepProgram(NamedTuple):
 
 def step_program(workload: Workload, ready: Sequence[float], ranks: int) -> StepProgram:
     """Return the program of one of *ranks*, which have each gradient tensor at *ready* (s after backward began)."""
-    if workload.training.stack.fusion is not None or workload.training.stack.own_exchange is not None:
+    exchange = workload.training.stack.exchange
+    if isinstance(exchange, Horovod) or exchange.own_exchange is not None:
         return _step_program(workload, ready, ranks)
     key = same_layers(workload), workload.training.gradient_accumulation_steps, ranks
     return _untimed(IdentityKey(key, workload, ranks))
@@ -42,7 +44,7 @@ def _untimed(inputs: IdentityKey) -> StepProgram:
 def _step_program(workload: Workload, ready: Sequence[float], ranks: int) -> StepProgram:
     count, exchange = workload.training.gradient_accumulation_steps, plan_exchange(workload, ready, ranks)
     kinds = [exchange] * count
-    if count > 1 and workload.training.stack.no_sync:
+    if count > 1 and workload.training.stack.exchange.no_sync:
         silent = exchange._replace(between=(), buckets=())
         kinds = [silent, *[silent._replace(before=())] * (count - 2), exchange._replace(before=())]
     passes = [each for number, kind in enumerate(kinds) for each in _micro_batch(workload, kind, number)]
@@ -61,7 +63,7 @@ def _micro_batch(workload: Workload, exchange: ExchangePlan, number: int) -> Ite
 
 
 def _forward(workload: Workload, exchange: ExchangePlan, number: int) -> Iterator[Instruction]:
-    gloo = workload.training.stack.backend == "gloo"
+    gloo = workload.training.stack.library.backend == "gloo"
     yield from _blocking(exchange.before, number, gloo)
     done, last = 0, len(workload.model.layers) - 1
     for place in sorted(exchange.norms):
@@ -80,13 +82,13 @@ def _backward(workload: Workload, exchange: ExchangePlan, number: int) -> Iterat
     for place in reversed(range(len(layers))):
         tensors += len(layers[place].gradients)
         full = bucket
-        while full < len(exchange.buckets) and exchange.buckets[full].last < tensors and (stack.overlap or place == 0):
+        while full < len(exchange.buckets) and exchange.buckets[full].last < tensors and (stack.exchange.overlap or place == 0):
             full += 1
         if place in exchange.norms or full > bucket or place == 0:
             yield Work("B", place, left, number)
             left = place - 1
         if place in exchange.norms:
-            yield from _blocking(exchange.norms[place][1:], number, host=stack.backend == "gloo")
+            yield from _blocking(exchange.norms[place][1:], number, host=stack.library.backend == "gloo")
         for each in range(bucket, full):
             yield Pack(each, number)
             yield _at(exchange.buckets[each].start, number)

@@ -164,4 +164,4 @@ def workload_inputs(workload: Workload) -> Iterator[ProvenanceRow]:
     yield f"model {model.name}", f"{as_number(model.parameters)} parameters, {len(model.layers)} layers", model.source
     size = show(dataset.samples * dataset.sample, "size")
     yield f"data set {dataset.name}", f"{as_number(dataset.samples)} samples, {size}", dataset.source
-    yield f"stack {stack.name}", f"{stack.strategy}, {stack.backend}", stack.source
+    yield f"stack {stack.name}", f"{stack.exchange.strategy}, {stack.library.backend}", stack.source

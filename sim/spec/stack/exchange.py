@@ -1,16 +1,19 @@
-"""Which gradients are exchanged together, when, and in which form? The gradient exchange of a software stack."""
+"""Which gradients are exchanged together, when, and in which form? The gradient exchange of a software stack.
 
-from collections.abc import Iterator
-from typing import Annotated, Literal, Self
+There is one class for each strategy, with the fields that apply to it; `Exchange` is one of them, told apart by ``strategy``.
+"""
+
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from sim.spec import extensions
 from sim.spec.fields import Bytes, Count, Factor, Fraction, Latency, Seconds, Source, Spec, Whole
+from sim.spec.sections import Section
 from sim.spec.servers import Servers
-from sim.spec.stack.contradictions import Contradiction, refuse
 
-Strategy = Literal["ddp", "apex", "apex_per_tensor", "flat", "horovod", "parameter_server", "parameter_server_async"]
+TORCH_BUCKET_CAP = 25 * 2.0**20
+"""``bucket_cap_mb`` of torch's DistributedDataParallel if it is not set."""
 
 
 class Fusion(Spec):
@@ -50,30 +53,26 @@ class Compression(Spec):
         return self
 
 
-class Exchange(Spec):
-    """How gradients are exchanged between ranks."""
+class _AnyExchange(Section):
+    """What applies to every strategy."""
 
-    strategy: Strategy
-    """ddp: buckets in the order in which gradients become ready, overlapped with backward. apex: the same, with buckets counted in
-    elements. apex_per_tensor: one all-reduce per gradient tensor, overlapped. flat: one all-reduce of all gradients after backward.
-    horovod: in each cycle, the gradients that are ready. parameter_server: workers push gradients to servers and pull the new weights,
-    synchronously; parameter_server_async: the same, each worker independently."""
-    own_exchange: Annotated[str, BeforeValidator(extensions.checked_name(extensions.EXCHANGES))] | None = None
-    """Name of a user-defined exchange, which forms the buckets instead of ``strategy``; None: ``strategy`` does."""
-    bucket_cap: Bytes = 25 * 2.0**20
-    """Size at which DDP closes a bucket (``bucket_cap_mb``)."""
-    first_bucket_cap: Bytes = 2.0**20
-    """Size at which DDP closes the first bucket that becomes ready."""
-    message_size: Count = 10_000_000
-    """Number of elements at which apex closes a bucket."""
-    fusion: Fusion | None = None
-    """Tensor fusion; required with horovod, not allowed otherwise."""
-    servers: Servers | None = None
-    """Parameter servers; required with the parameter-server strategies, not allowed otherwise."""
     overlap: bool = True
     """Whether the gradient exchange overlaps with backward."""
     no_sync: bool = True
     """Whether only the last micro-batch of a step exchanges gradients; false: each micro-batch exchanges and waits."""
+    gradient_copy_passes: float = Field(ge=0)
+    """Memory passes per gradient byte to copy gradients into and out of communication buffers."""
+    distributed_overhead: Seconds = 0.0
+    """Additional time per step of a distributed job, almost independent of the number of ranks."""
+    overlap_slowdown: Factor = 1.0
+    """Factor by which compute takes longer while a collective runs concurrently."""
+
+
+class _ByAllReduces(_AnyExchange):
+    """An exchange by all-reduces between the ranks."""
+
+    own_exchange: Annotated[str, BeforeValidator(extensions.checked_name(extensions.EXCHANGES))] | None = None
+    """Name of a user-defined exchange, which forms the buckets instead of ``strategy``; None: ``strategy`` does."""
     blocking_scalar_all_reduces: Whole = 0
     """Number of one-element all-reduces between forward and backward, each followed by a host synchronization."""
     broadcast_buffers: bool = False
@@ -87,54 +86,90 @@ class Exchange(Spec):
     """Data type to which gradients are cast for the exchange. autocast: 16 bits under amp_fp16 and amp_bf16, else none. None: no cast."""
     compression: Compression | None = None
     """Compression of the exchanged gradients; None: whole gradients."""
-    gradient_copy_passes: float = Field(ge=0)
-    """Memory passes per gradient byte to copy gradients into and out of communication buffers."""
-    distributed_overhead: Seconds = 0.0
-    """Additional time per step of a distributed job, almost independent of the number of ranks."""
-    overlap_slowdown: Factor = 1.0
-    """Factor by which compute takes longer while a collective runs concurrently."""
 
-    @model_validator(mode="after")
-    def _exchange_agrees(self) -> Self:
-        refuse(self._exchange_contradictions())
-        return self
 
-    def _exchange_contradictions(self) -> Iterator[Contradiction]:
-        horovod = self.strategy == "horovod"
-        yield horovod and not self.fusion, "strategy horovod needs a fusion block (threshold, cycle_time); add it, or extend horovod-0.21"
-        yield (
-            self.fusion is not None and not horovod,
-            f"fusion is a Horovod option, but strategy is {self.strategy}; leave it out, or write strategy: horovod",
-        )
-        yield (
-            self.uses_servers and not self.servers,
-            f"strategy {self.strategy} needs a servers block; write servers: {{count: 1, source: ...}}",
-        )
-        yield (
-            self.servers is not None and not self.uses_servers,
-            f"servers are for parameter servers, not {self.strategy}; leave them out, or write strategy: parameter_server",
-        )
-        yield (
-            self.uses_servers and self.own_exchange is not None,
-            f"own_exchange {self.own_exchange} forms buckets of all-reduces, but strategy is {self.strategy}; leave it out",
-        )
-        yield (
-            bool(self.uses_servers and (self.sync_batch_norm or self.compression or self.sparse_embeddings)),
-            "sync_batch_norm, compression and sparse_embeddings need collectives between ranks; leave them out, or use a strategy "
-            "without parameter servers",
-        )
+class Ddp(_ByAllReduces):
+    """Buckets in the order in which gradients become ready, overlapped with backward."""
 
-    @property
-    def uses_servers(self) -> bool:
-        """Whether gradients are exchanged through parameter servers."""
-        return self.strategy.startswith("parameter_server")
+    strategy: Literal["ddp"]
+    bucket_cap: Bytes = TORCH_BUCKET_CAP
+    """Size at which DDP closes a bucket (``bucket_cap_mb``)."""
+    first_bucket_cap: Bytes = 2.0**20
+    """Size at which DDP closes the first bucket that becomes ready."""
+
+
+class Apex(_ByAllReduces):
+    """The same, with buckets counted in elements."""
+
+    strategy: Literal["apex"]
+    message_size: Count = 10_000_000
+    """Number of elements at which apex closes a bucket."""
+
+
+class ApexPerTensor(_ByAllReduces):
+    """One all-reduce per gradient tensor, overlapped."""
+
+    strategy: Literal["apex_per_tensor"]
+
+
+class Flat(_ByAllReduces):
+    """One all-reduce of all gradients after backward."""
+
+    strategy: Literal["flat"]
+
+
+class Horovod(_ByAllReduces):
+    """In each cycle, the gradients that are ready."""
+
+    strategy: Literal["horovod"]
+    fusion: Fusion
+    """Tensor fusion."""
+
+
+class _ThroughServers(_AnyExchange):
+    """An exchange through parameter servers, without collectives between the ranks."""
+
+    servers: Servers
+    """Parameter servers."""
+    own_exchange: ClassVar[None] = None
+    blocking_scalar_all_reduces: ClassVar[int] = 0
+    broadcast_buffers: ClassVar[bool] = False
+    sync_batch_norm: ClassVar[bool] = False
+    sparse_embeddings: ClassVar[bool] = False
+    wire_dtype: ClassVar[None] = None
+    compression: ClassVar[None] = None
 
     @property
     def server_hosts(self) -> int:
-        """Number of hosts of role ``server`` that its parameter servers run on; those on the hosts of workers need none."""
-        return self.servers.count if self.servers is not None and self.servers.placement == "group" else 0
+        """Number of hosts of role ``server`` that the servers run on; those on the hosts of workers need none."""
+        return self.servers.count if self.servers.placement == "group" else 0
 
-    @property
-    def asynchronous(self) -> bool:
-        """Whether workers do not wait for each other."""
-        return self.strategy == "parameter_server_async"
+
+class ParameterServer(_ThroughServers):
+    """Workers push gradients to servers and pull the new weights, synchronously."""
+
+    strategy: Literal["parameter_server"]
+    bucket_cap: Bytes = TORCH_BUCKET_CAP
+    """Size at which a bucket is closed and pushed, if the exchange overlaps with backward."""
+    first_bucket_cap: Bytes = 2.0**20
+    """The same for the first bucket that becomes ready."""
+
+
+def _after_backward(overlap: object) -> object:
+    if overlap is True:
+        raise ValueError("asynchronous workers push only after backward; write false, or strategy: parameter_server")
+    return overlap
+
+
+class AsyncParameterServer(_ThroughServers):
+    """The same, each worker independently."""
+
+    strategy: Literal["parameter_server_async"]
+    overlap: Annotated[Literal[False], BeforeValidator(_after_backward)] = False
+    """Whether the gradient exchange overlaps with backward: workers push only after it."""
+
+
+ServerExchange = ParameterServer | AsyncParameterServer
+"""Exchanges through parameter servers."""
+Exchange = Ddp | Apex | ApexPerTensor | Flat | Horovod | ServerExchange
+"""How gradients are exchanged between ranks."""

@@ -5,10 +5,11 @@ from typing import Literal
 
 from pydantic import Field
 
-from sim.spec.fields import Factor, Fp8Recipe, Latency, Span, Spec
+from sim.spec.fields import Factor, Fp8Recipe, Latency, Span
+from sim.spec.sections import Section
 
 
-class StackKernels(Spec):
+class StackKernels(Section):
     """How forward and backward run on one GPU, relative to the layer model."""
 
     launch_cpu: Latency
@@ -96,7 +97,7 @@ class StackKernels(Spec):
     """cuDNN version, which decides the kernels of convolutions: before 5.1, only GPUs of the Maxwell architecture have Winograd."""
 
 
-class UpdateWork(Spec):
+class UpdateWork(Section):
     """What happens to gradients between backward and the next step, apart from the exchange."""
 
     gradient_clipping: bool = False

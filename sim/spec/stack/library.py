@@ -6,12 +6,13 @@ from typing import Literal, Self
 from pydantic import model_validator
 
 from sim.spec.algorithms import other_algorithm
-from sim.spec.fields import Count, Spec
+from sim.spec.fields import Count
 from sim.spec.hardware import Transport
+from sim.spec.sections import Section
 from sim.spec.stack.contradictions import Contradiction, refuse
 
 
-class Library(Spec):
+class Library(Section):
     """The library that runs collectives, and the environment variables that override its choices."""
 
     backend: Literal["nccl", "gloo"] = "nccl"

@@ -22,6 +22,7 @@ from sim.spec.hardware import Hardware
 from sim.spec.library import Loaded, load_hardware, load_workload
 from sim.spec.model import Model
 from sim.spec.parallel import Parallel
+from sim.spec.stack import ServerExchange
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 from sim.study.journal import Journal
@@ -270,7 +271,10 @@ def workloads_of(scenario: Scenario) -> list[Loaded[Workload]]:
     for stack in [scenario.stack] if is_chosen else (*_replicated_stacks(scenario), *STACKS):
         _, overrides = sorted_overrides(replace(scenario, stack=stack))
         one = load_workload(scenario.workload, overrides)
-        runs = is_chosen or (not one.spec.training.stack.uses_servers and (stack != "megatron-core" or is_transformer(one.spec.model)))
+        runs = is_chosen or (
+            not isinstance(one.spec.training.stack.exchange, ServerExchange)
+            and (stack != "megatron-core" or is_transformer(one.spec.model))
+        )
         if runs and all(one.spec.training != other.spec.training for other in loaded):
             loaded.append(one)
     return [one for one in loaded if one.spec.training.precision != "fp8" or one.spec.training.supports_recipe] or loaded

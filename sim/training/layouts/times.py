@@ -41,6 +41,7 @@ from sim.spec.identity import content
 from sim.spec.layer import WIDTHS, Layer
 from sim.spec.parallel import MeshOptions
 from sim.spec.precision import PRECISION_TRAITS
+from sim.spec.sections import with_fields
 from sim.spec.workload import Workload
 from sim.training.layouts.group_price import LinkShare, MessageLoad
 from sim.training.layouts.prices import LayoutPrices, PriceBook
@@ -190,7 +191,7 @@ class UnitTimes:
     def _host(self, unit: Unit, part: PassPart) -> list[UnitTime]:
         """Return the host time of a block in addition to launches; recomputed forward passes cost it again."""
         training = self.workload.training
-        forward = 0.0 if training.stack.cuda_graphs else self.options.block_host
+        forward = 0.0 if training.stack.kernels.cuda_graphs else self.options.block_host
         if unit.kind != "block" or not forward:
             return []
         passes = {"F": 1.0, "B": BACKWARD_LAUNCHES}.get(part, 0.5 * BACKWARD_LAUNCHES)
@@ -219,7 +220,7 @@ class UnitTimes:
     def _setting(self) -> PassSetting:
         training = self.workload.training
         # accumulation of gradients inside the products is counted by `_accumulated`
-        stack = self.workload.layer_stack.model_copy(update={"accumulates_gradients": False, "weight_casts": self._weight_casts})
+        stack = with_fields(self.workload.layer_stack, accumulates_gradients=False, weight_casts=self._weight_casts)
         return PassSetting(self.gpu, training.precision, stack, training.batch)
 
     def _kernels(self, layer: Layer, backward: bool) -> KernelWork:
@@ -258,7 +259,7 @@ class UnitTimes:
 
     def _started(self, messages: Sequence[LayerMessage]) -> float:
         """Return the host time (s) to start those of *messages* that tensor ranks exchange."""
-        if self.workload.training.stack.cuda_graphs:
+        if self.workload.training.stack.kernels.cuda_graphs:
             return 0.0
         return self.options.tensor_host * sum(message.axis == "tensor" for message in messages)
 
@@ -266,7 +267,7 @@ class UnitTimes:
         """Return the host time (s) for the experts of a block, which is spent when their dispatch begins."""
         if not piece.begins_experts:
             return 0.0
-        seconds = expert_host_time(self.options.expert_host, self.workload.training.stack.cuda_graphs)
+        seconds = expert_host_time(self.options.expert_host, self.workload.training.stack.kernels.cuda_graphs)
         return seconds * (BACKWARD_LAUNCHES if backward else 1.0) + self._of_local_experts(backward)
 
     def _of_local_experts(self, backward: bool) -> float:
@@ -422,10 +423,10 @@ def optimizer_time(workload: Workload, gpu: Gpu, options: MeshOptions, elements:
     weights = 2.0 * (4.0 if options.master else WIDTHS[options.weights]) + (WIDTHS[options.weights] if options.master else 0.0)
     between = 4.0 * optimizer.passes_between  # passes over an update in 32 bits, like master weights
     moved = elements * (WIDTHS[options.gradients] + states + weights + between)
-    clipped = elements * WIDTHS[options.gradients] * options.clipping_passes if stack.gradient_clipping else 0.0
-    fused = stack.optimizer == "fused"
+    clipped = elements * WIDTHS[options.gradients] * options.clipping_passes if stack.update.gradient_clipping else 0.0
+    fused = stack.update.optimizer == "fused"
     scale = 1.0 if fused else max(1.0, optimizer.separate_passes / max(optimizer.passes, 1.0))
-    kernels = 4.0 if stack.optimizer in ("fused", "foreach") else tensors * optimizer.separate_kernels
-    busy = (memory_time(moved * scale, gpu) + kernels * gpu.kernel_time) * stack.optimizer_factor + memory_time(clipped, gpu)
+    kernels = 4.0 if stack.update.optimizer in ("fused", "foreach") else tensors * optimizer.separate_kernels
+    busy = (memory_time(moved * scale, gpu) + kernels * gpu.kernel_time) * stack.update.optimizer_factor + memory_time(clipped, gpu)
     more = muon_work(workload, gpu, min(1.0, elements / workload.model.parameters))
     return busy + more.time, kernels + more.launches

@@ -38,5 +38,5 @@ def test_fused_networks_leave_out_the_passes_that_their_graphs_do(stack: str, sa
     pools = sum(layer.read + layer.write + layer.backward_traffic for layer in layers if layer.op == "pool")
     every = 8 * _elements(layers) + 2 * _elements(layers, BLOCK_END) + pools
     left = every - sum(passes * _elements(layers, names) for names, passes in saved.items())
-    plain = workload_named("resnet50", ("training.stack=ngc-mxnet-20.03",)).training.stack.elementwise_traffic
-    assert workload.training.stack.elementwise_traffic == pytest.approx(plain * left / every, rel=0.005)
+    plain = workload_named("resnet50", ("training.stack=ngc-mxnet-20.03",)).training.stack.kernels.elementwise_traffic
+    assert workload.training.stack.kernels.elementwise_traffic == pytest.approx(plain * left / every, rel=0.005)

@@ -39,7 +39,7 @@ def test_the_committed_stack_holds_what_the_committed_point_says() -> None:
     (model,) = {entry["point"]["model"] for entry in lines if entry["role"] == "network"}
     workload = load(Workload, WORKLOADS / f"{plan.models[model].workload}.yaml", (), WORKLOADS).spec
     constants = socket_constants(lines, 4.0 * workload.model.parameters)
-    transport = workload.training.stack.gloo_transport
+    transport = workload.training.stack.library.gloo_transport
     assert transport is not None
     assert transport.total_efficiency == pytest.approx(constants.payload, rel=1e-3)
     assert transport.hop_latency == pytest.approx(constants.latency, rel=0.01)

@@ -53,7 +53,7 @@ def _split(line: RecordLine) -> tuple[object, ...]:
 
 
 def test_the_stack_holds_the_constant_of_the_calibrating_point() -> None:
-    transport = workload_named("lab-decoder", (f"training.stack={STACK}",), WORKLOADS).training.stack.gloo_transport
+    transport = workload_named("lab-decoder", (f"training.stack={STACK}",), WORKLOADS).training.stack.library.gloo_transport
     assert transport is not None
     assert transport.launch == pytest.approx(operation_cost(), rel=0.005)
 

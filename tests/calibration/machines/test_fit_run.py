@@ -41,9 +41,9 @@ def test_a_measured_cpu_runs(tmp_path: Path, capsys: Capture) -> None:
     assert node.gpu.compute_cv == pytest.approx(0.02, rel=0.01)
     assert node.host.cpu.speed == pytest.approx(7.47 / 5.0, rel=0.05)  # of ImageNet's 7.47 ms on the reference core
     stack = load(Stack, tmp_path / "box-stack.yaml").spec
-    assert stack.gloo_transport is not None and stack.gloo_transport.flow_cap == pytest.approx(0.9e9, rel=0.1)
-    assert node.gpu.host_cores == 2 and stack.overlap_slowdown == 1.0  # what shares cores is simulated
-    assert stack.gloo_transport.cpu_time_per_byte == pytest.approx(0.4e-9, rel=0.05)
+    assert stack.library.gloo_transport is not None and stack.library.gloo_transport.flow_cap == pytest.approx(0.9e9, rel=0.1)
+    assert node.gpu.host_cores == 2 and stack.exchange.overlap_slowdown == 1.0  # what shares cores is simulated
+    assert stack.library.gloo_transport.cpu_time_per_byte == pytest.approx(0.4e-9, rel=0.05)
     assert cli.main(["check", str(path)]) == 0
     capsys.readouterr()
     assert cli.main(["run", str(path), "resnet18", "--stack", str(tmp_path / "box-stack.yaml"), "--batch", "4", "--json"]) == 0
@@ -151,8 +151,8 @@ def test_ranks_on_several_machines_become_a_cluster(tmp_path: Path, capsys: Capt
     assert (group.count, group.node.gpu_count, group.node.gpu.host_cores) == (2, local, 4 // local)
     assert group.node.nic.bandwidth == pytest.approx(125e6, rel=0.02)
     stack = load(Stack, tmp_path / "box-stack.yaml").spec
-    assert stack.gloo_transport is not None
-    step = stack.gloo_transport.hop_latency + 2 * cluster.fabric.latency
+    assert stack.library.gloo_transport is not None
+    step = stack.library.gloo_transport.hop_latency + 2 * cluster.fabric.latency
     assert step == pytest.approx(480e-6, rel=0.05) and (cluster.fabric.latency > 0) == (local > 1)
     capsys.readouterr()
     assert cli.main(["run", str(path), "resnet18", "--stack", str(tmp_path / "box-stack.yaml"), "--batch", "4", "--json"]) == 0

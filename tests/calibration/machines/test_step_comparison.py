@@ -67,7 +67,7 @@ def test_layers_slow_the_device_and_only_its_steps(tmp_path: Path) -> None:
     fitted = fit_run.fit([tmp_path / "r.json"], tmp_path / "r.yaml")
     gpu = load_hardware(str(tmp_path / "r.yaml")).spec.groups[0].node.gpu
     assert gpu.vector_factor == pytest.approx(2.0, rel=1e-2)
-    assert load(Stack, tmp_path / "r-stack.yaml").spec.elementwise_traffic == pytest.approx(2.0, rel=1e-2)
+    assert load(Stack, tmp_path / "r-stack.yaml").spec.kernels.elementwise_traffic == pytest.approx(2.0, rel=1e-2)
     rows, notes = compare(fitted.records, fitted.files, fitted.step_ratios)
     assert notes == [] and [row.exchange for row in rows] == [True, False]
     alone = rows[1]
@@ -86,11 +86,13 @@ def test_a_step_over_its_layers_is_the_stacks_factor(tmp_path: Path, monkeypatch
     [[ratio]] = fitted.step_ratios.values()
     row = record.rows("steps")[1]
     assert predicted_step(row, fitted.files, stack={"compute_factor": ratio}) == pytest.approx(3.0, rel=1e-6)
-    assert load(Stack, tmp_path / "r-stack.yaml").spec.compute_factor == 1.0  # one model does not say it of all
+    assert load(Stack, tmp_path / "r-stack.yaml").spec.kernels.compute_factor == 1.0  # one model does not say it of all
     monkeypatch.setattr(step_factors, "LEAST_STEPS", 1)
     fit_run.fit([tmp_path / "r.json"], tmp_path / "r.yaml")
     stack = load(Stack, tmp_path / "r-stack.yaml").spec
-    assert stack.compute_factor == pytest.approx(ratio, rel=1e-3) and "steps without exchange take" in stack.source["compute_factor"]
+    assert (
+        stack.kernels.compute_factor == pytest.approx(ratio, rel=1e-3) and "steps without exchange take" in stack.source["compute_factor"]
+    )
 
 
 def test_other_models_factor_is_used_where_it_is_sure(tmp_path: Path) -> None:

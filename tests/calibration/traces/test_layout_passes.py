@@ -22,6 +22,7 @@ from sim.events import Cause, EventLog
 from sim.mesh import run_layout
 from sim.parallel.split import split
 from sim.spec.library import load_hardware, load_workload
+from sim.spec.sections import with_fields
 from sim.spec.yaml import SpecError
 
 OWN = RankPasses(0.03, 0.06, 0.01)
@@ -173,8 +174,8 @@ def test_a_sharded_job_is_replayed(tmp_path: Path) -> None:
     workload = load_workload(str(mine), library=WORKLOADS).spec
     fast, slow = (with_nodes(machine_named(HARDWARE, (f"node.nic.bandwidth={rate}",)), 2) for rate in ("1 Tbps", "1 Gbps"))
     stack = workload.training.stack
-    assert stack.gloo_transport is not None
-    free = stack.model_copy(update={"gloo_transport": stack.gloo_transport.model_copy(update={"launch": 0.0, "cpu_time_per_byte": 0.0})})
+    assert stack.library.gloo_transport is not None
+    free = with_fields(stack, gloo_transport=stack.library.gloo_transport.model_copy(update={"launch": 0.0, "cpu_time_per_byte": 0.0}))
     bare = workload.model_copy(update={"training": workload.training.model_copy(update={"stack": free})})
     assert run_layout(fast, bare).step_time == pytest.approx(sum(OWN), rel=0.1)
     assert run_layout(slow, workload).step_time > 2 * sum(OWN)
@@ -189,8 +190,8 @@ def test_a_pipeline_is_replayed(tmp_path: Path) -> None:
     mine.write_text(replay_text(imported(staged(0, *"FFBFBFBB"), staged(1, *"FBFBFBFB")), description, mine))
     workload = load_workload(str(mine), library=WORKLOADS).spec
     stack = workload.training.stack
-    assert stack.gloo_transport is not None
-    free = stack.model_copy(update={"gloo_transport": stack.gloo_transport.model_copy(update={"launch": 0.0, "cpu_time_per_byte": 0.0})})
+    assert stack.library.gloo_transport is not None
+    free = with_fields(stack, gloo_transport=stack.library.gloo_transport.model_copy(update={"launch": 0.0, "cpu_time_per_byte": 0.0}))
     bare = workload.model_copy(update={"training": workload.training.model_copy(update={"stack": free})})
     fast = with_nodes(machine_named(HARDWARE, ("node.nic.bandwidth=1 Tbps",)), 2)
     assert run_layout(fast, bare).step_time == pytest.approx((4 + 2 - 1) * 0.3 + 0.05, rel=0.02)

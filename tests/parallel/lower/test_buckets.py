@@ -7,20 +7,20 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.parallel.lower.buckets import assign_buckets, stack_buckets
+from sim.parallel.lower.buckets import assign_buckets, exchange_buckets
 from tests.harness import toy_workload
 
 sizes = st.lists(st.floats(1, 1e9), min_size=1, max_size=50)
 MIB = 2.0**20
 
 
-def stack(**keys):
-    return toy_workload(stack=keys).training.stack
+def exchange(**keys):
+    return toy_workload(stack=keys).training.stack.exchange
 
 
 def tensors_of(gradients, alone=frozenset(), **keys):
-    """The tensors of each bucket that a stack makes of *gradients*."""
-    return [list(bucket.tensors) for bucket in stack_buckets(gradients, stack(**keys), range(len(gradients)), single_tensors=alone)]
+    """The tensors of each bucket that an exchange makes of *gradients*."""
+    return [list(bucket.tensors) for bucket in exchange_buckets(gradients, exchange(**keys), range(len(gradients)), single_tensors=alone)]
 
 
 @given(sizes, st.lists(st.floats(1, 1e9), min_size=1, max_size=3))

@@ -47,7 +47,7 @@ def ddp(sizes: Sequence[float], ready: Sequence[float], ranks: int) -> Any:
 
 
 def horovod(sizes: Sequence[float], ready: Sequence[float], ranks: int) -> Any:
-    fusion = load_workload("resnet50", ["training.stack=horovod-0.21"]).spec.training.stack.fusion
+    fusion = load_workload("resnet50", ["training.stack=horovod-0.21"]).spec.training.stack.exchange.fusion
     assert fusion is not None and list(ready) == sorted(ready) and ranks == 16
     return [(bucket.tensors, bucket.delay) for bucket in fused_buckets(ready, sizes, fusion, ranks)]
 
@@ -131,7 +131,7 @@ def test_wrong_messages_are_refused_in_a_sentence(made: Any, message: str) -> No
         ),
         (
             {"exchange": Own(one_message), "stack": "tf-parameter-server"},
-            "own_exchange mine forms buckets of all-reduces, but strategy is",
+            "exchange=mine: applies only to ddp, apex, apex_per_tensor, flat or horovod, but this is strategy parameter_server_async",
         ),
     ],
 )

@@ -14,6 +14,7 @@ from sim.parallel.lower.layouts import program
 from sim.parallel.program import Copy
 from sim.spec.hardware import Hardware
 from sim.spec.library import load_hardware, load_workload
+from sim.spec.sections import with_fields
 from sim.training.layouts.prices import PriceBook
 from tests.parallel.layouts import parallel
 from tests.training.layouts.toys import BACKWARD, FORWARD, block, blocks, free, run, split_block, with_parallel, workload
@@ -61,7 +62,7 @@ def test_fsdp_reads_its_gradients_to_clip_them_and_multiplies_them(mesh: dict[st
     given = workload(blocks(2, elements=ELEMENTS), mesh=mesh, shard="parameters")
     adam = given.training.optimizer.model_copy(update={"name": "adam"})
     given = given.model_copy(update={"training": given.training.model_copy(update={"optimizer": adam})})
-    clips = given.training.stack.model_copy(update={"gradient_clipping": True})
+    clips = with_fields(given.training.stack, gradient_clipping=True)
     clipped = given.model_copy(update={"training": given.training.model_copy(update={"stack": clips})})
     more = run_layout(with_memory(ranks), clipped).step_time - run_layout(with_memory(ranks), given).step_time
     assert more == pytest.approx(passes * 4.0 * 2 * ELEMENTS / ranks / MEMORY_BANDWIDTH, rel=1e-6)
@@ -143,7 +144,7 @@ def test_a_weight_is_brought_to_8_bits_once_a_step() -> None:
     stack = given.training.stack
     cast = (layer for layer in given.model.layers if layer.op == "gemm" and layer.name != "head")
     weights = sum(sum(layer.gradients) for layer in cast)
-    moved = 4.0 * weights * stack.compute_factor / (gpu.memory_bandwidth * gpu.memory_efficiency)
+    moved = 4.0 * weights * stack.kernels.compute_factor / (gpu.memory_bandwidth * gpu.memory_efficiency)
     assert steps[False] - steps[True] == pytest.approx((BATCHES - 1) * moved, rel=0.02)
 
 
