@@ -477,6 +477,8 @@ def batch_of(text: str) -> int | Literal["max"]:
         return "max"
     samples = whole_number(text)
     if not samples:
+        if ambiguous := ambiguous_count(text):
+            raise SpecError(f"--batch {text}: {ambiguous}")
         raise SpecError(f"--batch {text[:9] or repr('')}: write the samples per GPU, 1 or more, or max for as many as fit into its memory")
     return samples
 
