@@ -35,6 +35,7 @@ from sim.study.memory_fit import brief_shortage, largest_fitting_batch, memory_p
 from sim.study.nccl_names import nccl_variables_named
 from sim.study.sensitivity import Progress, estimate_warnings
 from sim.training.job import Job
+from sim.units import ambiguous_count
 
 _UNSET = {"name", "description", "aliases", "note"}
 _WORKLOAD_KEYS = (frozenset(Workload.model_fields) | {"jobs", "coordinated_prep"}) - _UNSET
