@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +27,11 @@ from sim.spec.elsewhere import read_files
 from sim.spec.library import load_hardware, load_workload
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
-from sim.study.arguments import require_power_cap
+from sim.study.arguments import mean_lifetime_of, require_power_cap
 from sim.study.compare import ComparedMachine, compare, machines, require_priced
 from sim.study.computing import Computing, question_of
 from sim.study.descriptions import Descriptions, descriptions
+from sim.study.excluded import Contest, Exclusion
 from sim.study.journal import Journal
 from sim.study.layout import LayoutAnswer, layout_answer
 from sim.study.not_validated import not_validated
@@ -191,18 +193,24 @@ def recommendation(
             without_batch, names, make_document, nodes=counts, global_batch=global_batch, computing=by, progress=counter("machines")
         )
         needs_plan, hears = needs_layout(without_batch, rows), counter("machines planned")
+        exclusion = None
         if needs_plan:
             global_batch = shared_batch(scenario, names, counts)  # the same as in `plan`
             rentable = [name for name in names if not reasons[name]]
             with_batch = replace(without_batch, global_batch=global_batch)
-            rows = planned_rows(with_batch, rentable, counts, make_document.layout_document, hears, renting.power_cap, by)
+            exclusion = _exclusion(with_batch, plan, markets, renting, ())
+            rows = planned_rows(with_batch, rentable, counts, make_document.layout_document, hears, renting.power_cap, by, exclusion)
             rows += [ComparedMachine(name, None, None, reasons[name]) for name in excluded]
         else:
             with_batch = replace(without_batch, global_batch=global_batch)
-            rows = with_planned_layouts(with_batch, rows, make_document.layout_document, hears, excluded, renting.power_cap, by)
+            exclusion = _exclusion(with_batch, plan, markets, renting, rows)
+            rows = with_planned_layouts(with_batch, rows, make_document.layout_document, hears, excluded, renting.power_cap, by, exclusion)
     limited = replace(without_batch, power_cap=renting.power_cap)
     chosen = recommend(limited, rows, plan, renting.budget, markets, renting.mean_lifetime, renting.with_failures, global_batch)
-    document = recommendation_document(workload_name(bare), chosen, list(renting.hardware))
+    planned = {(row.hardware, row.nodes) for row in rows} | {(name, count) for name in excluded for count in counts}
+    beaten = [] if exclusion is None else [point for point in product(names, counts) if point not in planned]
+    bounds = [least for point in beaten for least in exclusion.least(point)] if exclusion is not None else []
+    document = recommendation_document(workload_name(bare), chosen, list(renting.hardware), bounds)
     gaps = [each.document["layout_gap"] for each in rows if each.document and "layout_gap" in each.document]
     document["notes"] += [batch_note(global_batch, scenario.batch)] if gaps and needs_plan and global_batch is not None else []
     document["notes"] += [gap_note(gaps)] if gaps else []
@@ -210,6 +218,18 @@ def recommendation(
         {machine_label(ran): (ran["expected_error"] or {}).get("not_validated", ()) for each in rows if (ran := each.document) is not None}
     )
     return document, [each.hardware for each in rows if each.document]
+
+
+def _exclusion(
+    scenario: Scenario, plan: JobPlan, markets: Sequence[Market], renting: RentalOptions, rows: Sequence[ComparedMachine]
+) -> Exclusion | None:
+    """Return what decides which machines need no plan, given *rows*; None if all are planned: named ones, and where nothing bounds them."""
+    if renting.hardware or scenario.global_batch is None or not renting.nodes:
+        return None
+    if load_workload(scenario.workload, sorted_overrides(scenario)[1]).spec.pretraining is not None:
+        return None
+    mean = None if renting.mean_lifetime is None else mean_lifetime_of(renting.mean_lifetime)
+    return Exclusion(Contest(scenario, plan, renting.budget, markets, mean, renting.with_failures), rows)
 
 
 @contextmanager

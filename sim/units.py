@@ -163,6 +163,21 @@ def any_of(choices: Sequence[object]) -> str:
     return f"{first} or {choices[-1]}" if first else str(choices[0])
 
 
+_SUFFIXED: Final = re.compile(r"(\d{1,9}(?:\.\d{1,3})?)([kKmM])", re.ASCII)
+
+
+def ambiguous_count(text: str) -> str:
+    """Return which two numbers a count such as ``8k`` or ``1.5M`` may be: thousands or 1024s; empty if *text* is no such count.
+
+    Tokens of a whole job are decimal (``300B``); sequences and batches are as often powers of two.
+    """
+    if (match := _SUFFIXED.fullmatch(text.strip())) is None:
+        return ""
+    power = 1 if match[2] in "kK" else 2
+    counts = [f"{float(match[1]) * base**power:.0f}" for base in (1000, 1024)]
+    return f"is ambiguous; write {any_of(counts)}"
+
+
 def shorten(value: object, length: int = 40) -> str:
     """Return ``repr(value)`` for a message, cut to *length* characters."""
     try:

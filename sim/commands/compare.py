@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 from typing import Annotated
 
 import typer
@@ -28,6 +29,9 @@ from sim.commands.options import (
 from sim.study.options import CompareOptions, SizeOptions, WholeJobOptions, select_options
 from sim.terminal import messages, show_table, write_result
 
+MANY = 60
+"""Number of machines that the user's conditions may select and that are all shown: as many as fit on a screen or two."""
+
 
 @app.command(
     epilog="Examples:\n"
@@ -49,14 +53,19 @@ def compare(
     prices: PricesOption = "",
     price: MachinePrices = [],  # noqa: B006
     processes: Processes = None,
+    every: Annotated[bool, typer.Option("--all", help="show all machines, not only the most important of many")] = False,
     as_json: JsonOption = False,
     as_csv: Csv = False,
     output: Folder = None,
     html: HtmlOption = None,
 ) -> None:
-    """Compare machines for one workload by time and money."""
+    """Compare machines for one workload by time and money.
+
+    Of the whole catalog, the table shows the Pareto front, the best machine of every provider, and the first others; JSON, CSV and pages
+    have all machines.
+    """
     from sim.documents import comparison_rows, with_inputs
-    from sim.report.comparison import comparison_document, comparison_plot, comparison_text, require_sort
+    from sim.report.comparison import FEW, comparison_document, comparison_plot, comparison_text, require_sort
     from sim.report.figures import figures_csv
     from sim.report.page.comparison import comparison_page
     from sim.study.compare import machines
@@ -85,6 +94,7 @@ def compare(
     text, table = comparison_text(document), figures_csv(document["rows"])
     page = with_inputs(comparison_page, scenario, [row.hardware for row in rows if row.document])
     write_result(output, html, "compare", (document, text), page, comparison_plot, {"compare.csv": table})
-    show_table(document, text, table, as_json, as_csv)
+    most = inf if every or hardware else MANY if where else FEW
+    show_table(document, comparison_text(document, most), table, as_json, as_csv)
     if not document["rows"]:
         raise typer.Exit(1)

@@ -27,8 +27,8 @@ HEADINGS: Final[Mapping[str, str]] = {
     "--spares --repair --elastic --in-place --new-fleet --trials",
     "Search": "--objective --max-memory --fix --allow --simulate --sensitivity --vary --sobol --policy --sort --fast --literal --jobs "
     "--cluster --predictor --no-leave-out --left-out --refit --only --again --quick --limit",
-    "Output": "--json --csv --output --html --trace --export --journal --verbose --layers --force --plot --score --list --record --fail-if "
-    "--workload-out --write --by --port --open --show-completion --install-completion",
+    "Output": "--all --json --csv --output --html --trace --export --journal --verbose --layers --force --plot --score --list --record "
+    "--fail-if --workload-out --write --by --port --open --show-completion --install-completion",
     "Other": "--version --debug --quiet --help",
 }
 """The options under each heading, in the order of the headings; a name means the same in every command."""

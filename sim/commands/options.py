@@ -174,7 +174,7 @@ TraceOption = Annotated[
     typer.Option(
         metavar="FILE",
         callback=trace_due,
-        help="also write a Chrome trace of warm steps: .json, .json.gz, or a folder with one file per rank",
+        help="also write a Chrome trace of warm steps: .json, .json.gz, or a folder with one file for each group of identical ranks",
     ),
 ]
 

@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any, Final
 
 from sim.spec.yaml import SpecError
-from sim.units import any_of
+from sim.units import ambiguous_count, any_of
 
 _SEQUENCE: Final = "--sequence N, tokens per sample"
 _SHARD: Final = "--shard parameters (ZeRO-3, FSDP), gradients (ZeRO-2) or optimizer (ZeRO-1)"
@@ -80,7 +80,7 @@ def explain_error(error: Any, command: Any, context: Any, typed: Sequence[str] =
     if getattr(getattr(error, "param", None), "name", None) == "batch" and command.name == "sweep":
         error.message = f"{error.message}; for several values, write --vary batch=16,32"
     if (value := _value_of(error, command, context, typed)) is not None:
-        return SpecError(f"{value}: {error.message}")
+        return SpecError(f"{value}: {ambiguous_count(value.rpartition(' ')[2]) or error.message}")
     if str(getattr(error, "message", "")).startswith("Got unexpected extra"):
         return _explain_flag_value(error, command, context, typed)
     name = getattr(error, "option_name", None)

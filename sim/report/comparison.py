@@ -35,6 +35,8 @@ _APART = 5e-4
 """Relative difference below which two machines are reported as equal."""
 NAMED = 3
 """Number of machines listed by name if the same text applies to many."""
+FEW = 30
+"""Number of rows of a table that shows only what matters of many machines: more if the front and the providers need more."""
 _FRONT = "* Pareto-optimal: nothing else is both faster and cheaper"
 
 
@@ -116,9 +118,35 @@ def rate_of(rows: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
     return key, _RATES[key]
 
 
-def comparison_text(document: dict[str, Any]) -> str:
-    """Return a comparison's *document* as a table; ``*`` marks the machines that no other beats in both time and cost."""
-    rows = document["rows"]
+def rows_that_matter(rows: Sequence[dict[str, Any]], most: float) -> list[dict[str, Any]]:
+    """Return *rows* if they are at most *most*; else the front, the best of each provider, and the first others up to `FEW`, in order.
+
+    The best are the first of *rows* and the fastest. The two fastest and the two cheapest are always shown, because their difference is.
+    """
+    if len(rows) <= most:
+        return list(rows)
+    places = range(len(rows))
+    kept = {place for place in places if rows[place]["pareto"]}
+    for objective in (0, 1):
+        valued = [(value, place) for place in places if (value := _time_and_cost(rows[place])[objective]) is not None]
+        kept |= {place for _, place in sorted(valued)[:2]}
+    by_time = sorted(places, key=lambda place: _time_and_cost(rows[place])[0])
+    for order in (places, by_time):
+        first: dict[str, int] = {}
+        for place in order:
+            first.setdefault(rows[place]["provider"], place)
+        kept |= {place for provider, place in first.items() if provider}
+    kept |= set([place for place in places if place not in kept][: max(0, FEW - len(kept))])
+    return [rows[place] for place in sorted(kept)]
+
+
+def comparison_text(document: dict[str, Any], most: float = inf) -> str:
+    """Return a comparison's *document* as a table; ``*`` marks the machines that no other beats in both time and cost.
+
+    Of more than *most* machines, only those that matter are shown (`rows_that_matter`).
+    """
+    every = document["rows"]
+    rows = rows_that_matter(every, most)
     of_job, in_tokens = _job_titles(rows), any(row["whole_job"] and row["whole_job"]["given"] == "tokens" for row in rows)
     rate, of_rate = rate_of(rows)
     of_epoch = () if in_tokens else ("epoch", "USD/epoch", "kWh/epoch", "first")
@@ -128,11 +156,13 @@ def comparison_text(document: dict[str, Any]) -> str:
     ]  # fmt: skip
     lines = [f"No machine can run {document['workload']}."]
     if rows:
-        count = pluralized(len(rows), "machine")
+        count, folded = pluralized(len(every), "machine"), len(every) - len(rows)
+        names = {row["hardware"] for row in rows}
         lines = [
             f"{document['workload']}: {count}",
             "",
             align(titles, [_cells(row, of_epoch, of_job, rate) for row in rows]),
+            *([f"{pluralized(folded, 'more machine')}: --all shows them"] if folded else []),
             "",
             _FRONT,
             *(_epoch_lines(rows) if of_epoch else []),
@@ -143,7 +173,7 @@ def comparison_text(document: dict[str, Any]) -> str:
             *not_validated_lines(rows),
             *(f"{_at(row)}: {power_cap_text(row['power_cap'])}." for row in rows if row["power_cap"]),
             *group_by_text((_at(row), f"CO2 at {grid_words(row['energy']['grid'])}.") for row in rows if row["energy"]),
-            *price_lines(document["prices"]),
+            *price_lines(row for row in document["prices"] if row["hardware"] in names),
         ]
     if document["left_out"]:
         lines += [*(["", "Cannot run it:"] if rows else []), *(f"  - {line}" for line in failure_lines(document["left_out"]))]

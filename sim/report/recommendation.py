@@ -14,15 +14,18 @@ from sim.report.layouts.layout import layout_words
 from sim.report.picture import NamedPoint, Picture, name_points, picture
 from sim.report.prices import day_cell, price_lines, price_rows
 from sim.report.whole_job import epochs_text, job_time, parts_text, tokens_text
+from sim.study.excluded import SHOWN
 from sim.study.recommend import Candidate, Recommendation
 from sim.units import axis_unit, dollars, pluralized, rounded_dollars, show
 
-SHOWN = 10
-"""Maximum number of candidates in the table; JSON has them all."""
 
+def recommendation_document(
+    workload: str, answer: Recommendation, machine_names: Sequence[str] = (), bounds: Sequence[Candidate] = ()
+) -> dict[str, Any]:
+    """Return the JSON document of a recommendation among *machine_names*; ``best`` is null if no candidate meets the budget.
 
-def recommendation_document(workload: str, answer: Recommendation, machine_names: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the JSON document of a recommendation among *machine_names*; ``best`` is null if no candidate meets the budget."""
+    *bounds* are lower bounds of time and cost of machines that were not planned because of them.
+    """
     return {
         "schema": 1,
         "workload": workload,
@@ -37,8 +40,9 @@ def recommendation_document(workload: str, answer: Recommendation, machine_names
         "best": _candidate(answer, answer.best),
         "runner_up": _candidate(answer, answer.runner_up),
         "nearest": _candidate(answer, answer.nearest),
-        "notes": list(answer.notes),
+        "notes": [*answer.notes, *_excluded_notes(bounds)],
         "candidates": [_candidate(answer, candidate) for candidate in answer.ranked],
+        "excluded_by_bound": [_bound(least) for least in bounds],
         "left_out": dict(answer.left_out),
         "named": list(machine_names),
         "prices": [row for machine in answer.machines.values() for row in price_rows(machine, answer.markets)],
@@ -69,6 +73,27 @@ def _candidate(answer: Recommendation, candidate: Candidate | None) -> dict[str,
         "layout": layout_words(candidate.document),
         "layout_gap": candidate.document.get("layout_gap"),
         **job_energy(candidate.document.get("energy"), candidate.job.total, weeks),
+    }
+
+
+def _excluded_notes(bounds: Sequence[Candidate]) -> list[str]:
+    """Return a note on machines that were not planned because of their *bounds*."""
+    if not bounds:
+        return []
+    counts = len({(least.hardware, least.nodes) for least in bounds})
+    many = f"{counts:,} choices of machine and nodes were" if counts > 1 else "1 choice of machine and nodes was"
+    return [f"{many} not planned: by their lower bounds of time and cost they cannot win; a machine that is named is always planned"]
+
+
+def _bound(least: Candidate) -> dict[str, Any]:
+    return {
+        "hardware": least.hardware,
+        "provider": least.provider,
+        "nodes": least.nodes,
+        "market": least.market,
+        "least_time_s": least.job.total,
+        "most_epochs": least.epochs,
+        "least_cost_usd": least.cost,
     }
 
 

@@ -126,7 +126,8 @@ def _whole(least: int, most: int = _MOST) -> Any:
     def read(value: object) -> int:
         number = int(value) if isinstance(value, float) and value.is_integer() else value
         if isinstance(number, bool) or not isinstance(number, int):
-            raise ValueError(f"{units.shorten(value)} is not a whole number; write a whole number, {rule}")
+            ambiguous = units.ambiguous_count(value) if isinstance(value, str) else ""
+            raise ValueError(f"{units.shorten(value)} {ambiguous or f'is not a whole number; write a whole number, {rule}'}")
         if number < least:
             raise ValueError(f"{number} is too small; write a whole number, {rule}")
         if number > most:

@@ -176,8 +176,8 @@ def _gathered(
             gathered.left_out.setdefault(row.hardware, _of_several_groups(scenario, row.hardware) or row.problem)
             continue
         machine = load_hardware(row.hardware, for_hardware).spec
-        priced = _usable_markets(machine, markets, mean)
-        candidates = [] if machine.hypothetical else _candidates(row.document, machine, workload, plan, priced, (mean, with_failures))
+        priced = usable_markets(machine, markets, mean)
+        candidates = [] if machine.hypothetical else ways_to_pay(row.document, machine, workload, plan, priced, (mean, with_failures))
         if len(priced) < len(markets) and not machine.hypothetical:
             gathered.unmeasured.add(machine.name)
         if candidates:
@@ -196,7 +196,7 @@ def unrentable(scenario: Scenario, name: str, markets: Sequence[Market], mean_li
         machine = load_hardware(name, sorted_overrides(scenario)[0]).spec
     except SpecError:
         return ""
-    priced = _usable_markets(machine, markets, None if mean_lifetime is None else mean_lifetime_of(mean_lifetime))
+    priced = usable_markets(machine, markets, None if mean_lifetime is None else mean_lifetime_of(mean_lifetime))
     if machine.hypothetical or all(price(machine, market) is None for market in priced):
         return f"{machine.name}: {_why_not(machine, markets, priced)}"
     return ""
@@ -225,7 +225,7 @@ def _partly_left_out(rows: Sequence[ComparedMachine]) -> list[str]:
     return [f"{name}: not on {', '.join(str(row.nodes) for row in each)} nodes: {reasons[name]}" for name, each in failed.items()]
 
 
-def _usable_markets(machine: Hardware, markets: Sequence[Market], mean: float | None) -> Sequence[Market]:
+def usable_markets(machine: Hardware, markets: Sequence[Market], mean: float | None) -> Sequence[Market]:
     """Return *markets* without the spot market if *machine* has a price there, but its lifetime is unknown."""
     if price(machine, "spot") is None or mean is not None or lifetimes_of(machine.first_workers.node.gpu) is not None:
         return markets
@@ -244,7 +244,7 @@ def _why_not(machine: Hardware, markets: Sequence[Market], priced: Sequence[Mark
     return f"no {wanted} price specified; --set price.{markets[0]}='10 USD/h' gives every machine that price, {alone}"
 
 
-def _candidates(
+def ways_to_pay(
     document: Mapping[str, Any], machine: Hardware, workload: Workload, plan: JobPlan, markets: Sequence[Market],
     disturbed: tuple[float | None, bool],
 ) -> list[Candidate]:  # fmt: skip

@@ -35,6 +35,7 @@ from sim.study.memory_fit import brief_shortage, largest_fitting_batch, memory_p
 from sim.study.nccl_names import nccl_variables_named
 from sim.study.sensitivity import Progress, estimate_warnings
 from sim.training.job import Job
+from sim.units import ambiguous_count
 
 _UNSET = {"name", "description", "aliases", "note"}
 _WORKLOAD_KEYS = (frozenset(Workload.model_fields) | {"jobs", "coordinated_prep"}) - _UNSET
@@ -477,6 +478,8 @@ def batch_of(text: str) -> int | Literal["max"]:
         return "max"
     samples = whole_number(text)
     if not samples:
+        if ambiguous := ambiguous_count(text):
+            raise SpecError(f"--batch {text}: {ambiguous}")
         raise SpecError(f"--batch {text[:9] or repr('')}: write the samples per GPU, 1 or more, or max for as many as fit into its memory")
     return samples
 

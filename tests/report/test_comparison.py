@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from sim.report.comparison import _error, comparison_axes, comparison_document, comparison_plot, comparison_text
+from sim.report.comparison import FEW, _error, comparison_axes, comparison_document, comparison_plot, comparison_text, rows_that_matter
 from sim.spec.yaml import SpecError
 from sim.study.compare import ComparedMachine
 
@@ -137,3 +137,28 @@ def test_an_epoch_of_tokens_says_how_many() -> None:
     assert row.document is not None
     row = ComparedMachine(row.hardware, row.nodes, {**row.document, "tokens_per_s": 2e9 / row.document["epoch_time_s"]})
     assert "\nan epoch is 2 billion tokens (--tokens N for another budget)" in comparison_text(comparison_document("w", [row]))
+
+
+def test_a_long_table_is_folded_to_what_matters_and_says_so() -> None:
+    """The front, the best of each provider, the two fastest and the two cheapest stay; the first others fill up to `FEW` rows."""
+    many = [machine(f"m{number:03}", 100.0 + number, 50.0 + number, provider="one") for number in range(100)]
+    late = machine("late", 900.0, 90.0, provider="two")
+    rows = [*many, late, CHEAPEST]
+    document = comparison_document("w", rows)
+    shown = [row["hardware"] for row in rows_that_matter(document["rows"], FEW)]
+    assert len(shown) == FEW and {"late", "b", "m000", "m001"} <= set(shown)
+    assert shown == [row["hardware"] for row in document["rows"] if row["hardware"] in shown]
+    text = comparison_text(document, FEW)
+    assert f"\n{len(rows) - FEW} more machines: --all shows them\n" in text and "w: 102 machines" in text
+    assert "more machines" not in comparison_text(document) and "m099" in comparison_text(document)
+    assert comparison_text(document, len(rows)) == comparison_text(document)
+
+
+def test_prices_are_listed_of_the_machines_in_the_table_only() -> None:
+    rows = [machine(f"m{number:03}", 100.0 + number, 50.0 + number, provider="one") for number in range(40)]
+    document = comparison_document("w", rows)
+    document["prices"] = [
+        {"hardware": row.hardware, "market": "on_demand", "region": "", "date": "", "source": f"source of {row.hardware}"} for row in rows
+    ]
+    text = comparison_text(document, FEW)
+    assert text.count("source of") == FEW and comparison_text(document).count("source of") == 40

@@ -69,6 +69,10 @@ def test_the_answer_can_be_typed(name: str, word: str, capsys: pytest.CaptureFix
     [
         ("run hgx-h100 llama-3.1-8b --tp two", "--tp two: write a whole number"),
         ("run hgx-h100 llama-3.1-8b --tp 0", "--tp 0: write 1 or more"), ("run hgx-h100 llama-3.1-8b --pp=-1", "--pp -1: write 1 or more"),
+        ("run hgx-h100 llama-3.1-8b --sequence 8k", "--sequence 8k: is ambiguous; write 8000 or 8192"),
+        ("plan hgx-h100 llama-3.1-8b --global-batch 4K", "--global-batch 4K: is ambiguous; write 4000 or 4096"),
+        ("run hgx-h100 llama-3.1-8b --batch 1k", "--batch 1k: is ambiguous; write 1000 or 1024"),
+        ("run hgx-h100 llama-3.1-8b --set model.sequence=1M", "--set model.sequence=1M: '1M' is ambiguous; write 1000000 or 1048576"),
         ("run hgx-h100 llama-3.1-8b --tp 1.5", "--tp 1.5: write a whole number"),
         ("plan hgx-h100 gpt2-xl --jobs 0", "--jobs 0: write 1 or more"),
         ("recommend resnet50 --budget-hours ten", "--budget-hours ten: write a number"),

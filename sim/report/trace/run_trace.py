@@ -32,9 +32,9 @@ _DIGITS = 6
 
 
 def write_trace(run: Run, path: Path, steps: int = 3) -> str:
-    """Write the trace of *steps* warm steps to *path* (``.json``, ``.json.gz``, or a folder for a file per rank); return what it shows.
+    """Write the trace of *steps* warm steps to *path* (``.json``, ``.json.gz``, or a folder); return what it shows.
 
-    Raise SpecError if writing fails.
+    A folder gets a file for each rank; identical ranks share that of the first. Raise SpecError if writing fails.
     """
     if steps < 1:
         raise SpecError(f"a trace of {steps} steps: write 1 or more")
@@ -42,7 +42,9 @@ def write_trace(run: Run, path: Path, steps: int = 3) -> str:
     numbers = _numbers(run.log)
     parts = ((f"rank{numbers[rank.index]}.json", trace_document(run, chosen, rank)) for rank in chosen.ranks)
     files = write_traces(path, lambda: trace_document(run, chosen), parts, "per rank")
-    return f"{path}{'/' * bool(files)}{', '.join(files)}: {chosen.note}"
+    alike = sum(rank.size - 1 for rank in run.log.ranks) if files else 0
+    shared = f"; {alike:,} more rank{'s are' if alike > 1 else ' is'} identical to these" if alike else ""
+    return f"{path}{'/' * bool(files)}{', '.join(files)}: {chosen.note}{shared}"
 
 
 def trace_document(run: Run, chosen: Excerpt, only: RankExcerpt | None = None) -> dict[str, Any]:

@@ -6,11 +6,11 @@ is tight: the search ends as soon as the best is proven within `GAP`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from sim.mesh import LayoutRun, worker_node
 from sim.spec.library import fingerprint, load_hardware, load_workload
@@ -23,6 +23,7 @@ from sim.study.memory_fit import is_shortage
 from sim.study.plan.question import PlanQuestion, any_fits, plan, prepare_plan, workloads_of
 from sim.study.plan.search import Limits
 from sim.study.plan.space import LayoutCandidate
+from sim.study.pool import FEW, process_count
 from sim.study.scenario import Scenario, sorted_overrides, split_overrides
 
 SIMULATIONS: Final = 40
@@ -30,8 +31,24 @@ SIMULATIONS: Final = 40
 GAP: Final = 0.03
 """Share of the best layout's step that another may still save when the search ends: estimate (less than the error of predictions)."""
 
+ON_CLUSTER: Final = 64
+"""Number of machines that a cluster plans before others are excluded."""
+
 _MachinePoint = tuple[str, int | None]
 """A machine and its number of nodes; None: the number in its description."""
+
+
+class Exclusion(Protocol):
+    """Decides which machines need no plan, because those that are planned beat a lower bound of theirs."""
+
+    def in_order(self, points: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
+        """Return machines with their numbers of nodes in the order in which to plan them."""
+
+    def excludes(self, point: tuple[str, int]) -> bool:
+        """Return whether a machine with a number of nodes needs no plan."""
+
+    def note(self, rows: Iterable[ComparedMachine]) -> None:
+        """Take *rows* into account."""
 
 
 def needs_layout(scenario: Scenario, rows: Sequence[ComparedMachine]) -> bool:
@@ -93,17 +110,19 @@ def planned_rows(
     progress: Callable[[int, int], None] | None = None,
     power_cap: str | None = None,
     computing: Computing = ALL_CORES,
+    exclusion: Exclusion | None = None,
 ) -> list[ComparedMachine]:
     """Return a row for each of *names* and each number of *nodes*: the document of its best layout, or why there is none.
 
-    *document_of* must be picklable if *computing* is several processes.
+    There are no rows for what *exclusion* excludes. *document_of* must be picklable if *computing* is several processes.
     """
     _, unused = _without_unused_recipe(scenario)
     if unused:
         raise SpecError(f"--fp8-recipe {scenario.fp8_recipe}: has no effect in {unused}; add --precision fp8, or leave it out")
     job = replace(scenario, global_batch=shared_batch(scenario, names, nodes), batch=None)
     points, fixed_fields = [(name, count) for name in names for count in (nodes or (None,))], specified_layout(scenario)
-    return _planned(job, fixed_fields, document_of, power_cap, points, progress, computing)
+    planned = _planned(job, fixed_fields, document_of, power_cap, points, progress, computing, exclusion)
+    return [planned[point] for point in points if point in planned]
 
 
 def _without_unused_recipe(scenario: Scenario) -> tuple[Scenario, str]:
@@ -122,11 +141,37 @@ def _planned(
     points: Sequence[_MachinePoint],
     progress: Callable[[int, int], None] | None,
     computing: Computing,
-) -> list[ComparedMachine]:
-    """Return the row of each of *points*, in order."""
-    keys = [fingerprint([computing.question, "planned", asdict(job), fixed_fields, power_cap, point]) for point in points]
-    tasks = list(zip(keys, points, strict=True))
-    return machine_rows(partial(_row, job, fixed_fields, document_of, power_cap), tasks, computing, progress)
+    exclusion: Exclusion | None,
+) -> dict[_MachinePoint, ComparedMachine]:
+    """Return the row of each of *points* that *exclusion* does not exclude."""
+    row_of = partial(_row, job, fixed_fields, document_of, power_cap)
+    rows: dict[_MachinePoint, ComparedMachine] = {}
+
+    def plan_all(some: Sequence[_MachinePoint], left: int = 0) -> None:
+        """Add the rows of *some*; *left* points come later."""
+        keys = [fingerprint([computing.question, "planned", asdict(job), fixed_fields, power_cap, point]) for point in some]
+        of, before = len(points), len(points) - len(some) - left
+        counted = None if progress is None else lambda done, _: progress(before + done, of)
+        rows.update(zip(some, machine_rows(row_of, list(zip(keys, some, strict=True)), computing, counted), strict=True))
+
+    bounded = [(name, count) for name, count in points if count is not None]
+    if exclusion is None or len(bounded) < len(points):
+        plan_all(points)
+        return rows
+    left = exclusion.in_order(bounded)
+    while left := [point for point in left if not exclusion.excludes(point)]:
+        some, left = left[: _at_once(computing)], left[_at_once(computing) :]
+        plan_all(some, len(left))
+        exclusion.note(rows[point] for point in some)
+    return {point: row for point, row in rows.items() if not exclusion.excludes((point[0], point[1] or 1))}
+
+
+def _at_once(computing: Computing) -> int:
+    """Return how many machines are planned before others are excluded: enough for every process."""
+    if computing.cluster is not None:
+        return ON_CLUSTER
+    processes = process_count(computing.processes)
+    return 1 if processes == 1 else max(FEW + 1, processes)
 
 
 def with_planned_layouts(
@@ -137,18 +182,22 @@ def with_planned_layouts(
     but: Collection[str] = (),
     power_cap: str | None = None,
     computing: Computing = ALL_CORES,
+    exclusion: Exclusion | None = None,
 ) -> list[ComparedMachine]:
     """Return *rows*; on machines with too little memory for a decoder, rows get the document of the best layout, if there is one.
 
-    Rows of the machines *but* stay as they are. The global batch of a plan is what *scenario* gives all GPUs together, as in all rows. Rows
-    keep their reason for a specified layout, ramps of pre-training and several jobs, because a plan would not be what was requested.
+    Rows of the machines *but* stay as they are; rows that *exclusion* excludes are left out. The global batch of a plan is what *scenario*
+    gives all GPUs together, as in all rows. Rows keep their reason for a specified layout, ramps of pre-training and several jobs, because
+    a plan would not be what was requested.
     """
     short = [row for row in rows if row.document is None and is_shortage(row.problem) and row.hardware not in but]
     if not short or not is_planned(scenario):
         return list(rows)
     points, (scenario, _) = [(row.hardware, row.nodes) for row in short], _without_unused_recipe(scenario)
-    planned = dict(zip(points, _planned(scenario, {}, document_of, power_cap, points, progress, computing), strict=True))
-    return [planned.get((row.hardware, row.nodes), row) if row in short else row for row in rows]
+    planned = _planned(scenario, {}, document_of, power_cap, points, progress, computing, exclusion)
+    is_short = set(points)
+    laid_out = ((planned.get(point) if (point := (row.hardware, row.nodes)) in is_short else row) for row in rows)
+    return [row for row in laid_out if row is not None]
 
 
 def is_planned(scenario: Scenario) -> bool:

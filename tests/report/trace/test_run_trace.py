@@ -21,7 +21,7 @@ from sim.analysis.stalls import Window, blame
 from sim.cli import main
 from sim.events import STALLS, Cause, EventLog
 from sim.report.trace.excerpt import Excerpt, excerpt, loads
-from sim.report.trace.run_trace import trace_document, write_trace
+from sim.report.trace.run_trace import _numbers, trace_document, write_trace
 from sim.simulate import Run
 from sim.spec.yaml import SpecError
 from sim.study.scenario import Scenario, answer
@@ -227,7 +227,10 @@ def test_compressed_and_per_rank_files_hold_the_same(tmp_path: Path) -> None:
     run = traced("exchange")
     write_trace(run, tmp_path / "all.json")
     write_trace(run, tmp_path / "all.json.gz")
-    write_trace(run, tmp_path / "ranks")
+    files, ranks = [f"rank{number}.json" for number in _numbers(run.log)], sum(rank.size for rank in run.log.ranks)
+    note = write_trace(run, tmp_path / "ranks")
+    assert sorted(path.name for path in (tmp_path / "ranks").iterdir()) == sorted(files)
+    assert ("identical" in note) == (ranks > len(files))
     plain = json.loads((tmp_path / "all.json").read_text())
     assert json.loads(gzip.decompress((tmp_path / "all.json.gz").read_bytes())) == plain
     apart = [json.loads(path.read_text()) for path in (tmp_path / "ranks").iterdir()]

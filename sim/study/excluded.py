@@ -1,0 +1,134 @@
+"""Which machines need no plan, because they cannot change what to rent? Those whose lower bounds of time and cost are beaten twice.
+
+A lower bound of a machine's step (`sim.study.plan.least_work`) bounds time and cost of the whole job. A machine is left out if a planned
+one is at least as fast and as cheap as that (so it is not on the Pareto front, nor the nearest to the budget), and if `SHOWN` planned ones
+rank before it (so it is not in the table). Machines are planned in the order of their bounds. What is left out does not depend on how many
+are planned at once: it is what the final front and table exclude.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import inf
+from typing import Final
+
+from sim.analysis.cost import Market
+from sim.analysis.whole_job import JobPlan, WholeJob
+from sim.simulate import steps_per_epoch
+from sim.spec.hardware import Hardware
+from sim.spec.library import load_hardware, load_workload
+from sim.spec.workload import Workload
+from sim.spec.yaml import SpecError
+from sim.study.compare import ComparedMachine
+from sim.study.plan.least_work import LeastWork
+from sim.study.recommend import Budget, Candidate, usable_markets, ways_to_pay
+from sim.study.rent import price_of_nodes
+from sim.study.scenario import Scenario, sorted_overrides
+from sim.study.whole_job import in_epochs
+
+SHOWN: Final = 10
+"""Maximum number of candidates in the table of `recommend`."""
+
+Key = tuple[int, float, float]
+"""The place of a candidate in the ranking: those within the budget first."""
+
+
+@dataclass(frozen=True)
+class Contest:
+    """The terms on which machines compete: a job of *plan* at the global batch of *scenario*, and how it may be paid."""
+
+    scenario: Scenario
+    plan: JobPlan
+    budget: Budget
+    markets: Sequence[Market]
+    mean_lifetime: float | None
+    """Mean lifetime of spot machines (s); None: as measured."""
+    with_failures: bool = False
+
+    @cached_property
+    def workload(self) -> Workload:
+        """Return the job's workload."""
+        return load_workload(self.scenario.workload, sorted_overrides(self.scenario)[1]).spec
+
+    def machine(self, name: str) -> Hardware:
+        """Return the machine *name* with the overrides and prices of the scenario. Raise SpecError if it cannot be read."""
+        return load_hardware(name, sorted_overrides(self.scenario)[0]).spec
+
+    def candidates(self, row: ComparedMachine) -> list[Candidate]:
+        """Return the ways to pay for the machine of *row*, as `recommend` ranks them; none if it has no document."""
+        if row.document is None or (machine := self.machine(row.hardware)).hypothetical:
+            return []
+        markets = usable_markets(machine, self.markets, self.mean_lifetime)
+        return ways_to_pay(row.document, machine, self.workload, self.plan, markets, (self.mean_lifetime, self.with_failures))
+
+    def key(self, candidate: Candidate) -> Key:
+        """Return the sort key of *candidate* in the ranking."""
+        return (0, *self.budget.prefers(candidate)) if self.budget.allows(candidate) else (1, self.budget.excess(candidate), 0.0)
+
+    def least(self, name: str, nodes: int, step: float) -> list[Candidate]:
+        """Return a candidate for each market that is no worse than *nodes* nodes of *name*, whose steps take at least *step* seconds.
+
+        It neither starts up nor writes checkpoints, and is never interrupted.
+        """
+        machine = self.machine(name)
+        assert self.scenario.global_batch is not None
+        epoch = step * steps_per_epoch(self.workload, self.scenario.global_batch)
+        bounded = []
+        for market in usable_markets(machine, self.markets, self.mean_lifetime):
+            rate = price_of_nodes(machine, self.workload, nodes, market)
+            if rate is None:
+                continue
+            if self.plan.time is None:
+                epochs = in_epochs(self.plan, self.scenario.global_batch, self.workload).epochs or 0.0
+                time, paid = epochs * epoch, rate
+            else:  # while a revoked machine is replaced, it is not paid for
+                epochs, time, paid = self.plan.time / epoch, self.plan.time, rate if market == "on_demand" else 0.0
+            job = WholeJob(0.0, time, 0.0, 0.0, 0.0)
+            bounded.append(Candidate(name, nodes, market, {}, epochs, job, paid * time, provider=machine.provider))
+        return bounded
+
+
+class Exclusion:
+    """Decides which machines of a *contest* need no plan, given the rows that exist."""
+
+    def __init__(self, contest: Contest, rows: Iterable[ComparedMachine] = ()) -> None:
+        self._contest, self._work = contest, LeastWork(contest.scenario)
+        self._keys: list[Key] = []
+        self._reached: list[tuple[float, float]] = []
+        """Time per epoch and cost of each candidate."""
+        self._least: dict[tuple[str, int], list[Candidate]] = {}
+        self.note(rows)
+
+    def note(self, rows: Iterable[ComparedMachine]) -> None:
+        """Take the candidates of *rows* into account."""
+        for row in rows:
+            for candidate in self._contest.candidates(row):
+                insort(self._keys, self._contest.key(candidate))
+                self._reached.append((candidate.epoch_time, candidate.cost))
+
+    def in_order(self, points: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
+        """Return *points*, (machine, nodes), by the best place in the ranking that each may have; those without a bound first."""
+        return sorted(points, key=lambda point: min(map(self._contest.key, self.least(point)), default=(0, -inf, -inf)))
+
+    def excludes(self, point: tuple[str, int]) -> bool:
+        """Return whether *point* can change neither the table nor the Pareto front."""
+        least = self.least(point)
+        return bool(least) and all(self._is_beaten(candidate) for candidate in least)
+
+    def least(self, point: tuple[str, int]) -> list[Candidate]:
+        """Return candidates that are no worse than *point*; empty if no bound of its steps is known."""
+        if point not in self._least:
+            step = self._work.step_time(*point)
+            try:
+                self._least[point] = self._contest.least(*point, step) if step > 0.0 else []
+            except SpecError:
+                self._least[point] = []
+        return self._least[point]
+
+    def _is_beaten(self, least: Candidate) -> bool:
+        time, cost = own = (least.epoch_time, least.cost)
+        ranked_before = bisect_left(self._keys, self._contest.key(least))
+        return ranked_before >= SHOWN and any(t <= time and c <= cost and (t, c) != own for t, c in self._reached)

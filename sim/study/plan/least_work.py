@@ -1,0 +1,49 @@
+"""How fast can a cluster be at most? The GPU time that a step takes at least in any layout, per GPU model.
+
+A whole layer of the whole batch is the most efficient product: layouts divide layers and batches into smaller ones, wait for messages and
+recompute. So the least compute of a step on one GPU of unlimited memory (`floor`), divided by the number of GPUs, is a lower bound for
+every cluster of them. It takes some 50 ms per GPU model, where bounds of all layouts of a cluster take a second. Limit: tiles and waves of
+a product may favor a part of a layer, by less than `MARGIN`, as a test checks for dense and expert models on GPUs of the catalog.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Final
+
+from sim.mesh import worker_node
+from sim.spec.library import load_hardware
+from sim.spec.yaml import SpecError
+from sim.study.plan.question import PlanQuestion, prepare_plan
+from sim.study.plan.refine import bounds
+from sim.study.scenario import Scenario, sorted_overrides
+
+MARGIN: Final = 0.02
+"""Share by which parts of a layer or of a batch may be more efficient than the whole: at most 0.8% in the test's bounds."""
+
+
+class LeastWork:
+    """Lower bounds of the steps of *scenario*, which has a global batch, on any number of nodes of any machine."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self._scenario = scenario
+        self._by_gpu: dict[str, float] = {}
+
+    def step_time(self, name: str, nodes: int) -> float:
+        """Return the least seconds of a step on *nodes* nodes of the machine *name*; 0 if unknown, as for jobs that cannot run there."""
+        try:
+            node = worker_node(load_hardware(name, sorted_overrides(self._scenario)[0]).spec)
+            key = node.gpu.model_dump_json()
+            if key not in self._by_gpu:
+                self._by_gpu[key] = _gpu_time(replace(self._scenario, hardware=name))
+        except SpecError:
+            return 0.0
+        return (1.0 - MARGIN) * self._by_gpu[key] / (node.gpu_count * nodes)
+
+
+def _gpu_time(scenario: Scenario) -> float:
+    """Return the least seconds of a step on one GPU of unlimited memory; 0 if no layout is possible there."""
+    plan = prepare_plan(PlanQuestion(scenario, nodes=(1,), gpus=1))
+    least = min((float(bounds(setting, each, math.inf).compute.min()) for setting, each in plan.layouts if each), default=0.0)
+    return least if math.isfinite(least) else 0.0

@@ -1,0 +1,98 @@
+"""Does what `recommend` does not plan change its answer? Oracle: all machines planned, as if they were named."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from sim.analysis.whole_job import JobPlan
+from sim.documents import RentalOptions, recommendation
+from sim.spec.library import load_hardware
+from sim.spec.memo import caching_inside
+from sim.study.compare import ComparedMachine, front, machines
+from sim.study.excluded import SHOWN, Contest, Exclusion
+from sim.study.plan.least_work import LeastWork
+from sim.study.plan.question import PlanQuestion, prepare_plan
+from sim.study.plan.refine import bounds
+from sim.study.recommend import Budget
+from sim.study.scenario import Scenario
+
+JOB = Scenario("", "llama-3.2-1b", ("node.gpu.memory=16 GiB",), global_batch=8, sequence=2048, plan=JobPlan(None, tokens=10**9))
+"""A decoder that needs a layout on every machine."""
+WHERE = ["provider=lambda,gcp,aws", "gpus=2..4"]
+
+
+def _table(document: dict[str, Any]) -> list[dict[str, Any]]:
+    return document["candidates"][:SHOWN]
+
+
+def _on_front(document: dict[str, Any]) -> list[dict[str, Any]]:
+    rows = document["candidates"]
+    marks = front([(row["total_time_s"], row["total_cost_usd"]) for row in rows])
+    return sorted((row for row, first in zip(rows, marks, strict=True) if first), key=lambda row: row["total_cost_usd"])
+
+
+@pytest.mark.parametrize(
+    "budget",
+    [
+        Budget(time=3e5),
+        pytest.param(Budget(time=1e3), marks=pytest.mark.nightly),
+        pytest.param(Budget(money=100.0), marks=pytest.mark.nightly),
+    ],
+)
+def test_the_answer_is_that_of_all_machines(budget: Budget) -> None:
+    """Also the nearest to a budget that none meets."""
+    names = machines([], [*WHERE, "nodes=1"])
+    with caching_inside():
+        renting = RentalOptions(budget, where=WHERE, nodes=[1], processes=1)
+        some, _ = recommendation(JOB, renting)
+        every, _ = recommendation(JOB, replace(renting, hardware=names, where=[]))
+        for key in ("best", "runner_up", "nearest"):
+            assert some[key] == every[key]
+        assert _table(some) == _table(every)
+        assert _on_front(some) == _on_front(every)
+        assert some["excluded_by_bound"] and not every["excluded_by_bound"]
+        planned = {(row["hardware"], row["nodes"]) for row in every["candidates"]}
+        actual = {(row["hardware"], row["nodes"], row["market"]): row for row in every["candidates"]}
+        for least in some["excluded_by_bound"]:
+            if (least["hardware"], least["nodes"]) in planned:
+                row = actual[least["hardware"], least["nodes"], least["market"]]
+                assert least["least_time_s"] <= row["total_time_s"] and least["least_cost_usd"] <= row["total_cost_usd"]
+
+
+@pytest.mark.parametrize("workload", ["llama-3.1-8b", "mixtral-8x7b", "llama-3.2-1b"])
+@pytest.mark.parametrize("name", ["p5.48xlarge", "gpu_8x_a100", "g6.48xlarge", "gpu_8x_b200_sxm6", "g5.12xlarge"])
+def test_no_layout_works_less_than_a_whole_batch_on_one_gpu(workload: str, name: str) -> None:
+    """Oracle: the bounds of all layouts of a cluster, with unlimited memory."""
+    scenario = Scenario(name, workload, global_batch=32)
+    work = LeastWork(scenario)
+    for nodes in (1, 2, 3):
+        plan = prepare_plan(PlanQuestion(scenario, (nodes,), allowed=frozenset({"recompute"})))
+        least = min(float(bounds(setting, each, float("inf")).compute.min()) for setting, each in plan.layouts if each)
+        assert 0.5 * least < work.step_time(name, nodes) <= least
+
+
+def test_a_machine_without_a_bound_is_planned() -> None:
+    contest = Contest(JOB, JobPlan(None, tokens=10**9), Budget(time=1e5), ("on_demand",), None)
+    exclusion = Exclusion(contest)
+    assert LeastWork(JOB).step_time("no-such-machine", 1) == 0.0
+    assert not exclusion.excludes(("no-such-machine", 1))
+    assert exclusion.in_order([("gpu_8x_a100", 1), ("no-such-machine", 1)])[0] == ("no-such-machine", 1)
+
+
+def test_a_machine_is_excluded_once_others_fill_the_table_and_one_is_better_in_time_and_cost() -> None:
+    contest = Contest(JOB, JobPlan(1.0), Budget(time=1e9), ("on_demand",), None)
+    rate = contest.least("gpu_8x_a100", 1, 1.0)[0]
+    document = {
+        "nodes": 1, "gpus": 8, "throughput_samples_per_s": 1e9, "step_time_s": 8e-9, "epoch_time_s": 1.0,
+        "stalls_s": {"compute": 1.0, "prep": 0.0},
+        "first_epoch": {"epoch_time_s": 1.0}, "stack": contest.workload.training.stack.name,
+    }  # fmt: skip
+    fast = ComparedMachine("gpu_8x_a100", 1, document)
+    exclusion = Exclusion(contest, [fast] * (SHOWN - 1))
+    assert rate.hardware == load_hardware("gpu_8x_a100").spec.name
+    assert not exclusion.excludes(("gpu_8x_a100", 2))
+    exclusion.note([fast])
+    assert exclusion.excludes(("gpu_8x_a100", 2))
