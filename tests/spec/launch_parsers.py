@@ -48,7 +48,7 @@ def _titan_runs(read: Any, arguments: Any) -> bool:
     dims.build_mesh()
     torch.distributed.destroy_process_group()
     arguments.update_from_config(read)
-    return dims.fsdp_enabled or dims.dp_replicate == world  # models/*/infra/parallelize.py: DDP has not supported > 1D parallelism
+    return dims.fsdp_enabled or dims.dp_replicate in (1, world)  # models/*/infra/parallelize.py: DDP has not supported > 1D parallelism
 
 
 def _titan_blocks(read: Any, arguments: Any) -> list[int]:
