@@ -217,7 +217,7 @@ def _sentence(resource: Resource, job: JobRun, bottleneck: Bottleneck | None = N
 
 def _prep(resource: Resource, where: str, job: JobRun, bottleneck: Bottleneck | None) -> str:
     loader, delivered = job.job.workload.input, _rate(job, job.warm.step_time)
-    if resource == "cpu" and not where:
+    if resource == "cpu" and not where and any(row.resource == CORES_COPY for row in job.warm.resources):
         return f"Gradient exchange waits on {CORES_COPY}"
     if resource == "decode" or where == "GPU decode":
         return f"Prep: decoding on the GPUs during training allows {delivered}"
