@@ -102,7 +102,8 @@ def simulate(
     its transfers as a flow (``transfer``: for user-defined algorithms and small cases, without folding). *seed* is for jobs that draw
     their steps. *lag* is the time (s) that finished batches wait before they are passed on, which shifts loaders relative to steps.
     *outflows_of* returns the parts of checkpoints that each node of a slot writes continuously. Without *keep_log*, waits and work are
-    discarded after stalls are computed, for studies that keep many runs. Without *cold*, the warm epoch is also used as the first one.
+    discarded after stalls are computed, for studies that keep many runs. Without *cold*, the warm epoch is also used as the first one;
+    a cold one is simulated only if it uses burst credits that reads of the warm one need.
     Raise SpecError if the jobs do not fit the hardware.
     """
     if executor not in EXECUTORS:
@@ -121,14 +122,15 @@ def simulate(
         keep_log=keep_log,
     )
     cold_differs = any(job.start or job.workload.input.loader != "synthetic" for job in jobs)
-    first = EpochRun(scene, _uncached(warm_hits), [job.start for job in jobs]).run() if cold and cold_differs else None
+    drains = any(hit < 1.0 for hits in warm_hits for hit in hits.values()) and any(bucket.can_burst for bucket in scene.credits.values())
+    first = EpochRun(scene, _uncached(warm_hits), [job.start for job in jobs]).run() if cold_differs and (cold or drains) else None
     levels = {slot: credits.level for slot, credits in scene.credits.items()}
     warm = EpochRun(scene, warm_hits, [0.0 for _ in jobs]).run()
     return Run(
         hardware,
         tuple(
             JobRun(job, early, later, _mean_hits(warm_hits[number], job_slots(number, scene.cluster)))
-            for number, (job, early, later) in enumerate(zip(jobs, first or warm, warm, strict=True))
+            for number, (job, early, later) in enumerate(zip(jobs, (cold and first) or warm, warm, strict=True))
         ),
         tuple(scene.cluster),
         tuple(scene.rings),

@@ -149,6 +149,14 @@ def test_the_next_epoch_finds_the_credits_that_are_left():
     assert job.warm.time > job.first.time
 
 
+def test_studies_of_the_warm_epoch_find_the_same_credits():
+    """Without the cold epoch among its results, a run's warm epoch is the same, so that what-ifs compare with the step that is shown."""
+    hardware, workload = bursting(1000)
+    job = run(hardware, workload).jobs[0]
+    alone = run(hardware, workload, cold=False).jobs[0]
+    assert alone.warm.step_time == job.warm.step_time == alone.first.step_time != job.first.step_time
+
+
 def test_a_later_end_of_credits_is_foretold():
     """Closed form: epochs of 100 reads at 100 a second take 80 of 300.3 credits each, so the fourth empties them; then 20 a second."""
     simulated = run(*bursting(100))

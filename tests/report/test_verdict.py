@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from sim.events import Cause
 from sim.report.verdict import assumptions, machine_notes, verdict, warnings
 from sim.spec.library import load_hardware
 from sim.study.bottleneck import bottlenecks
@@ -53,6 +54,19 @@ def test_a_store_behind_a_slow_nic_is_not_a_slow_disk() -> None:
     [bottleneck] = bottlenecks(simulated)
     assert bottleneck.first == "network" and bottleneck.freed_times["disk"] == pytest.approx(1.0, rel=1e-3)
     assert verdict(simulated, 0, bottleneck).startswith(text) and verdict(simulated).startswith(text)
+
+
+def test_cores_that_prepare_do_not_copy_for_the_network() -> None:
+    """Closed form, one node: two workers read a batch in 0.4 s, alone at the disk, and prepare it in 1 s: 0.7 s a step, 0.4 s more than compute."""
+    inputs = {"num_workers": 2, "pin_memory": False}
+    workload = toy_workload(sample=4e5, prep=1.0, loader="pytorch", inputs=inputs)
+    simulated = run(machine(1, disk=volume(1e6), cores=4), workload)
+    warm = simulated.jobs[0].warm
+    assert warm.step_time == pytest.approx(0.7, rel=1e-3)
+    assert warm.stalls[Cause.FETCH] == pytest.approx(0.4 * 0.4 / 1.4, rel=0.01)
+    assert warm.stalls[Cause.PREP] == pytest.approx(0.4 * 1.0 / 1.4, rel=0.01)
+    text = "CPU prep: 2 workers deliver 1 samples/s"
+    assert verdict(simulated, 0, bottlenecks(simulated)[0]).startswith(text) and verdict(simulated).startswith(text)
 
 
 @pytest.mark.parametrize(("bandwidth", "longer"), [(1e6, " First epoch: 6.67 min instead of 2 min."), (3.2e6, ""), (1e9, "")])
