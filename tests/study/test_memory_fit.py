@@ -49,6 +49,30 @@ def test_the_nearest_remedy_is_named_and_helps() -> None:
     assert none is not None and "even batch 1 needs " in none
 
 
+def test_accumulating_gradients_keeps_the_batch() -> None:
+    """Oracle: the memory as the message says, and with half as many micro-batches."""
+    with pytest.raises(SpecError, match=r"write 1440; --micro-batches 4 keeps 4096; batch 512 fits with --precision amp_fp16"):
+        answer(Scenario("p3.16xlarge", "resnet50", global_batch=4096))
+    with pytest.raises(SpecError, match=r"; --micro-batches 4 keeps 4096; "):
+        answer(Scenario("p3.16xlarge", "resnet50", ("training.gradient_accumulation_steps=2",), global_batch=4096))
+    with pytest.raises(SpecError, match=r"fits is 180; --batch 128 --micro-batches 4 keeps 512 samples per GPU and step"):
+        answer(Scenario("p3.16xlarge", "resnet50", batch=512))
+    resnet = load_workload("resnet50").spec
+    fits = [
+        gpu_memory(resnet.model_copy(update={"training": resnet.training.model_copy(update=parts)}), GPU, ranks=8).total <= GPU.memory
+        for parts in ({"batch": 128, "gradient_accumulation_steps": 4}, {"batch": 256, "gradient_accumulation_steps": 2})
+    ]
+    assert fits == [True, False]
+
+
+def test_asynchronous_workers_do_not_accumulate() -> None:
+    said = [
+        memory_problem(GPU, load_workload("vgg16", ["training.batch=512", f"training.stack={stack}"]).spec, 8)
+        for stack in ("tf-parameter-server-sync", "tf-parameter-server")
+    ]
+    assert ["--micro-batches" in str(text) for text in said] == [True, False]
+
+
 def test_a_decoder_that_sharding_cannot_help_is_sent_to_the_plan() -> None:
     given = Scenario("hgx-h100", "llama-3.1-70b", nodes=2, precision="bf16")
     with pytest.raises(
