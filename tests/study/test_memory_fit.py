@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from sim.analysis.memory import gpu_memory
 from sim.spec.library import load_hardware, load_workload
 from sim.spec.yaml import SpecError
+from sim.study.layout import layout_answer, short_frozen_weights
+from sim.study.layout_options import layout_of
 from sim.study.memory_fit import brief_shortage, largest_fitting_batch, memory_problem
 from sim.study.scenario import Scenario, answer
 
@@ -98,3 +102,17 @@ def test_an_option_is_not_blamed_for_what_nobody_wrote() -> None:
     with pytest.raises(SpecError) as caught:
         answer(Scenario("p3.2xlarge", "llama-3.2-1b", batch=1))
     assert str(caught.value).partition(": ")[0].endswith("llama-3.2-1b.yaml:1:1") and "training.precision" in str(caught.value)
+
+
+def test_frozen_weights_of_four_bytes_are_what_may_not_fit() -> None:
+    """Oracle: the run as the message says; of a model that trains whole, narrower weights would be another training."""
+    lora, blocks, short = "model.lora={rank: 16}", "training.activation_checkpointing=blocks", "training.stack.mesh.weights=bf16"
+    given = Scenario("p4d.24xlarge", "llama-3.1-70b", (lora, "model.sequence=2048", blocks), layout=layout_of(["shard=parameters"]))
+    with pytest.raises(SpecError, match=rf"; --set {short} would fit$"):
+        layout_answer(given)
+    layout_answer(replace(given, overrides=(*given.overrides, short)))
+    whole = load_workload("llama-3.1-70b", ["training.stack=torchtitan-2.x"]).spec
+    adapted = load_workload("llama-3.1-70b", ["training.stack=torchtitan-2.x", lora]).spec
+    narrow = load_workload("llama-3.1-70b", ["training.stack=torchtitan-2.x", lora, short]).spec
+    assert short_frozen_weights(whole) is None and short_frozen_weights(narrow) is None
+    assert short_frozen_weights(adapted) == (f"--set {short}", narrow)
