@@ -18,6 +18,7 @@ from sim.report.energy import with_energy
 from sim.report.expected_error import expected_error
 from sim.report.inputs import inputs as values_of
 from sim.report.kinds import fullest_memory
+from sim.report.loader_workers import worker_figures
 from sim.report.prices import date_of, source_of
 from sim.report.verdict import assumptions, moment_warning, verdict, warnings
 from sim.report.whole_job import job_of_run
@@ -109,6 +110,7 @@ def run_figures(run: Run, number: int = 0, market: Market = "on_demand") -> dict
         "cost_per_epoch_usd": None if price is None else price * job.warm.time,
         "price": _rate(run, price, market),
         "stalls_s": _stalls(job.warm),
+        **worker_figures(run, number),
         "first_epoch": {
             "step_time_s": job.first.step_time,
             "epoch_time_s": job.first.time,

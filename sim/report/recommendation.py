@@ -11,6 +11,7 @@ from sim.report.comparison import group_by_text, scattered
 from sim.report.energy import grid_words, job_energy, kwh_text, power_cap_text
 from sim.report.expected_error import error_sentence
 from sim.report.layouts.layout import layout_words
+from sim.report.loader_workers import worker_notes
 from sim.report.picture import NamedPoint, Picture, name_points, picture
 from sim.report.prices import day_cell, price_lines, price_rows
 from sim.report.whole_job import epochs_text, job_time, parts_text, tokens_text
@@ -37,7 +38,7 @@ def recommendation_document(workload: str, answer: Recommendation, machine_names
         "best": _candidate(answer, answer.best),
         "runner_up": _candidate(answer, answer.runner_up),
         "nearest": _candidate(answer, answer.nearest),
-        "notes": list(answer.notes),
+        "notes": [*answer.notes, *worker_notes([candidate.document for candidate in answer.ranked[:SHOWN]])],
         "candidates": [_candidate(answer, candidate) for candidate in answer.ranked],
         "left_out": dict(answer.left_out),
         "named": list(machine_names),
