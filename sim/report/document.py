@@ -19,7 +19,7 @@ from sim.report.expected_error import expected_error
 from sim.report.inputs import inputs as values_of
 from sim.report.kinds import fullest_memory
 from sim.report.loader_workers import worker_figures
-from sim.report.prices import date_of, source_of
+from sim.report.prices import date_of, market_assumptions, missing_price, source_of
 from sim.report.verdict import assumptions, moment_warning, verdict, warnings
 from sim.report.whole_job import job_of_run
 from sim.simulate import Run
@@ -70,8 +70,8 @@ def _job_document(run: Run, number: int, inputs: Mapping[str, str], noted: Seque
         "burst_credits_end": burst_credits_end(run, number),
         "collective": collective(run, number),
         "expected_error": expected_error(run, number),
-        "assumptions": [*assumptions(run, number), *_charged(run, number), *_market(market)],
-        "warnings": [*noted, *warnings(run, number), *run_credits_end(run, number), *_no_price(run, number, market)],
+        "assumptions": [*assumptions(run, number), *_charged(run, number), *market_assumptions(market)],
+        "warnings": [*noted, *warnings(run, number), *run_credits_end(run, number), *missing_price(run.hardware, market, price_of_job(run, number, market))],
         "seed": run.seed,
         "version": __version__,
         "inputs_sha256": dict(inputs),
@@ -146,18 +146,6 @@ def _rate(run: Run, price: float | None, market: Market) -> dict[str, Any]:
         "region": (prices.region or None) if prices else None,
         "source": None if prices is None else source_of(prices, market),
     }
-
-
-def _market(market: Market) -> list[str]:
-    """Return the assumption behind spot prices, if *market* is spot."""
-    return ["spot prices without interruptions (python -m sim spot simulates them)"] if market == "spot" else []
-
-
-def _no_price(run: Run, number: int, market: Market) -> list[str]:
-    """Return a warning if the machine has no price on the requested spot market."""
-    if market == "on_demand" or price_of_job(run, number, market) is not None:
-        return []
-    return [f"no spot price for {run.hardware.name}; set one, for example --set price.spot='1.50 USD/h'"]
 
 
 def _charged(run: Run, number: int) -> list[str]:

@@ -236,7 +236,8 @@ def _prep(resource: Resource, where: str, job: JobRun, bottleneck: Bottleneck | 
     threads = loader.num_workers if loader.loader == "pytorch" else loader.num_threads
     what = "worker" if loader.loader == "pytorch" else "DALI thread"
     hands = pluralized(threads * job.job.ranks, what) if threads else "the training processes themselves"
-    text = f"CPU prep: {hands} deliver {delivered}"
+    delivers = "delivers" if threads * job.job.ranks == 1 else "deliver"
+    text = f"CPU prep: {hands} {delivers} {delivered}"
     if bottleneck is None:
         return f"{text}, the GPUs could take {_rate(job, job.warm.step_time - job.warm.stalls[Cause.PREP])}"
     if bottleneck.next_limit in ("gpu", None):

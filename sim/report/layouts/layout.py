@@ -19,7 +19,7 @@ from sim.report.energy import energy_text, epoch_tokens, with_energy
 from sim.report.inputs import values_of
 from sim.report.layouts.layout_error import expected_layout_error
 from sim.report.pretraining import pretraining_document, pretraining_lines
-from sim.report.prices import date_of, paid_text, source_of
+from sim.report.prices import date_of, market_assumptions, missing_price, paid_text, source_of
 from sim.report.saving import saved_text
 from sim.report.table import basis_lines, error_lines, stall_lines
 from sim.report.verdict import kernel_assumptions, machine_notes
@@ -98,8 +98,8 @@ def layout_document(answer: LayoutAnswer) -> dict[str, Any]:
         "pretraining": pretraining_document(answer.parts, price),
         "collective": None,
         "step_time_half_width_s": run.half_width,
-        "assumptions": _assumptions(run),
-        "warnings": list(answer.warnings),
+        "assumptions": [*_assumptions(run), *market_assumptions(answer.market)],
+        "warnings": [*answer.warnings, *missing_price(run.hardware, answer.market, price)],
         "seed": run.seed,
         "version": __version__,
         "inputs_sha256": dict(answer.inputs),
