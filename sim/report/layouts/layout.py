@@ -29,6 +29,7 @@ from sim.spec.decoder import model_flop
 from sim.spec.parallel import SLOTTED
 from sim.study.layout import LayoutAnswer
 from sim.training.layouts.loader import count_loading, readers_of
+from sim.training.layouts.scene import BESIDE
 from sim.training.layouts.stream import download_of, first_batch_time
 from sim.units import pluralized, rounded_dollars, show
 
@@ -166,11 +167,20 @@ def verdict(run: LayoutRun) -> str:
     busy = run.stalls[Cause.COMPUTE] / step
     longest = next(((cause, resource, seconds) for cause, resource, seconds in waits(run) if cause != Cause.COMPUTE), None)
     if longest is None or longest[2] < NOTEWORTHY * step:
-        return f"Compute-bound: GPUs are busy {100 * busy:.0f}% of each step."
+        return f"Compute-bound: GPUs are busy {100 * busy:.0f}% of each step{_slowed(run)}."
     cause, resource, seconds = longest
     if cause == Cause.PIPELINE:
         return f"GPUs are busy {100 * busy:.0f}% of each step. {_bubble(run, seconds)}"
     return f"GPUs are busy {100 * busy:.0f}% of each step; the longest wait is {100 * seconds / step:.0f}%, for {resource}."
+
+
+def _slowed(run: LayoutRun) -> str:
+    """Return how much longer compute takes because collectives use the same GPUs; empty if that is not noteworthy."""
+    rows = [(resource, seconds) for cause, resource, seconds in waits(run) if cause == Cause.COMPUTE and resource.startswith(BESIDE)]
+    seconds = sum(each for _, each in rows)
+    if seconds < NOTEWORTHY * run.step_time:
+        return ""
+    return f", {100 * seconds / run.step_time:.0f}% because compute is {rows[0][0]}"
 
 
 def _bubble(run: LayoutRun, seconds: float) -> str:
