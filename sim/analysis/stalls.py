@@ -17,7 +17,7 @@ from collections.abc import Container, Iterable, Sequence
 from itertools import groupby, pairwise
 from typing import NamedTuple
 
-from sim.events import FULL, STALLS, Cause, EventLog, LoggedRank, WaitSpan, WorkSpan
+from sim.events import FULL, STALLS, Cause, EventLog, WaitSpan, WorkSpan
 
 _NOT_LOADER = frozenset({"gpu", "comm", "copy"})
 _INSTANT = 1e-12  # seconds
@@ -148,8 +148,7 @@ class _Evidence:
         return {
             work.cause
             for work in build
-            if work.resource.endswith(FULL)
-            and _covered(self._full[node, work.cause], max(self._begin, work.t1 - length), work.t1)
+            if work.resource.endswith(FULL) and _covered(self._full[node, work.cause], max(self._begin, work.t1 - length), work.t1)
         }
 
     def comm(self, rank: int) -> _Timeline:

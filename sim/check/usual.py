@@ -72,7 +72,7 @@ def _origin_values(kind: type[Spec], path: Path) -> Iterator[tuple[Key, tuple[fl
             continue
         with suppress(SpecError):
             origin = library.load(model, catalogue.locate(name, schema.FOLDERS[model], written_in=path)).spec
-            for inner, _, number, _ in _numbers(origin):
+            for inner, _, number, _ in _numbers(origin) if isinstance(origin, Spec) else ():
                 yield (*place, *inner), (number, name)
 
 

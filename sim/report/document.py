@@ -71,7 +71,12 @@ def _job_document(run: Run, number: int, inputs: Mapping[str, str], noted: Seque
         "collective": collective(run, number),
         "expected_error": expected_error(run, number),
         "assumptions": [*assumptions(run, number), *_charged(run, number), *market_assumptions(market)],
-        "warnings": [*noted, *warnings(run, number), *run_credits_end(run, number), *missing_price(run.hardware, market, price_of_job(run, number, market))],
+        "warnings": [
+            *noted,
+            *warnings(run, number),
+            *run_credits_end(run, number),
+            *missing_price(run.hardware, market, price_of_job(run, number, market)),
+        ],
         "seed": run.seed,
         "version": __version__,
         "inputs_sha256": dict(inputs),

@@ -27,7 +27,7 @@ class LoaderWorkers(NamedTuple):
     @property
     def are_default(self) -> bool:
         """Whether there are as many as torch's examples, or DALI, use by default."""
-        return self.per_gpu == Input.model_fields[self.option.removeprefix("input.")].default
+        return bool(self.per_gpu == Input.model_fields[self.option.removeprefix("input.")].default)
 
 
 def limiting_workers(run: Run, number: int = 0) -> LoaderWorkers | None:

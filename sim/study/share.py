@@ -25,11 +25,11 @@ from sim.spec.catalogue import UnknownName, locate
 from sim.spec.hardware import Hardware
 from sim.spec.library import load
 from sim.spec.schema import FOLDERS
-from sim.spec.workload import Jobs, Workload
+from sim.spec.workload import Jobs
 from sim.spec.yaml import SpecError
 from sim.study.jobs_file import jobs_file
-from sim.study.scenario import Scenario, prepare, sorted_overrides
 from sim.study.loader_workers import with_workers
+from sim.study.scenario import Scenario, prepare, sorted_overrides
 from sim.training.job import Job, core_time, job_slots
 
 LoaderPolicy = Literal["even", "proportional", "greedy"]

@@ -31,7 +31,10 @@ def notes(path: Path, text: str) -> list[str]:
     [
         ("gpu: {peak: {bf16: 989 GFLOP/s}}", "node.gpu.peak.bf16: 989 GFLOP/s, p5.48xlarge has 989 TFLOP/s; usual in the catalog: "),
         ("gpu: {memory_bandwidth: 3.35 GB/s}", "node.gpu.memory_bandwidth: 3.35 GB/s, p5.48xlarge has 3.35 TB/s; usual in the catalog: "),
-        ("nic: {bandwidth: 400 Mbps}", "node.nic.bandwidth: 400 Mbps, p5.48xlarge has 100 Gbps; usual in the catalog: 1.25 Gbps to 800 Gbps; "),
+        (
+            "nic: {bandwidth: 400 Mbps}",
+            "node.nic.bandwidth: 400 Mbps, p5.48xlarge has 100 Gbps; usual in the catalog: 1.25 Gbps to 800 Gbps; ",
+        ),
     ],
 )
 def test_a_thousandth_of_the_machine_that_it_extends(tmp_path: Path, node: str, note: str) -> None:
