@@ -31,7 +31,7 @@ _COMPARED: Final[Mapping[type[Spec], Mapping[str, str]]] = {
 }
 """The fields that are compared, by block, and their dimensions."""
 
-_Place = tuple[type[Spec], str, str, str]
+_ComparedNumber = tuple[type[Spec], str, str, str]
 """Block, architecture of a GPU (or empty), field, and key inside the field (or empty)."""
 
 
@@ -52,7 +52,7 @@ def unusual_values(spec: Spec, document: Document, path: Path) -> Iterator[str]:
         yield f"{document.spell(key)}: {units.show(number, dimension)}{than}; usual in the catalog: {usual}; is the unit right?"
 
 
-def _numbers(spec: Spec) -> Iterator[tuple[Key, _Place, float, str]]:
+def _numbers(spec: Spec) -> Iterator[tuple[Key, _ComparedNumber, float, str]]:
     """Yield key, place, value and dimension of each compared number of *spec*."""
     for key, block in blocks(spec):
         for field, dimension in _COMPARED.get(type(block), {}).items():
@@ -86,7 +86,7 @@ def _extended(value: Any, key: Key) -> Iterator[tuple[Key, str]]:
         yield from _extended(inner, (*key, name))
 
 
-def _usual(place: _Place) -> tuple[float, float]:
+def _usual(place: _ComparedNumber) -> tuple[float, float]:
     """Return the least and the largest value at *place* in the catalog; zeros if there is none."""
     ranges = _catalogue_ranges(tuple(catalogue.roots()))
     kind, _, field, inner = place
@@ -94,9 +94,9 @@ def _usual(place: _Place) -> tuple[float, float]:
 
 
 @lru_cache(maxsize=1)
-def _catalogue_ranges(roots: tuple[Path, ...]) -> dict[_Place, tuple[float, float]]:
+def _catalogue_ranges(roots: tuple[Path, ...]) -> dict[_ComparedNumber, tuple[float, float]]:
     """Return the range of each number over the machines and GPUs of the catalog at *roots*: of GPUs by architecture, and of all."""
-    ranges: dict[_Place, tuple[float, float]] = {}
+    ranges: dict[_ComparedNumber, tuple[float, float]] = {}
     for kind in (hw.Hardware, hw.Gpu):
         for path in (path for path in catalogue.all_files(schema.FOLDERS[kind]).values() if any(map(path.is_relative_to, roots))):
             for _, place, number, _ in _numbers(library.load(kind, path).spec):

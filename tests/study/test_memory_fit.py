@@ -111,8 +111,8 @@ def test_frozen_weights_of_four_bytes_are_what_may_not_fit() -> None:
     with pytest.raises(SpecError, match=rf"; --set {short} would fit$"):
         layout_answer(given)
     layout_answer(replace(given, overrides=(*given.overrides, short)))
-    whole = load_workload("llama-3.1-70b", ["training.stack=torchtitan-2.x"]).spec
+    plain = load_workload("llama-3.1-70b", ["training.stack=torchtitan-2.x"]).spec
     adapted = load_workload("llama-3.1-70b", ["training.stack=torchtitan-2.x", lora]).spec
     narrow = load_workload("llama-3.1-70b", ["training.stack=torchtitan-2.x", lora, short]).spec
-    assert short_frozen_weights(whole) is None and short_frozen_weights(narrow) is None
+    assert short_frozen_weights(plain) is None and short_frozen_weights(narrow) is None
     assert short_frozen_weights(adapted) == (f"--set {short}", narrow)
