@@ -53,7 +53,15 @@ _LIMITS: Mapping[Resource, str] = {
 def verdict(run: Run, number: int = 0, bottleneck: Bottleneck | None = None) -> str:
     """Return what bounds job *number* of *run* and, with *bottleneck*, what would bound it next; also a first epoch that is much longer."""
     job = run.jobs[number]
-    return _in_warm_epochs(job, bottleneck) + first_epoch_sentence(job.first.time, job.warm.time)
+    return _in_warm_epochs(job, bottleneck) + _spent_credits(run, job, bottleneck) + first_epoch_sentence(job.first.time, job.warm.time)
+
+
+def _spent_credits(run: Run, job: JobRun, bottleneck: Bottleneck | None) -> str:
+    """Return why a disk limits a job that waits longer for prepared samples: only burst credits let it read as fast as now."""
+    stalls = job.warm.stalls
+    if bottleneck is None or bottleneck.first != "disk" or not run.credits or stalls[Cause.PREP] <= stalls[Cause.FETCH]:
+        return ""
+    return " Faster preparation alone would use up the burst credits of the disk."
 
 
 def first_epoch_sentence(first: float, warm: float) -> str:
