@@ -84,7 +84,7 @@ def test_a_disk_that_reads_on_credit_limits_faster_preparation() -> None:
     assert stalls[Cause.PREP] > stalls[Cause.FETCH] > 0
     [bottleneck] = bottlenecks(simulated)
     text = verdict(simulated, 0, bottleneck)
-    assert text.startswith("Disk fetch: ")
+    assert text.startswith("The disk and the CPU bound the step together: ")
     assert "Faster preparation alone would use up the burst credits of the disk." in text
 
 
