@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
 from sim.analysis.stalls import Blame
@@ -62,6 +62,8 @@ class Run:
     rings: tuple[RankWiring | None, ...]
     seed: int
     credits_end: CreditsEnd | None = None
+    credits: Mapping[str, float] = field(default_factory=dict)
+    """Burst credits at the start of the warm epoch, by slot, as shares of a full bucket; without slots that cannot burst."""
 
     def node(self, job: int = 0) -> Node:
         """Return the first node of *job*."""
@@ -95,6 +97,7 @@ def simulate(
     lag: float = 0.0,
     outflows_of: Callable[[Slot], Sequence[Outflow]] | None = None,
     keep_log: bool = True,
+    credits: Mapping[str, float] | None = None,
 ) -> Run:
     """Simulate *jobs* together on *hardware* and return what happens in a cold and in a warm epoch.
 
@@ -103,7 +106,9 @@ def simulate(
     its transfers as a flow (``transfer``: for user-defined algorithms and small cases, without folding). *seed* is for jobs that draw
     their steps. *lag* is the time (s) that finished batches wait before they are passed on, which shifts loaders relative to steps.
     *outflows_of* returns the parts of checkpoints that each node of a slot writes continuously. Without *keep_log*, waits and work are
-    discarded after stalls are computed, for studies that keep many runs. Without *cold*, the warm epoch is also used as the first one.
+    discarded after stalls are computed, for studies that keep many runs. Without *cold*, the warm epoch is also used as the first one;
+    a cold one is simulated only if it uses burst credits that reads of the warm one need, and not if *credits* tells how full each slot's
+    bucket is at the start of the warm one (`Run.credits`).
     Raise SpecError if the jobs do not fit the hardware.
     """
     if executor not in EXECUTORS:
@@ -122,19 +127,25 @@ def simulate(
         keep_log=keep_log,
     )
     cold_differs = any(job.start or job.workload.input.loader != "synthetic" for job in jobs)
-    first = EpochRun(scene, _uncached(warm_hits), [job.start for job in jobs]).run() if cold and cold_differs else None
-    levels = {slot: credits.level for slot, credits in scene.credits.items()}
+    reads = any(hit < 1.0 for hits in warm_hits for hit in hits.values())
+    drains = credits is None and reads and any(bucket.can_burst for bucket in scene.credits.values())
+    first = EpochRun(scene, _uncached(warm_hits), [job.start for job in jobs]).run() if cold_differs and (cold or drains) else None
+    for slot, share in (credits or {}).items():
+        if slot in scene.credits:
+            scene.credits[slot].level = share * scene.credits[slot].capacity
+    levels = {slot: bucket.level for slot, bucket in scene.credits.items()}
     warm = EpochRun(scene, warm_hits, [0.0 for _ in jobs]).run()
     return Run(
         hardware,
         tuple(
             JobRun(job, early, later, _mean_hits(warm_hits[number], job_slots(number, scene.cluster)))
-            for number, (job, early, later) in enumerate(zip(jobs, first or warm, warm, strict=True))
+            for number, (job, early, later) in enumerate(zip(jobs, (cold and first) or warm, warm, strict=True))
         ),
         tuple(scene.cluster),
         tuple(scene.rings),
         seed,
         _credits_end(scene, levels, warm_hits) if cold else None,
+        {slot: levels[slot] / bucket.capacity for slot, bucket in scene.credits.items() if bucket.capacity},
     )
 
 

@@ -11,6 +11,7 @@ from sim.cluster.build import Placement
 from sim.events import Cause
 from sim.report.document import run_document
 from sim.simulate import simulate
+from sim.study.bottleneck import bottlenecks
 from sim.training.job import Job
 from tests.examples import examples
 from tests.harness import cluster, layer, machine, run, toy_node, toy_workload, volume
@@ -147,6 +148,22 @@ def test_the_next_epoch_finds_the_credits_that_are_left():
     job = run(*bursting(1000)).jobs[0]
     assert job.warm.time == pytest.approx(1000 / 20, rel=0.02)
     assert job.warm.time > job.first.time
+
+
+def test_studies_of_the_warm_epoch_find_the_same_credits():
+    """Without the cold epoch among its results, a run's warm epoch is the same, so that what-ifs compare with the step that is shown."""
+    hardware, workload = bursting(1000)
+    job = run(hardware, workload).jobs[0]
+    alone = run(hardware, workload, cold=False).jobs[0]
+    assert alone.warm.step_time == job.warm.step_time == alone.first.step_time != job.first.step_time
+
+
+def test_what_would_help_is_asked_of_a_disk_without_credits():
+    """Closed form: 20 reads a second in the warm epoch, with much faster cores as well; only the disk saves time."""
+    simulated = run(*bursting(1000))
+    [bottleneck] = bottlenecks(simulated)
+    assert bottleneck.freed_times["cpu"] == pytest.approx(1 / 20, rel=1e-6) and bottleneck.first == "disk"
+    assert bottleneck.spread == pytest.approx((1 / 20, 1 / 20), rel=1e-3)
 
 
 def test_a_later_end_of_credits_is_foretold():

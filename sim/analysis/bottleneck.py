@@ -44,6 +44,8 @@ class Bottleneck:
     """The resource that the job would wait for with its GPUs freed, if it waits only for them now."""
     doubled_time: float | None = None
     """Step time with both resources of `tied` twice as fast."""
+    more_workers: tuple[int, float] | None = None
+    """A number of loader workers per GPU for which the machine has cores, and the step time with it; None if *first* is not the CPU."""
     phases: tuple[float, ...] = ()
     """Step times with the loaders' work shifted to other moments of the step; empty if no loader works ahead."""
 

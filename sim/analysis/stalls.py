@@ -2,7 +2,8 @@
 
 When a rank waits for a batch, the wait is spread over the stages of building that batch (reading, decoding, queueing for and passing the
 pin thread), in proportion to their times. With many overlapping workers, the stage active during the wait is always the last one,
-but saving a second in any stage would shorten the wait equally. If the disk or the cores are full, they bound the loader and bear the wait.
+but saving a second in any stage would shorten the wait equally. A disk, or cores, that were full during the whole build bound the loader
+and bear the wait; if they were idle at times, more workers or faster other stages would have used them.
 When a rank waits for gradients, the wait is attributed, moment by moment, to the tier that bounds the collective then (of two collectives,
 the first); while no collective runs, the rank waits for a slower rank (straggler). If a GPU decodes during training, half of the shared
 time is attributed to decoding. The seconds of one rank sum to its wall time.
@@ -16,10 +17,12 @@ from collections.abc import Container, Iterable, Sequence
 from itertools import groupby, pairwise
 from typing import NamedTuple
 
-from sim.events import FULL, STALLS, Cause, EventLog, LoggedRank, WaitSpan, WorkSpan
+from sim.events import FULL, STALLS, Cause, EventLog, WaitSpan, WorkSpan
 
 _NOT_LOADER = frozenset({"gpu", "comm", "copy"})
 _INSTANT = 1e-12  # seconds
+_SAME = 1e-6
+"""Share of a build during which a resource may be idle and still count as full: rounding of simulated times."""
 
 
 class Window(NamedTuple):
@@ -51,7 +54,7 @@ def blame(log: EventLog, windows: Sequence[Window], ranks: Container[int] | None
     """
     waits = log.waits if ranks is None else [wait for wait in log.waits if wait.rank in ranks]
     works = log.work if ranks is None else [work for work in log.work if work.rank in ranks]
-    evidence = _Evidence(log.ranks, works)
+    evidence = _Evidence(log, works)
     return [_blame(waits, evidence, window) for window in windows]
 
 
@@ -117,7 +120,8 @@ def without_overlap(spans: Iterable[WorkSpan]) -> list[WorkSpan]:
 class _Evidence:
     """The work of a log, indexed by the ranks and batches whose waits it explains."""
 
-    def __init__(self, ranks: Sequence[LoggedRank], works: Iterable[WorkSpan]) -> None:
+    def __init__(self, log: EventLog, works: Iterable[WorkSpan]) -> None:
+        ranks = log.ranks
         comm: dict[int, list[WorkSpan]] = defaultdict(list)
         decoding: dict[int, list[WorkSpan]] = defaultdict(list)
         self.builds: dict[tuple[int, int], list[WorkSpan]] = defaultdict(list)
@@ -133,6 +137,19 @@ class _Evidence:
         self._first = {ranks[rank].job: rank for rank in sorted(comm, reverse=True)}
         self._ranks = ranks
         self.decoding = {rank: _Timeline(spans) for rank, spans in decoding.items()}
+        limited = [work for work in log.work if work.resource.endswith(FULL)]  # of all jobs, which share disks and cores
+        self._full = _full_times((ranks[work.rank].node, work) for work in limited)
+        self._begin = min((work.t0 for work in limited), default=0.0)
+
+    def bounding(self, rank: int, build: Sequence[WorkSpan]) -> set[Cause]:
+        """Return the causes of the stages of *build* whose resource was full for as long as the build took, until the stage ended."""
+        length = max(work.t1 for work in build) - min(work.t0 for work in build)
+        node = self._ranks[rank].node
+        return {
+            work.cause
+            for work in build
+            if work.resource.endswith(FULL) and _covered(self._full[node, work.cause], max(self._begin, work.t1 - length), work.t1)
+        }
 
     def comm(self, rank: int) -> _Timeline:
         """Return the collectives of *rank*: its own if ranks do not synchronize, else those logged under the first rank of its job."""
@@ -175,7 +192,8 @@ def _blame(waits: Iterable[WaitSpan], evidence: _Evidence, window: Window) -> li
             continue
         pieces: list[_Piece] = [(wait.cause, wait.resource, end - start)]
         if wait.cause is Cause.INPUT:
-            pieces = _input_pieces(evidence.builds.get((wait.rank, wait.ident), []), end - start)
+            build = evidence.builds.get((wait.rank, wait.ident), [])
+            pieces = _input_pieces(build, end - start, evidence.bounding(wait.rank, build) if build else set())
         elif wait.cause is Cause.GRADIENT:
             pieces = evidence.comm(wait.rank).pieces(start, end, Cause.STRAGGLER, "slowest rank")
         elif wait.cause is Cause.COMPUTE and wait.rank in evidence.decoding:
@@ -185,10 +203,35 @@ def _blame(waits: Iterable[WaitSpan], evidence: _Evidence, window: Window) -> li
     return [Blame(*key, seconds) for key, seconds in lost.items()]
 
 
-def _input_pieces(build: list[WorkSpan], waited: float) -> list[_Piece]:
+def _full_times(limited: Iterable[tuple[str, WorkSpan]]) -> dict[tuple[str, Cause], list[tuple[float, float]]]:
+    """Return by node and cause the times (s) during which work was *limited* by the node's resource, joined and in order."""
+    spans: dict[tuple[str, Cause], list[tuple[float, float]]] = defaultdict(list)
+    for node, work in limited:
+        spans[node, work.cause].append((work.t0, work.t1))
+    return {key: _joined(times) for key, times in spans.items()}
+
+
+def _joined(times: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
+    joined: list[tuple[float, float]] = []
+    for begin, end in sorted(times):
+        if joined and begin <= joined[-1][1] + _INSTANT * max(1.0, begin):
+            joined[-1] = joined[-1][0], max(end, joined[-1][1])
+        else:
+            joined.append((begin, end))
+    return joined
+
+
+def _covered(times: Sequence[tuple[float, float]], begin: float, end: float) -> bool:
+    """Return whether one of *times* contains [begin, end]."""
+    last = bisect_right(times, end, key=lambda time: time[0]) - 1
+    margin = _SAME * (end - begin)
+    return last >= 0 and times[last][0] <= begin + margin and end - margin <= times[last][1]
+
+
+def _input_pieces(build: list[WorkSpan], waited: float, bounding: set[Cause]) -> list[_Piece]:
     """Spread *waited* seconds over the stages of one batch's build; a gap before a stage counts as queueing for it.
 
-    If exactly one kind of stage met a full resource, it bounds the loader and bears the whole wait.
+    If exactly one kind of stage is *bounding* the loader, it bears the whole wait.
     """
     if not build:
         return [(Cause.PREP, "loader", waited)]
@@ -201,8 +244,7 @@ def _input_pieces(build: list[WorkSpan], waited: float) -> list[_Piece]:
         busy = sum(work.t1 - work.t0 for work in works)
         times += [(work.t1 - work.t0) / busy * (works[-1].t1 - begin) for work in works]
         begin = works[-1].t1
-    full_causes = {work.cause for work in build if work.resource.endswith(FULL)}
-    blamed = [(work, time) for work, time in zip(build, times, strict=True) if len(full_causes) != 1 or work.cause in full_causes]
+    blamed = [(work, time) for work, time in zip(build, times, strict=True) if len(bounding) != 1 or work.cause in bounding]
     scale = waited / sum(time for _, time in blamed)
     return [(work.cause, work.resource.removesuffix(FULL), scale * time) for work, time in blamed]
 

@@ -11,6 +11,7 @@ from typing import Any
 from sim.check.checks import check_hardware, check_jobs, check_part, check_workload, dates_of_prices
 from sim.check.estimates import Estimate, count_estimates
 from sim.check.price_copies import copied_prices
+from sim.check.usual import unusual_values
 from sim.spec import catalogue, library, schema
 from sim.spec.days import is_future, today
 from sim.spec.fields import Spec
@@ -100,12 +101,15 @@ def _locate(name: str) -> tuple[Path, type[Any] | None]:
 def _verdict(path: Path, kind: type[Any] | None) -> Verdict:
     """Read and check *path*, as a *kind* if given, else as the kind that its folder or its keys indicate."""
     try:
+        in_catalogue = kind is not None
         kind = kind or _kind_by_folder(path) or _kind_by_keys(path)
         loaded = library.load(kind, path)
     except SpecError as error:
         return Verdict(str(path), kind.__name__.lower() if kind else "", error.problems)
     problems = _check_spec(loaded.spec, loaded.document)
     notes = [*copied_prices(loaded.spec), *_early_prices(loaded.spec)] if isinstance(loaded.spec, Hardware) else []
+    if not in_catalogue and not problems:
+        notes += unusual_values(loaded.spec, loaded.document, path)
     return Verdict(str(path), kind.__name__.lower(), problems, count_estimates(loaded.spec, loaded.document), loaded.spec, notes)
 
 

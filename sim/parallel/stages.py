@@ -15,6 +15,7 @@ from sim.parallel.units import UnitKind
 from sim.spec.parallel import MeshOptions, Parallel, even_blocks
 from sim.spec.transformer import Transformer
 from sim.spec.yaml import SpecError
+from sim.units import pluralized
 
 
 def stages(
@@ -85,8 +86,16 @@ def _check_cuts(parallel: Parallel) -> None:
 
 
 def _even_cuts(units: Sequence[Unit], parallel: Parallel) -> list[str]:
-    """Return the layers at which *units* can be cut into chunks with about equal work in matrix products."""
+    """Return the layers at which *units* can be cut into chunks with about equal work in matrix products.
+
+    Raise SpecError for more chunks than layers.
+    """
     layers, chunks = [piece.layer for unit in units for piece in unit.pieces], parallel.pipeline * parallel.chunks
+    if chunks > len(layers):
+        raise SpecError(
+            f"training.parallel.pipeline: {chunks} chunks of layers, but the model has {pluralized(len(layers), 'layer')}; "
+            f"use at most {len(layers)} stages x virtual stages"
+        )
     done = list(accumulate(layer.forward for layer in layers))
     cuts: list[int] = []
     for chunk in range(1, chunks):

@@ -11,6 +11,7 @@ from sim.report.basis import merged_basis, merged_by_machine
 from sim.report.columns import Title, align
 from sim.report.energy import brief_energy, epoch_tokens, grid_words, power_cap_text
 from sim.report.layouts.layout import layout_words
+from sim.report.loader_workers import worker_notes
 from sim.report.picture import NamedPoint, Picture, figure, name_points, picture, plain_logarithm
 from sim.report.prices import price_lines, prices_of_runs
 from sim.report.table import rate_text
@@ -109,6 +110,7 @@ def _figures(document: dict[str, Any]) -> dict[str, Any]:
         "power_cap": (document.get("energy") or {}).get("power_cap"),
         "layout": layout_words(document),
         "layout_gap": document.get("layout_gap"),
+        **({"loader_workers": document["loader_workers"]} if "loader_workers" in document else {}),
     }
 
 
@@ -171,6 +173,7 @@ def comparison_text(document: dict[str, Any], most: float = inf) -> str:
             *ambiguity_notes(rows),
             *laid_out_lines(rows),
             *not_validated_lines(rows),
+            *(f"{note}." for note in worker_notes(rows)),
             *(f"{_at(row)}: {power_cap_text(row['power_cap'])}." for row in rows if row["power_cap"]),
             *group_by_text((_at(row), f"CO2 at {grid_words(row['energy']['grid'])}.") for row in rows if row["energy"]),
             *price_lines(row for row in document["prices"] if row["hardware"] in names),

@@ -18,7 +18,8 @@ from sim.report.energy import with_energy
 from sim.report.expected_error import expected_error
 from sim.report.inputs import inputs as values_of
 from sim.report.kinds import fullest_memory
-from sim.report.prices import date_of, source_of
+from sim.report.loader_workers import worker_figures
+from sim.report.prices import date_of, market_assumptions, missing_price, source_of
 from sim.report.verdict import assumptions, moment_warning, verdict, warnings
 from sim.report.whole_job import job_of_run
 from sim.simulate import Run
@@ -69,8 +70,13 @@ def _job_document(run: Run, number: int, inputs: Mapping[str, str], noted: Seque
         "burst_credits_end": burst_credits_end(run, number),
         "collective": collective(run, number),
         "expected_error": expected_error(run, number),
-        "assumptions": [*assumptions(run, number), *_charged(run, number), *_market(market)],
-        "warnings": [*noted, *warnings(run, number), *run_credits_end(run, number), *_no_price(run, number, market)],
+        "assumptions": [*assumptions(run, number), *_charged(run, number), *market_assumptions(market)],
+        "warnings": [
+            *noted,
+            *warnings(run, number),
+            *run_credits_end(run, number),
+            *missing_price(run.hardware, market, price_of_job(run, number, market)),
+        ],
         "seed": run.seed,
         "version": __version__,
         "inputs_sha256": dict(inputs),
@@ -109,6 +115,7 @@ def run_figures(run: Run, number: int = 0, market: Market = "on_demand") -> dict
         "cost_per_epoch_usd": None if price is None else price * job.warm.time,
         "price": _rate(run, price, market),
         "stalls_s": _stalls(job.warm),
+        **worker_figures(run, number),
         "first_epoch": {
             "step_time_s": job.first.step_time,
             "epoch_time_s": job.first.time,
@@ -144,18 +151,6 @@ def _rate(run: Run, price: float | None, market: Market) -> dict[str, Any]:
         "region": (prices.region or None) if prices else None,
         "source": None if prices is None else source_of(prices, market),
     }
-
-
-def _market(market: Market) -> list[str]:
-    """Return the assumption behind spot prices, if *market* is spot."""
-    return ["spot prices without interruptions (python -m sim spot simulates them)"] if market == "spot" else []
-
-
-def _no_price(run: Run, number: int, market: Market) -> list[str]:
-    """Return a warning if the machine has no price on the requested spot market."""
-    if market == "on_demand" or price_of_job(run, number, market) is not None:
-        return []
-    return [f"no spot price for {run.hardware.name}; set one, for example --set price.spot='1.50 USD/h'"]
 
 
 def _charged(run: Run, number: int) -> list[str]:

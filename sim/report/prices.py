@@ -47,6 +47,18 @@ def source_of(prices: Prices, market: Market) -> str:
     return f"price of {prices.copied_from}: {text}" if prices.copied_from else text
 
 
+def market_assumptions(market: Market) -> list[str]:
+    """Return the assumption behind spot prices, if *market* is spot."""
+    return ["spot prices without interruptions (python -m sim spot simulates them)"] if market == "spot" else []
+
+
+def missing_price(hardware: Hardware, market: Market, price: float | None) -> list[str]:
+    """Return a warning if *hardware* has no *price* on the requested spot market."""
+    if market == "on_demand" or price is not None:
+        return []
+    return [f"no spot price for {hardware.name}; set one, for example --set price.spot='1.50 USD/h'"]
+
+
 def prices_of_runs(documents: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return the price of each machine in the *documents* of runs, of which each has a ``price`` for all its nodes or none."""
     priced = {row["hardware"]: row for row in documents if row["price"] and row["price"]["usd_per_h"] is not None}

@@ -11,6 +11,7 @@ from sim.report.comparison import group_by_text, scattered
 from sim.report.energy import grid_words, job_energy, kwh_text, power_cap_text
 from sim.report.expected_error import error_sentence
 from sim.report.layouts.layout import layout_words
+from sim.report.loader_workers import worker_notes
 from sim.report.picture import NamedPoint, Picture, name_points, picture
 from sim.report.prices import day_cell, price_lines, price_rows
 from sim.report.whole_job import epochs_text, job_time, parts_text, tokens_text
@@ -40,7 +41,7 @@ def recommendation_document(
         "best": _candidate(answer, answer.best),
         "runner_up": _candidate(answer, answer.runner_up),
         "nearest": _candidate(answer, answer.nearest),
-        "notes": [*answer.notes, *_excluded_notes(bounds)],
+        "notes": [*answer.notes, *worker_notes([candidate.document for candidate in answer.ranked[:SHOWN]]), *_excluded_notes(bounds)],
         "candidates": [_candidate(answer, candidate) for candidate in answer.ranked],
         "excluded_by_bound": [_bound(least) for least in bounds],
         "left_out": dict(answer.left_out),

@@ -15,6 +15,7 @@ from sim.check import copied_prices
 from sim.cluster.gpu import ALIGNMENT
 from sim.epoch import Epoch
 from sim.events import Cause
+from sim.report.loader_workers import worker_assumptions
 from sim.report.nccl_choice import choice_warnings
 from sim.report.replayed import replay_assumptions, replay_warnings
 from sim.simulate import JobRun, Run
@@ -53,7 +54,15 @@ _LIMITS: Mapping[Resource, str] = {
 def verdict(run: Run, number: int = 0, bottleneck: Bottleneck | None = None) -> str:
     """Return what bounds job *number* of *run* and, with *bottleneck*, what would bound it next; also a first epoch that is much longer."""
     job = run.jobs[number]
-    return _in_warm_epochs(job, bottleneck) + first_epoch_sentence(job.first.time, job.warm.time)
+    return _in_warm_epochs(job, bottleneck) + _spent_credits(run, job, bottleneck) + first_epoch_sentence(job.first.time, job.warm.time)
+
+
+def _spent_credits(run: Run, job: JobRun, bottleneck: Bottleneck | None) -> str:
+    """Return why a disk limits a job that waits longer for prepared samples: only burst credits let it read as fast as now."""
+    stalls = job.warm.stalls
+    if bottleneck is None or bottleneck.first != "disk" or not run.credits or stalls[Cause.PREP] <= stalls[Cause.FETCH]:
+        return ""
+    return " Faster preparation alone would use up the burst credits of the disk."
 
 
 def first_epoch_sentence(first: float, warm: float) -> str:
@@ -79,7 +88,7 @@ def _in_warm_epochs(job: JobRun, bottleneck: Bottleneck | None) -> str:
     if bottleneck.tied:
         return _together(bottleneck, *bottleneck.tied)
     if bottleneck.saved(first) >= NOTEWORTHY:
-        return f"{_sentence(first, job, bottleneck)}; {_gain(job, bottleneck, first)}."
+        return f"{_sentence(first, job, bottleneck)}; {_gain(job, bottleneck, first)}.{_more_workers(job, bottleneck)}"
     if job.warm.stalls[Cause.COMPUTE] < 0.5 * job.warm.step_time:
         return _direct(job)
     return compute_bound
@@ -189,6 +198,17 @@ def _gain(job: JobRun, bottleneck: Bottleneck, first: Resource) -> str:
     return f"{saved}, then {_LIMITS[bottleneck.next_limit]} at {_rate(job, bottleneck.freed_times[first])}"
 
 
+def _more_workers(job: JobRun, bottleneck: Bottleneck) -> str:
+    """Return a sentence on the rate with as many loader workers as the GPUs need, if idle cores can run them."""
+    if bottleneck.more_workers is None:
+        return ""
+    workers, step = bottleneck.more_workers
+    if bottleneck.step_time - step < NOTEWORTHY * bottleneck.step_time:
+        return ""
+    option = "num_workers" if job.job.workload.input.loader == "pytorch" else "num_threads"
+    return f" Cores are idle: --set input.{option}={workers} gives {_rate(job, step)}."
+
+
 def _rate(job: JobRun, step_time: float) -> str:
     """Return the throughput of *job* at another step time (s)."""
     return f"{job.throughput * job.warm.step_time / step_time:,.0f} samples/s"
@@ -218,13 +238,15 @@ def _sentence(resource: Resource, job: JobRun, bottleneck: Bottleneck | None = N
 
 def _prep(resource: Resource, where: str, job: JobRun, bottleneck: Bottleneck | None) -> str:
     loader, delivered = job.job.workload.input, _rate(job, job.warm.step_time)
-    if resource == "cpu" and not where:
+    if resource == "cpu" and not where and any(row.resource == CORES_COPY for row in job.warm.resources):
         return f"Gradient exchange waits on {CORES_COPY}"
     if resource == "decode" or where == "GPU decode":
         return f"Prep: decoding on the GPUs during training allows {delivered}"
     threads = loader.num_workers if loader.loader == "pytorch" else loader.num_threads
-    hands = f"{threads * job.job.ranks:,} {'workers' if loader.loader == 'pytorch' else 'DALI threads'}"
-    text = f"CPU prep: {hands} deliver {delivered}"
+    what = "worker" if loader.loader == "pytorch" else "DALI thread"
+    hands = pluralized(threads * job.job.ranks, what) if threads else "the training processes themselves"
+    delivers = "delivers" if threads * job.job.ranks == 1 else "deliver"
+    text = f"CPU prep: {hands} {delivers} {delivered}"
     if bottleneck is None:
         return f"{text}, the GPUs could take {_rate(job, job.warm.step_time - job.warm.stalls[Cause.PREP])}"
     if bottleneck.next_limit in ("gpu", None):
@@ -244,6 +266,7 @@ def assumptions(run: Run, number: int = 0) -> list[str]:
         sentences.append(f"synthetic data: nothing is read or prepared, {samples} (--set dataset=NAME, 'python -m sim list datasets')")
     elif workload.input.loader != "synthetic":
         sentences.append(f"{100 * job.hit_ratio:.0f}% of the data set is in the page cache in warm epochs")
+    sentences += worker_assumptions(run, number)
     if workload.training.stack.unpadded and (lengths := workload.dataset.lengths) is not None:
         sentences.append(
             f"no padding is computed: the mean sequence of {workload.dataset.name} has {100 * lengths.mean:.0f}% of the maximum length"

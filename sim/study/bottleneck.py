@@ -1,7 +1,8 @@
 """What if one resource were infinitely fast? The run is repeated with a resource freed: how much the step gains, and what bounds it then.
 
 This counterfactual is behind the one-sentence verdict of ``sim run``. A resource is freed in the description (`sim.study.faster`): it
-becomes a million times as fast. Limits: warm epochs only.
+becomes a million times as fast. The warm epoch is repeated from its start, with the burst credits that the run itself had left then: what
+a faster cold epoch would have used is not counted. Limits: warm epochs only.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from sim.causes import CAUSES, Resource
 from sim.events import STALLS, Cause
 from sim.simulate import JobRun, Run, simulate
 from sim.spec.sections import with_fields
+from sim.spec.workload import Workload
 from sim.study.faster import faster
+from sim.study.loader_workers import enough_workers, limiting_workers, with_workers
 from sim.training.collectives.price.collective_plan import CORES_COPY, OF_BROADCAST
 from sim.training.input_pipeline import STORAGE_NETWORK
 
@@ -33,6 +36,7 @@ def bottlenecks(run: Run, noteworthy: float = 0.04) -> list[Bottleneck]:
             each,
             without_broadcast=trials.without_broadcast(number, noteworthy),
             doubled_time=trials.doubled(number, each.tied),
+            more_workers=trials.more_workers(number, each),
             phases=trials.phases(number),
         )
         for number, each in enumerate(by_job)
@@ -56,7 +60,7 @@ class _Trials:
         company, freed = self._with[number], frozenset(resources)
         if (company, freed) not in self._done:
             hardware, jobs = faster(self._base.hardware, [self._base.jobs[other].job for other in company], resources)
-            self._done[company, freed] = simulate(hardware, jobs, cold=False)
+            self._done[company, freed] = simulate(hardware, jobs, cold=False, credits=self._base.credits)
         return self._done[company, freed].jobs[company.index(number)]
 
     def without_broadcast(self, number: int, noteworthy: float) -> float | None:
@@ -67,10 +71,24 @@ class _Trials:
             return None
         training = job_run.job.workload.training
         training = training.model_copy(update={"stack": with_fields(training.stack, broadcast_buffers=False)})
-        without = replace(job_run.job, workload=job_run.job.workload.model_copy(update={"training": training}))
-        company = self._with[number]
-        jobs = [without if other == number else self._base.jobs[other].job for other in company]
-        return simulate(self._base.hardware, jobs, cold=False).jobs[company.index(number)].warm.step_time
+        return self._with_workload(number, job_run.job.workload.model_copy(update={"training": training}), self._base.credits)
+
+    def more_workers(self, number: int, bottleneck: Bottleneck) -> tuple[int, float] | None:
+        """Return how many workers the idle cores of job *number* could run to feed its GPUs, and the warm step (s) with them.
+
+        That is the step of another run, whose cold epoch uses its own burst credits.
+        """
+        workers = limiting_workers(self._base, number) if bottleneck.first == "cpu" else None
+        if workers is None:
+            return None
+        count = enough_workers(workers, bottleneck.step_time / bottleneck.freed_times["cpu"])
+        return count, self._with_workload(number, with_workers(self._base.jobs[number].job.workload, count), None)
+
+    def _with_workload(self, number: int, workload: Workload, credits: Mapping[str, float] | None) -> float:
+        """Return the warm step (s) of job *number* with another *workload*, beside the same jobs; *credits* as in `simulate`."""
+        changed, company = replace(self._base.jobs[number].job, workload=workload), self._with[number]
+        jobs = [changed if other == number else self._base.jobs[other].job for other in company]
+        return simulate(self._base.hardware, jobs, cold=False, credits=credits).jobs[company.index(number)].warm.step_time
 
     def doubled(self, number: int, tied: tuple[Resource, Resource] | None) -> float | None:
         """Return the warm step (s) of job *number* with twice as much of both resources in *tied*, if there are any."""
@@ -78,7 +96,7 @@ class _Trials:
             return None
         company = self._with[number]
         hardware, jobs = faster(self._base.hardware, [self._base.jobs[other].job for other in company], tied, 2.0)
-        return simulate(hardware, jobs, cold=False).jobs[company.index(number)].warm.step_time
+        return simulate(hardware, jobs, cold=False, credits=self._base.credits).jobs[company.index(number)].warm.step_time
 
     def phases(self, number: int) -> tuple[float, ...]:
         """Return the warm steps (s) of job *number* with its loaders' work shifted to other moments of the step.
@@ -92,7 +110,8 @@ class _Trials:
             return ()
         company = self._with[number]
         jobs, step = [self._base.jobs[other].job for other in company], job_run.warm.step_time
-        moved = (simulate(self._base.hardware, jobs, cold=False, lag=share * step) for share in _MOMENTS)
+        credits = self._base.credits
+        moved = (simulate(self._base.hardware, jobs, cold=False, lag=share * step, credits=credits) for share in _MOMENTS)
         return tuple(run.jobs[company.index(number)].warm.step_time for run in moved)
 
     def step_times(self, number: int, *resources: Resource) -> dict[Resource, float]:

@@ -160,6 +160,29 @@ def _remedy(hardware: Hardware, workload: Workload, gpus_per_node: int, plan: st
 
 
 def _changes(workload: Workload, gpus: int) -> list[tuple[str, Workload]]:
+    """Return changes of *workload* that reduce memory, by their options: of the layout, and of frozen weights held in fp32."""
+    own = _layout_changes(workload, gpus)
+    short = short_frozen_weights(workload)
+    if short is None:
+        return own
+    option, shorter = short
+    both = [(f"{text} {option}", changed) for text, changed in _layout_changes(shorter, gpus)]
+    return [own[0], short, both[0], *own[1:], *both[1:]]
+
+
+def short_frozen_weights(workload: Workload) -> tuple[str, Workload] | None:
+    """Return *workload* with 16-bit weights and the option for that, if only adapters train and weights are held in fp32."""
+    training = workload.training
+    mesh = training.stack.mesh
+    if workload.model.lora is None or mesh is None or mesh.weights != "fp32" or training.precision in ("fp32", "tf32"):
+        return None
+    width = "fp16" if training.precision in ("fp16", "amp_fp16") else "bf16"
+    stack = training.stack.model_copy(update={"mesh": mesh.model_copy(update={"weights": width})})
+    changed = workload.model_copy(update={"training": training.model_copy(update={"stack": stack})})
+    return f"--set training.stack.mesh.weights={width}", changed
+
+
+def _layout_changes(workload: Workload, gpus: int) -> list[tuple[str, Workload]]:
     training = workload.training
     changes: list[tuple[str, Workload]] = []
 

@@ -7,6 +7,7 @@ from typing import Final
 
 from sim.analysis.memory import gpu_memory, largest_batch
 from sim.spec.hardware import Gpu
+from sim.spec.stack import AsyncParameterServer
 from sim.spec.workload import Workload
 from sim.units import show
 
@@ -33,6 +34,7 @@ def memory_problem(
     if most:
         total = most * ranks * workload.training.gradient_accumulation_steps
         would = f"; the largest batch that fits is {most}{f' per GPU: write {total}' if of_global else ''}"
+        would += _accumulated(gpu, workload, ranks, channels, of_global)
     else:
         single = workload.model_copy(update={"training": workload.training.model_copy(update={"batch": 1})})
         least = show(gpu_memory(single, gpu, ranks=ranks, channels=channels).total, "binary size")
@@ -41,6 +43,22 @@ def memory_problem(
         f"batch {workload.training.batch} per GPU needs {show(needed, 'binary size')} {_NEEDS}, "
         f"{gpu.name} has {show(gpu.memory, 'binary size')}{would}{_remedy(gpu, workload, ranks, channels, plan)}"
     )
+
+
+def _accumulated(gpu: Gpu, workload: Workload, ranks: int, channels: int | None, of_global: bool) -> str:
+    """Return the fewest micro-batches with which a step of as many samples fits, as a hint; empty if none divides them."""
+    training = workload.training
+    samples = training.batch * training.gradient_accumulation_steps
+    if isinstance(training.stack.exchange, AsyncParameterServer):
+        return ""
+    for steps in range(training.gradient_accumulation_steps + 1, samples + 1):
+        if samples % steps:
+            continue
+        parts = training.model_copy(update={"batch": samples // steps, "gradient_accumulation_steps": steps})
+        if gpu_memory(workload.model_copy(update={"training": parts}), gpu, ranks=ranks, channels=channels).total <= gpu.memory:
+            batch, kept = ("", f"{samples * ranks}") if of_global else (f"--batch {parts.batch} ", f"{samples} samples per GPU and step")
+            return f"; {batch}--micro-batches {steps} keeps {kept}"
+    return ""
 
 
 _BLOCKS: Final = {"activation_checkpointing": "blocks"}

@@ -25,9 +25,10 @@ from sim.spec.catalogue import UnknownName, locate
 from sim.spec.hardware import Hardware
 from sim.spec.library import load
 from sim.spec.schema import FOLDERS
-from sim.spec.workload import Jobs, Workload
+from sim.spec.workload import Jobs
 from sim.spec.yaml import SpecError
 from sim.study.jobs_file import jobs_file
+from sim.study.loader_workers import with_workers
 from sim.study.scenario import Scenario, prepare, sorted_overrides
 from sim.training.job import Job, core_time, job_slots
 
@@ -233,12 +234,6 @@ def _need(hardware: Hardware, speed: float, job: Job) -> Need:
     taken = simulate(hardware, [replace(job, workload=synthetic, start=0.0)], cold=False).jobs[0].throughput / job.ranks
     each = core_time(workload) / speed
     return Need(taken, 1.0 / each if each > 0 else math.inf)
-
-
-def with_workers(workload: Workload, workers: int) -> Workload:
-    """Return *workload* with *workers* for each GPU: torch's processes, or DALI's threads."""
-    field = "num_workers" if workload.input.loader == "pytorch" else "num_threads"
-    return workload.model_copy(update={"input": workload.input.model_copy(update={field: workers})})
 
 
 class _JobCourses:

@@ -168,13 +168,13 @@ class _ResourceTrials:
     def with_more(self, resource: Resource, factor: float) -> Run:
         """Return the run with *factor* times of *resource*."""
         hardware, jobs = faster(self._hardware, [self._job], [resource], factor)
-        return simulate(hardware, jobs, cold=False)
+        return simulate(hardware, jobs, cold=False, credits=self.run.credits)
 
     def step_time(self, change: Callable[[Node], Node]) -> float:
         """Return the step time with *change* applied to each node."""
         groups = tuple(group.model_copy(update={"node": change(group.node)}) for group in self._hardware.groups)
         hardware = self._hardware.model_copy(update={"groups": groups})
-        return _outcome(simulate(hardware, [self._job], cold=False)).step_time
+        return _outcome(simulate(hardware, [self._job], cold=False, credits=self.run.credits)).step_time
 
 
 def _outcome(run: Run) -> StepOutcome:

@@ -85,16 +85,43 @@ def test_a_gap_before_a_stage_is_queueing_for_it() -> None:
 def test_the_one_resource_that_is_full_bears_the_whole_wait() -> None:
     """Of 2 s the disk took three parts and the cores one; the disk is full, so that quicker cores would have filled no batch sooner."""
     event_log = log(
-        work("worker 0", Cause.FETCH, 0, 3, DISK + FULL, ident=7),
-        work("worker 0", Cause.PREP, 3, 4, CPU, ident=7),
-        wait(Cause.INPUT, 2, 4, ident=7),
+        work("worker 1", Cause.FETCH, 1, 3, DISK + FULL, ident=6),
+        work("worker 0", Cause.FETCH, 3, 6, DISK + FULL, ident=7),
+        work("worker 0", Cause.PREP, 6, 7, CPU, ident=7),
+        work("worker 1", Cause.FETCH, 6, 8, DISK + FULL, ident=8),
+        wait(Cause.INPUT, 5, 7, ident=7),
     )
-    assert table(event_log, 2, 4) == {"fetch": pytest.approx(2.0)}
+    assert table(event_log, 5, 7) == {"fetch": pytest.approx(2.0)}
+
+
+def test_a_disk_that_is_idle_while_the_only_worker_prepares_is_not_full() -> None:
+    """The disk limits each read, but one second in four it waits for the worker: quicker cores would have filled the batch sooner."""
+    event_log = log(
+        work("worker 0", Cause.FETCH, 0, 3, DISK + FULL, ident=6),
+        work("worker 0", Cause.PREP, 3, 4, CPU, ident=6),
+        work("worker 0", Cause.FETCH, 4, 7, DISK + FULL, ident=7),
+        work("worker 0", Cause.PREP, 7, 8, CPU, ident=7),
+        wait(Cause.INPUT, 6, 8, ident=7),
+    )
+    assert table(event_log, 6, 8) == {"fetch": pytest.approx(1.5), "prep": pytest.approx(0.5)}
+
+
+def test_a_disk_that_another_job_keeps_busy_is_full() -> None:
+    """While this job's worker prepares, another job on the node reads: the disk never rests."""
+    event_log = log(
+        work("worker 0", Cause.FETCH, 0, 3, DISK + FULL, ident=0, rank=1),
+        work("worker 0", Cause.FETCH, 3, 5, DISK + FULL, ident=7),
+        work("worker 0", Cause.PREP, 5, 8, CPU, ident=7),
+        wait(Cause.INPUT, 5, 8, ident=7),
+        ranks=(LoggedRank(0, 0, 1, "n0", (0,)), LoggedRank(1, 0, 1, "n0", (1,))),
+    )
+    assert table(event_log, 5, 8) == {"fetch": pytest.approx(3.0)}
 
 
 def test_of_two_full_resources_none_bears_all() -> None:
     """Disk and cores are full, and the copy does not wait: each second of the build counts the same."""
     event_log = log(
+        work("worker 1", Cause.PREP, 0, 2, CPU + FULL, ident=6),
         work("worker 0", Cause.FETCH, 0, 2, DISK + FULL, ident=7),
         work("worker 0", Cause.PREP, 2, 3, CPU + FULL, ident=7),
         work("pin", Cause.COPY, 3, 4, "pin thread", ident=7),

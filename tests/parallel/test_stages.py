@@ -129,6 +129,19 @@ def test_there_are_as_many_cuts_as_the_pipeline_takes(fields: dict[str, object],
 
 
 @pytest.mark.parametrize(
+    ("pipeline", "message"),
+    [
+        (3, r"such as training\.parallel\.cuts: \[conv, head\]"),
+        (4, "4 chunks of layers, but the model has 3 layers; use at most 3 stages x virtual stages"),
+    ],
+)
+def test_a_model_without_blocks_has_at_most_as_many_stages_as_layers(pipeline: int, message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        own = parallel(pipeline=pipeline)
+        stages_of(split(block_model({"stem": [4], "conv": [4], "head": [4]}), own), own)
+
+
+@pytest.mark.parametrize(
     ("fields", "message"),
     [
         ({"cuts": ["a"], "layers_per_stage": [1, 1]}, "cuts and layers_per_stage both set where stages begin"),

@@ -118,7 +118,7 @@ def test_what_is_next_at_once_is_named() -> None:
     [bottleneck] = bottlenecks(simulated)
     assert (bottleneck.first, bottleneck.next_limit) == ("cpu", "disk")
     assert "saves" not in (sentence := verdict(simulated, 0, bottleneck))
-    assert sentence.endswith("would save 33% of the step, then the disk limits at 1 samples/s.")
+    assert "would save 33% of the step, then the disk limits at 1 samples/s. Cores are idle: --set input.num_threads=2 " in sentence
 
 
 def test_two_p3_8xlarge_wait_for_their_cores_before_the_network() -> None:

@@ -534,3 +534,14 @@ def test_training_in_32_bits_keeps_and_sends_nothing_in_16(stack: str) -> None:
     if stack != TITAN:
         assert memory.gradients == pytest.approx(4 * parameters)
     assert saved_state(run.workload, gpus=8, nodes=1).nbytes == pytest.approx(12 * parameters)
+
+
+def test_a_spot_market_without_a_price_is_told() -> None:
+    """Of data parallelism and of layouts alike; a machine with a spot price has none to tell."""
+    for layout in ([], ["shard=parameters"]):
+        given = Scenario("hgx-h100", "llama-3.2-1b", precision="bf16", market="spot", layout=layout_of(layout))
+        told = [text for text in document(given)["warnings"] if "spot price" in text]
+        assert told == ["no spot price for hgx-h100; set one, for example --set price.spot='1.50 USD/h'"]
+        priced = document(replace(given, overrides=("price.spot='10 USD/h'",)))
+        assert not [text for text in priced["warnings"] if "spot price" in text]
+        assert "spot prices without interruptions (python -m sim spot simulates them)" in priced["assumptions"]

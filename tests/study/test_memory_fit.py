@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from sim.analysis.memory import gpu_memory
 from sim.spec.library import load_hardware, load_workload
 from sim.spec.yaml import SpecError
+from sim.study.layout import layout_answer, short_frozen_weights
+from sim.study.layout_options import layout_of
 from sim.study.memory_fit import brief_shortage, largest_fitting_batch, memory_problem
 from sim.study.scenario import Scenario, answer
 
@@ -49,6 +53,30 @@ def test_the_nearest_remedy_is_named_and_helps() -> None:
     assert none is not None and "even batch 1 needs " in none
 
 
+def test_accumulating_gradients_keeps_the_batch() -> None:
+    """Oracle: the memory as the message says, and with half as many micro-batches."""
+    with pytest.raises(SpecError, match=r"write 1440; --micro-batches 4 keeps 4096; batch 512 fits with --precision amp_fp16"):
+        answer(Scenario("p3.16xlarge", "resnet50", global_batch=4096))
+    with pytest.raises(SpecError, match=r"; --micro-batches 4 keeps 4096; "):
+        answer(Scenario("p3.16xlarge", "resnet50", ("training.gradient_accumulation_steps=2",), global_batch=4096))
+    with pytest.raises(SpecError, match=r"fits is 180; --batch 128 --micro-batches 4 keeps 512 samples per GPU and step"):
+        answer(Scenario("p3.16xlarge", "resnet50", batch=512))
+    resnet = load_workload("resnet50").spec
+    fits = [
+        gpu_memory(resnet.model_copy(update={"training": resnet.training.model_copy(update=parts)}), GPU, ranks=8).total <= GPU.memory
+        for parts in ({"batch": 128, "gradient_accumulation_steps": 4}, {"batch": 256, "gradient_accumulation_steps": 2})
+    ]
+    assert fits == [True, False]
+
+
+def test_asynchronous_workers_do_not_accumulate() -> None:
+    said = [
+        memory_problem(GPU, load_workload("vgg16", ["training.batch=512", f"training.stack={stack}"]).spec, 8)
+        for stack in ("tf-parameter-server-sync", "tf-parameter-server")
+    ]
+    assert ["--micro-batches" in str(text) for text in said] == [True, False]
+
+
 def test_a_decoder_that_sharding_cannot_help_is_sent_to_the_plan() -> None:
     given = Scenario("hgx-h100", "llama-3.1-70b", nodes=2, precision="bf16")
     with pytest.raises(
@@ -74,3 +102,17 @@ def test_an_option_is_not_blamed_for_what_nobody_wrote() -> None:
     with pytest.raises(SpecError) as caught:
         answer(Scenario("p3.2xlarge", "llama-3.2-1b", batch=1))
     assert str(caught.value).partition(": ")[0].endswith("llama-3.2-1b.yaml:1:1") and "training.precision" in str(caught.value)
+
+
+def test_frozen_weights_of_four_bytes_are_what_may_not_fit() -> None:
+    """Oracle: the run as the message says; of a model that trains whole, narrower weights would be another training."""
+    lora, blocks, short = "model.lora={rank: 16}", "training.activation_checkpointing=blocks", "training.stack.mesh.weights=bf16"
+    given = Scenario("p4d.24xlarge", "llama-3.1-70b", (lora, "model.sequence=2048", blocks), layout=layout_of(["shard=parameters"]))
+    with pytest.raises(SpecError, match=rf"; --set {short} would fit$"):
+        layout_answer(given)
+    layout_answer(replace(given, overrides=(*given.overrides, short)))
+    plain = load_workload("llama-3.1-70b", ["training.stack=torchtitan-2.x"]).spec
+    adapted = load_workload("llama-3.1-70b", ["training.stack=torchtitan-2.x", lora]).spec
+    narrow = load_workload("llama-3.1-70b", ["training.stack=torchtitan-2.x", lora, short]).spec
+    assert short_frozen_weights(plain) is None and short_frozen_weights(narrow) is None
+    assert short_frozen_weights(adapted) == (f"--set {short}", narrow)

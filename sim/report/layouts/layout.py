@@ -19,7 +19,7 @@ from sim.report.energy import energy_text, epoch_tokens, with_energy
 from sim.report.inputs import values_of
 from sim.report.layouts.layout_error import expected_layout_error
 from sim.report.pretraining import pretraining_document, pretraining_lines
-from sim.report.prices import date_of, paid_text, source_of
+from sim.report.prices import date_of, market_assumptions, missing_price, paid_text, source_of
 from sim.report.saving import saved_text
 from sim.report.table import basis_lines, error_lines, stall_lines
 from sim.report.verdict import kernel_assumptions, machine_notes
@@ -29,6 +29,7 @@ from sim.spec.decoder import model_flop
 from sim.spec.parallel import SLOTTED
 from sim.study.layout import LayoutAnswer
 from sim.training.layouts.loader import count_loading, readers_of
+from sim.training.layouts.scene import BESIDE
 from sim.training.layouts.stream import download_of, first_batch_time
 from sim.units import pluralized, rounded_dollars, show
 
@@ -98,8 +99,8 @@ def layout_document(answer: LayoutAnswer) -> dict[str, Any]:
         "pretraining": pretraining_document(answer.parts, price),
         "collective": None,
         "step_time_half_width_s": run.half_width,
-        "assumptions": _assumptions(run),
-        "warnings": list(answer.warnings),
+        "assumptions": [*_assumptions(run), *market_assumptions(answer.market)],
+        "warnings": [*answer.warnings, *missing_price(run.hardware, answer.market, price)],
         "seed": run.seed,
         "version": __version__,
         "inputs_sha256": dict(answer.inputs),
@@ -166,11 +167,20 @@ def verdict(run: LayoutRun) -> str:
     busy = run.stalls[Cause.COMPUTE] / step
     longest = next(((cause, resource, seconds) for cause, resource, seconds in waits(run) if cause != Cause.COMPUTE), None)
     if longest is None or longest[2] < NOTEWORTHY * step:
-        return f"Compute-bound: GPUs are busy {100 * busy:.0f}% of each step."
+        return f"Compute-bound: GPUs are busy {100 * busy:.0f}% of each step{_slowed(run)}."
     cause, resource, seconds = longest
     if cause == Cause.PIPELINE:
         return f"GPUs are busy {100 * busy:.0f}% of each step. {_bubble(run, seconds)}"
     return f"GPUs are busy {100 * busy:.0f}% of each step; the longest wait is {100 * seconds / step:.0f}%, for {resource}."
+
+
+def _slowed(run: LayoutRun) -> str:
+    """Return how much longer compute takes because collectives use the same GPUs; empty if that is not noteworthy."""
+    rows = [(resource, seconds) for cause, resource, seconds in waits(run) if cause == Cause.COMPUTE and resource.startswith(BESIDE)]
+    seconds = sum(each for _, each in rows)
+    if seconds < NOTEWORTHY * run.step_time:
+        return ""
+    return f", {100 * seconds / run.step_time:.0f}% because compute is {rows[0][0]}"
 
 
 def _bubble(run: LayoutRun, seconds: float) -> str:

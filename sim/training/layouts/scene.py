@@ -25,6 +25,8 @@ PASSES: Final[Mapping[PassPart, str]] = {"F": "forward", "B": "backward", "I": "
 """Names of kernels by the pass they belong to."""
 COPIES: Final = {"weights": "copy of gathered weights", "gradients": "copy of gradients"}
 """Names of copy kernels by what they copy."""
+BESIDE: Final = "slower beside collectives"
+"""Resource of the additional time of compute while collectives run on the same GPU."""
 _WORDS: Final[Mapping[str, str]] = {
     "gather F": "weight gathers",
     "gather B": "weight gathers",

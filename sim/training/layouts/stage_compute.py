@@ -21,12 +21,15 @@ from sim.spec.identity import IdentityCache
 from sim.training.layouts.account import Account
 from sim.training.layouts.group_price import GroupPrice
 from sim.training.layouts.noise import StageSpread
-from sim.training.layouts.scene import COPIES, PASSES, LayoutScene
+from sim.training.layouts.scene import BESIDE, COPIES, PASSES, LayoutScene
 from sim.training.layouts.slowest import SlowestRank
 from sim.training.layouts.times import Burst, ExposedWait, UnitTimes, copy_time
 
 SimProcess = Generator[simpy.Event, object, None]
 _PARTIAL: Final = {"tensor": "tensor-parallel messages", "context": "context-parallel messages", "expert": "expert dispatch and combine"}
+
+_NOTHING: Final = 1e-9
+"""Share of a burst below which additional time is rounding."""
 
 
 class StageKernels:
@@ -52,6 +55,8 @@ class StageKernels:
         self.worked_in_step = 0.0
         self.playing = 0
         """Number of operations that overlap with compute."""
+        self.most_blocks = 0
+        """The largest number of thread blocks of operations during the current burst."""
         self.blocks, self.waiting, self.memory_rate = 0, 0, 0.0
         """Thread blocks of operations on the GPU, those among them that wait for slower ranks, and bytes/s of operations through memory."""
         self.at_work: tuple[int, int, PassPart] | Copy | None = None
@@ -66,6 +71,7 @@ class StageKernels:
             self.gpu.set_communicating(bool(self.playing))
         self.memory_rate += change * price.memory_rate
         self.blocks += change * price.blocks
+        self.most_blocks = max(self.most_blocks, self.blocks)
         self._update_slowdown()
 
     def count_waiting(self, change: int, price: GroupPrice) -> None:
@@ -168,14 +174,26 @@ class StageKernels:
             begun = self.env.now
             if burst.compute > 0:
                 self.slowest.set_computing(computing=True)
+                self.most_blocks = self.blocks
                 yield self.gpu.compute(burst.compute * speed).done
                 self.slowest.set_computing(computing=False)
-                self.account.add_wait(Cause.COMPUTE, self.gpu_name, begun, self.env.now)
+                self._count_compute(begun, burst.compute * speed)
             yield from self._wait_for_launch(self.host, burst.waits_for_gpu)
         self.account.log.add_work(self.account.index, "gpu", name, Cause.COMPUTE, start, self.gpu_name, ident)
         seconds = sum(burst.compute for burst in bursts)
         self.slowest.add_lag(self.spread.data * seconds)
         self.worked_in_step += seconds
+
+    def _count_compute(self, begun: float, alone: float) -> None:
+        """Record compute since *begun* that takes *alone* seconds on the whole GPU; more of them, at its end, if collectives slowed it."""
+        end = self.env.now
+        if end - begun <= alone * (1 + _NOTHING):
+            self.account.add_wait(Cause.COMPUTE, self.gpu_name, begun, end)
+            return
+        kernels = self.scene.node.gpu.kernels
+        of = f" on {min(self.most_blocks, kernels.sm_count)} of {kernels.sm_count} multiprocessors" if kernels and self.most_blocks else ""
+        self.account.add_wait(Cause.COMPUTE, self.gpu_name, begun, begun + alone)
+        self.account.add_wait(Cause.COMPUTE, f"{BESIDE}{of}", begun + alone, end)
 
     def _wait_for_launch(self, time: float, drained: bool) -> SimProcess:
         """Wait until *time*, when the host has launched the next kernels. *drained*: the host waited for the GPU before launching them."""

@@ -15,6 +15,7 @@ from sim.events import Cause
 from sim.mesh import layout_scene, prepare
 from sim.parallel.lower.lowering import Lowering
 from sim.parallel.program import Receive, Send, Start, Wait, Work
+from sim.report.layouts.layout import waits
 from sim.spec.fabric import LeafSpine
 from sim.spec.hardware import Hardware
 from sim.spec.layer import Layer
@@ -22,7 +23,7 @@ from sim.training.layouts.bound import least_time
 from sim.training.layouts.play import play
 from sim.training.layouts.prices import LayoutPrices
 from sim.training.layouts.run import Simulation
-from sim.training.layouts.scene import LayoutScene, PlayedLayout
+from sim.training.layouts.scene import BESIDE, LayoutScene, PlayedLayout
 from sim.training.layouts.unfolded import Unfolded
 from tests.examples import examples
 from tests.harness import cluster, layer, loads, machine, toy_node
@@ -499,10 +500,12 @@ def test_compute_beside_a_collective_has_what_is_left_of_the_memory() -> None:
     elements, nvlink = 50_000_000, 1e11
     alone = 4.0 * elements / nvlink  # two ranks: 2 (n - 1)/n of the bytes
     hardware = with_memory(machine(2, nvlink=nvlink, nic=1e18), 10 * nvlink)  # five bytes through memory for each half of them, sent twice
-    plain, shared = (
-        run(hardware, workload(passes(6, 8e11, elements), mesh={"shares_device": shares})).step_time for shares in (False, True)
-    )
-    assert shared - plain == pytest.approx(5 * alone / 4, rel=1e-6)
+    plain, shared = (run(hardware, workload(passes(6, 8e11, elements), mesh={"shares_device": shares})) for shares in (False, True))
+    assert shared.step_time - plain.step_time == pytest.approx(5 * alone / 4, rel=1e-6)
+    assert shared.stalls[Cause.COMPUTE] - plain.stalls[Cause.COMPUTE] == pytest.approx(5 * alone / 4, rel=1e-6)
+    slower = {resource: seconds for _, resource, seconds in waits(shared) if resource.startswith(BESIDE)}
+    assert sum(slower.values()) == pytest.approx(5 * alone / 4, rel=1e-6)  # and it has a row of its own
+    assert not [resource for _, resource, _ in waits(plain) if resource.startswith(BESIDE)]
 
 
 @pytest.mark.parametrize(
