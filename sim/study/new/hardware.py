@@ -134,6 +134,8 @@ def _notes(wiring: Wiring, gpu: Gpu, lanes: Lanes) -> Iterable[str]:
         yield "The topology does not show NVLink; if the GPUs have it, add node.topology.nvlink."
     if wiring.lanes is not None and wiring.lanes.rate > lanes.rate:
         yield f"The topology says {wiring.lanes.rate:g} GT/s per lane; {gpu.name} does {lanes.rate:g}."
+    if wiring.gpus > 1 and not gpu.pcie_peers:
+        yield f"{gpu.name} has no peer access over PCIe, so copies between GPUs without NVLink go through host memory."
     if not wiring.cards:
         yield "The topology shows no network card; one is assumed, set node.nic."
 

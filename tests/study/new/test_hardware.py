@@ -236,6 +236,22 @@ def test_on_amd_without_nvlink_two_gpus_meet_anywhere(vendor, of_two, tmp_path):
     assert (topology.peer_to_peer, topology.peer_to_peer_of_two) == ("pxb", of_two)
 
 
+PCIE_SWITCHES = """\
+\tGPU0\tGPU1\tGPU2\tGPU3\tCPU Affinity\tNUMA Affinity
+GPU0\t X \tPIX\tPXB\tPXB\t0-15\t0
+GPU1\tPIX\t X \tPXB\tPXB\t0-15\t0
+GPU2\tPXB\tPXB\t X \tPIX\t0-15\t0
+GPU3\tPXB\tPXB\tPIX\t X \t0-15\t0
+"""
+
+
+@pytest.mark.parametrize(("gpu", "staged"), [("RTX4090", True), ("RTX6000Ada", False)])
+def test_boards_without_peer_access_copy_through_host_memory(gpu, staged, tmp_path):
+    node = written(tmp_path, PCIE_SWITCHES, gpu)
+    assert {node_graph(node).route(0, other).staged for other in (1, 2, 3)} == {staged}
+    assert ("no peer access over PCIe" in (load_hardware(str(tmp_path / "box.yaml")).spec.note or "")) is staged
+
+
 def test_an_unknown_processor_is_an_estimate(tmp_path):
     text = XML_P4D.replace("GenuineIntel", "Neoverse")
     reason = written(tmp_path, text, "A100-SXM4-40GB").host.source["cpu"]  # type: ignore[index,unused-ignore]
