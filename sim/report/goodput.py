@@ -229,15 +229,38 @@ def _energy(answer: Goodput, courses: Courses) -> NDArray[np.float64] | None:
 def _changed(change: Change, base: Change) -> dict[str, Any]:
     """Return the effect of one *change* compared with *base*, the unchanged set-up.
 
-    Both use fewer courses than the main result, with the same faults, so that only the gain is meaningful.
+    Both have the same faults, which are those of the main result unless they use fewer courses or only the first part of the job.
     """
     return {
         "change": change.name,
         "effective_share": change.share,
         "closed_form": change.expected,
+        "effective_share_standard_error": change.error,
         "gain_points": 100 * (change.share - base.share),
+        "gain_standard_error_points": None if change.gain_error is None else 100 * change.gain_error,
         "closed_form_gain_points": 100 * (change.expected - base.expected),
     }
+
+
+def gain_text(change: Mapping[str, Any]) -> str:
+    """Return the gain of one *change* of a document with its standard error, and whether it is smaller than that."""
+    gain, error = change["gain_points"], change["gain_standard_error_points"]
+    within = f" ± {as_points(error)}" if error is not None else ""
+    return f"{signed_points(gain):>6}{within}" + (", less than its standard error" if error and abs(gain) < error else "")
+
+
+def base_text(document: Mapping[str, Any]) -> str:
+    """Return what the changes of *document* are compared with; empty if it is the outcome itself."""
+    base = document["sensitivities"][0]
+    if base["effective_share"] == document["effective_share"]:
+        return ""
+    error = base["effective_share_standard_error"]
+    return f"compared with {100 * base['effective_share']:.2f}{'' if error is None else f' ± {100 * error:.2f}'}% as it is"
+
+
+def as_points(points: float) -> str:
+    """Return a size in percentage points as text."""
+    return f"{points:.2f}"
 
 
 def signed_points(points: float) -> str:
@@ -309,8 +332,9 @@ def goodput_text(document: Mapping[str, Any]) -> str:
     if document["sensitivities"]:
         over, dead = document["sensitivities_over_s"], "" if document["died"] is None else "; a run that dies counts as zero from then on"
         first = f" over the first {over / DAY:,.1f} days" if over < 0.99 * document["work_s"] else ""
-        lines += ["", f"  Effect of one change (percentage points of effective share{first}{dead}):"]
-        lines += [f"    {one['change']:30} {signed_points(one['gain_points']):>6}" for one in document["sensitivities"][1:]]
+        lines += ["", f"  Effect of one change (percentage points of effective share ± standard error{first}{dead}):"]
+        lines += [f"    {one['change']:30} {gain_text(one)}" for one in document["sensitivities"][1:]]
+        lines += [f"    {base}" for base in [base_text(document)] if base]
     return "\n".join(
         [*lines, "", *(f"  - {note}" for note in [*document["notes"], *paid_text(document.get("price")), *_energy_notes(document)])]
     )

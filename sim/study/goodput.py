@@ -21,7 +21,7 @@ from sim.analysis.course import MOST, draw
 from sim.analysis.energy import GridIntensity, NodePower, NodesOfKind, grid_of, mean_power, named_grid, power_model, shares_of
 from sim.analysis.expected_share import closed_form, meta_share
 from sim.analysis.failure_law import EXPONENTIAL, UserLaw, failure_law
-from sim.analysis.long_run import Courses, LongRun, Saving
+from sim.analysis.long_run import Array, Courses, LongRun, Saving
 from sim.analysis.renewal import Uniform, best_interval, daly_interval, effective_share
 from sim.analysis.transient import Survival, young_interval
 from sim.analysis.whole_job import START_UP
@@ -58,8 +58,10 @@ _TRIALS_OF_CHANGES = 400
 _COURSES, _CHANGES = 100, 10
 """Units of progress for the courses, and for other set-ups."""
 _FAULTS_OF_CHANGES = 400
-"""Number of courses that evaluate a change, and of interruptions in each; if the job has more, only its first part is drawn. All changes
-are evaluated with the same faults. Spares run short only late, when repairs pile up, so the first part underestimates their benefit."""
+"""Least number of courses that evaluate a change, and most interruptions in each; if the job has more, only its first part is drawn. With
+fewer interruptions, as many more courses are drawn, up to all those of the result: a change then is compared with the result itself. All
+changes are evaluated with the same faults. Spares run short only late, when repairs pile up, so the first part underestimates their
+benefit."""
 
 
 class SaveSlowdown(NamedTuple):
@@ -88,6 +90,10 @@ class Change(NamedTuple):
     name: str
     share: float
     expected: float
+    error: float | None = None
+    """Standard error of *share*; None for a single course."""
+    gain_error: float | None = None
+    """Standard error of the gain over the set-up as it is, in the same courses; None for a single course."""
 
 
 @dataclass(frozen=True)
@@ -147,7 +153,7 @@ def simulate_weeks(
     return Goodput(
         steps, weeks, reliability, run, times, slower, parts.total, parts.writers, courses, intervals, closed_form(run),
         meta_share(run),
-        _changes(run, weeks, steps, (store, slower, slowed), progress) if changes else (),
+        _changes(run, weeks, steps, (store, slower, slowed), progress, courses) if changes else (),
         _powers(steps, limit), power_model().pue,
         named_grid(weeks.region) if weeks.region else grid_of(steps.region, steps.provider),
         _notes(steps, weeks, reliability, run), limit,
@@ -345,19 +351,37 @@ def time_of_changes(run: LongRun) -> float:
     return min(run.horizon, run.work, _FAULTS_OF_CHANGES / max(run.rate[1], 1e-12))
 
 
+def trials_of_changes(run: LongRun, trials: int) -> int:
+    """Return the number of courses that evaluate a change of *run*, whose result has *trials*."""
+    faults = max(time_of_changes(run) * run.rate[1], 1.0)
+    return min(trials, math.ceil(_TRIALS_OF_CHANGES * _FAULTS_OF_CHANGES / faults))
+
+
 def _changes(
-    run: LongRun, weeks: Weeks, steps: Steps, to: tuple[Store | None, SaveSlowdown, Slowed], progress: Callable[[int, int], None]
-) -> list[Change]:
-    """Return the effective share with one thing changed at a time, on the same drawn faults; a course that dies does no more work."""
-    duration = time_of_changes(run)
-    tried = _set_ups(replace(run, horizon=duration, work=math.inf), weeks, steps, to)
-    trials = min(weeks.trials, _TRIALS_OF_CHANGES)
-    changes = []
+    run: LongRun, weeks: Weeks, steps: Steps, to: tuple[Store | None, SaveSlowdown, Slowed], progress: Callable[[int, int], None],
+    courses: Courses,
+) -> list[Change]:  # fmt: skip
+    """Return the effective share with one thing changed at a time, on the same drawn faults; a course that dies does no more work.
+
+    If all *courses* of the result are evaluated over the whole job, the set-up as it is has exactly their share.
+    """
+    duration, trials = time_of_changes(run), trials_of_changes(run, weeks.trials)
+    unchanged, *tried = _set_ups(replace(run, horizon=duration, work=math.inf), weeks, steps, to)
+    is_result = (duration, trials) == (run.horizon, weeks.trials) and not math.isfinite(run.work)
+    base = (courses if is_result else draw(unchanged.drawn, trials, weeks.seed)).work / duration
+    changes = [
+        Change(unchanged.name, float(base.mean()), closed_form(unchanged.expected), _standard_error(base), _standard_error(0 * base))
+    ]
     for name, drawn, expected in tried:
-        work = float(draw(drawn, trials, weeks.seed).work.mean())
-        changes.append(Change(name, work / duration, closed_form(expected)))
+        share = draw(drawn, trials, weeks.seed).work / duration
+        changes.append(Change(name, float(share.mean()), closed_form(expected), _standard_error(share), _standard_error(share - base)))
         progress(_COURSES + _CHANGES * len(changes) // len(tried), _COURSES + _CHANGES)
     return changes
+
+
+def _standard_error(values: Array) -> float | None:
+    """Return the standard error of the mean of *values*; None for a single value."""
+    return float(values.std(ddof=1)) / math.sqrt(values.size) if values.size > 1 else None
 
 
 def _set_ups(run: LongRun, weeks: Weeks, steps: Steps, to: tuple[Store | None, SaveSlowdown, Slowed]) -> list[_SetUp]:

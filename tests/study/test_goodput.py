@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import replace
 from functools import cache
 from operator import attrgetter
@@ -23,7 +24,7 @@ from sim.cli import main
 from sim.cluster.topology import node_graph
 from sim.documents import Documents, document, weeks_document
 from sim.report.energy import energy_text
-from sim.report.goodput import goodput_document, goodput_text
+from sim.report.goodput import gain_text, goodput_document, goodput_text
 from sim.report.limited import under_power_cap
 from sim.spec.library import load_hardware, load_workload
 from sim.spec.node_prices import Prices
@@ -483,15 +484,43 @@ def test_what_changes_bring_is_told_of_the_job_or_of_its_first_faults() -> None:
     assert [one["gain_points"] for one in contents["sensitivities"]] == [
         100 * (one.share - simulated.changes[0].share) for one in simulated.changes
     ]
-    assert "Effect of one change (percentage points of effective share):" in goodput_text(contents)
+    assert "Effect of one change (percentage points of effective share ± standard error):" in goodput_text(contents)
     assert "as it is" not in goodput_text(contents)  # one figure of the effective share: the outcome's
+
+
+@pytest.mark.parametrize("trials", [2, 500, 1000])
+def test_changes_are_compared_with_the_outcome(trials: int) -> None:
+    """The set-up as it is has the share of the result, from the same draws; no effect is larger than what is left to gain."""
+    contents = goodput_document(simulate_weeks(steps(), Weeks(days=20.0, trials=trials)))
+    as_it_is, *others = contents["sensitivities"]
+    assert as_it_is["effective_share"] == contents["effective_share"]
+    assert as_it_is["gain_points"] == as_it_is["gain_standard_error_points"] == 0.0
+    assert max(one["gain_points"] for one in others) <= 100 * (1 - contents["effective_share"])
+
+
+def test_gains_have_the_standard_error_of_paired_courses() -> None:
+    """Bootstrap oracle: gains in 30 sets of other courses scatter by the standard error of one."""
+    sets = [simulate_weeks(steps(), Weeks(days=20.0, trials=150, seed=seed)).changes for seed in range(30)]
+    place = next(number for number, change in enumerate(sets[0]) if change.name == "half the failures")
+    gains = [changes[place].share - changes[0].share for changes in sets]
+    errors = [changes[place].gain_error or 0.0 for changes in sets]
+    assert float(np.std(gains, ddof=1)) == pytest.approx(float(np.mean(errors)), rel=0.4)
+
+
+def test_a_gain_below_its_standard_error_is_told_as_such() -> None:
+    change = {"gain_points": 0.01, "gain_standard_error_points": 0.02}
+    assert gain_text(change) == " +0.01 ± 0.02, less than its standard error"
+    assert gain_text(change | {"gain_points": 0.5}) == " +0.50 ± 0.02"
+    assert gain_text({"gain_points": 0.5, "gain_standard_error_points": None}) == " +0.50"
 
 
 @pytest.mark.nightly
 def test_of_longer_jobs_the_text_says_how_much_is_drawn() -> None:
     longer = goodput_document(simulate_weeks(steps(), Weeks(days=2000.0, rate="0.1 /d", trials=2)))
     assert longer["sensitivities_over_s"] == pytest.approx(400 / (16 * 0.1) * DAY)
-    assert "Effect of one change (percentage points of effective share over the first 250.0 days):" in goodput_text(longer)
+    text = goodput_text(longer)
+    assert "Effect of one change (percentage points of effective share ± standard error over the first 250.0 days):" in text
+    assert re.search(r"compared with \d\d\.\d\d ± \d+\.\d\d% as it is", text)
 
 
 def test_half_the_failures_are_half_of_the_same_failures() -> None:
