@@ -302,7 +302,10 @@ def _checkpoint(answer: Goodput) -> dict[str, Any]:
             "load_s": saving.memory_load, "load_from_peer_s": saving.peer_load,
         },
         "traffic_share": answer.checkpoint.traffic_share,
-        "interval_s": {"used": intervals.used, "exact": intervals.exact, "young": intervals.young, "daly": intervals.daly},
+        "interval_s": {
+            "used": intervals.used, "exact": intervals.exact, "young": intervals.young, "daly": intervals.daly,
+            "shortest": intervals.shortest if answer.weeks.interval == "auto" else None,
+        },
     }  # fmt: skip
 
 
@@ -422,13 +425,14 @@ def _sized(document: Mapping[str, Any], key: str, name: str, units: tuple[str, s
 def _on_checkpoints(saved: Mapping[str, Any], step: float) -> list[str]:
     times = {name: show(saved[f"{name}_s"], "time") for name in ("blocking", "persist", "load", "slowed")}
     slower = f" ({times['slowed']} of it from slower steps)" if saved["slowed_s"] > 0 else ""
-    every = {name: show(seconds, "time") for name, seconds in saved["interval_s"].items()}
+    every = {name: show(seconds, "time") for name, seconds in saved["interval_s"].items() if seconds is not None}
+    shortest = f"; shortest interval used: {every['shortest']}, --checkpoint-interval takes any" if "shortest" in every else ""
     parts, count = pluralized(saved["writers"], "part"), round(saved["interval_s"]["used"] / step)
     often = f"{count:,} step{'s' * (count != 1)}"
     return [
         f"  Checkpoints of {show(saved['bytes'], 'size')} in {parts}, {saved['mode']} to {saved['store']}: each costs training "
         f"{times['blocking']}{slower}, is complete after {times['persist']}, and loads in {times['load']};",
-        f"  one every {every['used']} of work, or {often} (best {every['exact']}, Young {every['young']}, Daly {every['daly']}).",
+        f"  one every {every['used']} of work, or {often} (best {every['exact']}, Young {every['young']}, Daly {every['daly']}{shortest}).",
         *_on_copies(saved),
     ]
 

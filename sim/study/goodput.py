@@ -64,6 +64,16 @@ changes are evaluated with the same faults. Spares run short only late, when rep
 benefit."""
 
 
+SHORTEST_INTERVAL = 300.0
+"""Shortest work (s) between checkpoints in the store that ``auto`` uses. With checkpoints that cost milliseconds, the best interval is less
+than a minute, which no published run uses: DeepSeek LLM saves every 5 min (arXiv 2401.02954, section 2.4, from general knowledge), the
+shortest; the median of 40 large runs is 40 min (a survey of VAST Data), BLOOM's 3 h. Copies to the memory of peers may be as frequent as
+each step (ByteRobust, arXiv 2509.16293)."""
+MOST_INTERRUPTED = 54 * DAY / 466
+"""Mean time (s) between interruptions of the published run that has most of them: Llama 3 405B, 466 in 54 days (arXiv 2407.21783). In jobs
+that are interrupted more often, the shortest interval is shorter in proportion."""
+
+
 class SaveSlowdown(NamedTuple):
     """Seconds that steps lose while one checkpoint is written during them, to the store and to the memory of peers."""
 
@@ -82,6 +92,8 @@ class Intervals(NamedTuple):
     exact: float
     young: float
     daly: float
+    shortest: float | None = None
+    """The shortest interval that ``auto`` uses, if the best one is shorter."""
 
 
 class Change(NamedTuple):
@@ -180,10 +192,13 @@ def _saving(weeks: Weeks, times: CheckpointTimes, run: LongRun, step: float, slo
     blocking = times.copy_time + (times.write_time if weeks.mode == "sync" else slower.store)
     persist = times.copy_time + (max(times.write_time, times.to_peer_time) if weeks.mode == "tiered" else times.write_time)
     intervals = _intervals(run, blocking, persist)
+    shortest = _shortest_interval(run)
+    limited = shortest if run.rate[1] and intervals.exact < shortest else None
+    intervals = intervals._replace(shortest=limited)
     if weeks.interval != "auto":
         intervals = intervals._replace(used=_specified_interval(weeks, step, blocking, persist))
     elif run.rate[1]:
-        intervals = intervals._replace(used=_whole_steps(intervals.exact, step, run, blocking, persist))
+        intervals = intervals._replace(used=_whole_steps(intervals.exact, step, run, blocking, persist, limited or 0.0))
     saving = Saving(intervals.used, blocking, persist, times.load_time)
     if weeks.mode != "tiered":
         return intervals, saving
@@ -192,8 +207,15 @@ def _saving(weeks: Weeks, times: CheckpointTimes, run: LongRun, step: float, slo
     if not run.rate[1]:
         return intervals, saving
     copies_per_save = round(best.interval / (best.memory_interval or best.interval))
-    _, *ideal = (copies_per_save * apart for apart in _intervals(run, best.memory_blocking, best.memory_persist))
-    return Intervals(saving.interval, *ideal), saving
+    _, exact, young, daly, _ = _intervals(run, best.memory_blocking, best.memory_persist)
+    exact, young, daly = (copies_per_save * apart for apart in (exact, young, daly))
+    return Intervals(saving.interval, exact, young, daly, shortest if _of_store(run, slower) < shortest else None), saving
+
+
+def _shortest_interval(run: LongRun) -> float:
+    """Return the shortest work (s) between checkpoints in the store that ``auto`` uses for *run*."""
+    often = min(1.0, 1 / (run.rate[1] * MOST_INTERRUPTED)) if run.rate[1] else 1.0
+    return min(SHORTEST_INTERVAL * often, run.work, run.horizon)
 
 
 def _specified_interval(weeks: Weeks, step: float, blocking: float, persist: float) -> float:
@@ -212,9 +234,12 @@ def _specified_interval(weeks: Weeks, step: float, blocking: float, persist: flo
     return max(round(requested / step), math.ceil((persist - blocking) / step)) * step
 
 
-def _whole_steps(best: float, step: float, run: LongRun, blocking: float, persist: float) -> float:
-    """Return the better of the two intervals (s) of whole steps around *best*, but at least one in which a checkpoint completes."""
-    least = max(1, math.ceil((persist - blocking) / step))
+def _whole_steps(best: float, step: float, run: LongRun, blocking: float, persist: float, shortest: float = 0.0) -> float:
+    """Return the better of the two intervals (s) of whole steps around *best*, but at least one in which a checkpoint completes.
+
+    It is *shortest* or longer.
+    """
+    least = max(1, math.ceil((persist - blocking) / step), math.ceil(shortest / step - 1e-9))
     around = sorted({max(least, math.floor(best / step)), max(least, math.ceil(best / step))})
     return step * max(around, key=lambda count: effective_share(1 / run.rate[1], count * step, blocking, persist, 1.0))
 
@@ -243,11 +268,10 @@ def _with_copies(saving: Saving, times: CheckpointTimes, run: LongRun, step: flo
         copies_per_save = max(1, math.floor(saving.interval / best(copy_blocking)))
         copy_interval = math.ceil(saving.interval / (copies_per_save * step) - 1e-9) * step
     elif run.rate[1]:
-        lost = _lost_with_copies(run)
-        store = min(best_interval(1 / lost, slower.store) if lost else math.inf, run.work, run.horizon)
+        store, shortest = _of_store(run, slower), _shortest_interval(run)
 
         def number(apart: float) -> int:
-            return max(1, round(store / apart), math.ceil((saving.persist - saving.blocking) / apart))
+            return max(1, round(store / apart), math.ceil((saving.persist - saving.blocking) / apart), math.ceil(shortest / apart - 1e-9))
 
         copies_per_save = number(best(copy_blocking))  # copies share the store's cost, so they are farther apart, and fewer share it
         copies_per_save = number(best(copy_blocking + slower.store / copies_per_save))
@@ -257,6 +281,12 @@ def _with_copies(saving: Saving, times: CheckpointTimes, run: LongRun, step: flo
         memory_blocking=copy_blocking + slower.store / copies_per_save, memory_persist=persist,
         memory_load=times.copy_back_time, peer_load=times.from_peer_time,
     )  # fmt: skip
+
+
+def _of_store(run: LongRun, slower: SaveSlowdown) -> float:
+    """Return the best interval (s) of the store, if copies in memory survive the other faults of *run*."""
+    lost = _lost_with_copies(run)
+    return min(best_interval(1 / lost, slower.store) if lost else math.inf, run.work, run.horizon)
 
 
 def _lost_with_copies(run: LongRun) -> float:

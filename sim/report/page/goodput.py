@@ -194,6 +194,8 @@ def _checkpoints(figures: Figures) -> PagePart:
         ["Young (1974)", figures.format("checkpoint/interval_s/young", as_time)],
         ["Daly (2006)", figures.format("checkpoint/interval_s/daly", as_time)],
     ]
+    if figures.value("checkpoint/interval_s/shortest") is not None:
+        rows.append(["shortest interval used", figures.format("checkpoint/interval_s/shortest", as_time)])
     if figures.value("checkpoint/memory") is not None:
         rows += [
             ["interval of copies to peers", figures.format("checkpoint/memory_interval_s", as_time)],
