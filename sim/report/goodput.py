@@ -30,7 +30,7 @@ from sim.study.weeks import Slowed, Steps, Weeks, rents_another, with_reliabilit
 from sim.units import pluralized, rounded_dollars, show
 
 QUANTILES = 40
-"""Steps of the distribution in the document."""
+"""Steps of the distribution in the document, which is of one run more."""
 EVENTS = 400
 """Maximum number of interruptions in the document's timeline, which is that of the first course."""
 NAMES = {
@@ -137,7 +137,7 @@ def goodput_document(answer: Goodput) -> dict[str, Any]:
             "power_cap": limit,
         },
         "timeline": [{"time_s": time, "what": what, "recovery_s": took} for time, what, took in courses.events[:EVENTS]],
-        "distribution": _distribution(figures),
+        "distribution": _distribution(answer),
         "notes": [*answer.notes, *([f"{power_cap_text(limit)}, without failures"] if limit else [])],
         "seed": answer.weeks.seed,
         "version": __version__,
@@ -309,12 +309,23 @@ def _checkpoint(answer: Goodput) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _distribution(figures: Mapping[str, NDArray[np.float64] | None]) -> list[dict[str, float]]:
-    """Return quantiles of the effective share, of days and of interruptions, each independently."""
-    levels = np.linspace(0.0, 1.0, QUANTILES + 1)
-    named = {"effective_share": "effective_share", "days": "days", "interruptions": "interruptions"}
-    drawn = {key: np.quantile(values, levels) for key, name in named.items() if (values := figures[name]) is not None}
-    return [{"share": float(level), **{key: float(values[place]) for key, values in drawn.items()}} for place, level in enumerate(levels)]
+def _distribution(answer: Goodput) -> list[dict[str, float | None]]:
+    """Return simulated runs at even steps of the distribution of the effective share (``share``), the lowest first.
+
+    Runs that die before the end are among them. The days of a run that never ends are None.
+    """
+    courses, shares = answer.courses, _shares_of_all(answer)["effective_share"]
+    order, levels = np.argsort(shares, kind="stable"), np.linspace(0.0, 1.0, QUANTILES + 1)
+    runs = [int(order[round(level * (order.size - 1))]) for level in levels]
+    return [
+        {
+            "share": float(level),
+            "effective_share": float(shares[run]),
+            "days": float(courses.elapsed[run]) / DAY if math.isfinite(courses.elapsed[run]) else None,
+            "interruptions": float(courses.interruptions[run]),
+        }
+        for level, run in zip(levels, runs, strict=True)
+    ]
 
 
 def goodput_text(document: Mapping[str, Any]) -> str:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import cache
 from operator import attrgetter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -523,6 +524,19 @@ def test_of_longer_jobs_the_text_says_how_much_is_drawn() -> None:
     text = goodput_text(longer)
     assert "Effect of one change (percentage points of effective share ± standard error over the first 250.0 days):" in text
     assert re.search(r"compared with \d\d\.\d\d ± \d+\.\d\d% as it is", text)
+
+
+@pytest.mark.parametrize("keys", [{}, {"days": 100.0, "spares": 0, "repairs": False, "rate": "0.0002 /d"}, {"days": None, "tokens": 1e11}])
+def test_rows_of_the_distribution_are_runs(keys: dict[str, Any]) -> None:
+    """Each row is found among the drawn courses as a whole; shares go from the lowest to the highest."""
+    simulated = weeks(**keys)
+    courses, rows = simulated.courses, goodput_document(simulated)["distribution"]
+    times = np.where(courses.finished, courses.elapsed, simulated.run.horizon)
+    drawn = set(zip(courses.work / times, courses.elapsed / DAY, courses.interruptions, strict=True))
+    assert {(row["effective_share"], row["days"], row["interruptions"]) for row in rows} <= drawn
+    shares = [row["effective_share"] for row in rows]
+    assert shares == sorted(shares) and (shares[0], shares[-1]) == (min(courses.work / times), max(courses.work / times))
+    assert [row["share"] for row in rows] == pytest.approx(np.linspace(0.0, 1.0, 41))
 
 
 def test_half_the_failures_are_half_of_the_same_failures() -> None:
