@@ -143,6 +143,8 @@ class Cpu(Spec):
     """Memory bandwidth of one socket."""
     socket_link: Link
     """Link between two sockets: QPI, UPI or Infinity Fabric."""
+    assumed: bool = False
+    """True if the machine's own processor is not known and this one is a placeholder."""
     source: Source
 
 

@@ -353,7 +353,7 @@ def _merged(part: MarkedValue, own: MarkedValue) -> MarkedValue:
     """Return *own* merged over *part*: values of *own* win, blocks are merged key by key, a null in *own* drops the key."""
     value, inside = dict(part.value), {**part.mark.inside, **own.mark.inside}
     if own.value:
-        value.pop("assumed", None)  # a volume that a file describes is not a placeholder
+        value.pop("assumed", None)  # a volume or processor that a file describes is not a placeholder
     for name, mine in own.value.items():
         if mine is None:
             value.pop(name, None)
