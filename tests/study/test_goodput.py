@@ -586,11 +586,11 @@ def test_nobody_saves_to_a_store_every_few_seconds(mode: str) -> None:
     assert (often.run.saving.memory_interval or 0.0) < used / 2
     text = goodput_text(goodput_document(often))
     assert "shortest interval used: 5 min, --checkpoint-interval takes any" in text
-    asked = Weeks(days=20.0, trials=2, rate="0.2 /d", store="tectonic", mode=mode, interval="1 min")
-    specified = simulate_weeks(steps(), asked, changes=False)
+    every_minute = Weeks(days=20.0, trials=2, rate="0.2 /d", store="tectonic", mode=mode, interval="1 min")
+    specified = simulate_weeks(steps(), every_minute, changes=False)
     assert specified.intervals.used == pytest.approx(60.0, abs=2 * steps().step_time)
     assert "shortest interval" not in goodput_text(goodput_document(specified))
-    hourly = simulate_weeks(steps(), replace(asked, rate="1.5 /d", interval="auto"), changes=False)
+    hourly = simulate_weeks(steps(), replace(every_minute, rate="1.5 /d", interval="auto"), changes=False)
     assert hourly.intervals.shortest == pytest.approx(300.0 * 3600.0 / (54 * DAY / 466))  # in proportion, from Llama 3's rate on
 
 

@@ -73,8 +73,8 @@ def new_hardware(
 def assumed_lines(file: Path) -> list[str]:
     """Return the placeholders in the written *file*, each with the number of its line."""
     lines = enumerate(file.read_text(encoding="utf-8").splitlines(), 1)
-    found = [(number, _PLACEHOLDER.match(line)) for number, line in lines]
-    return [f"line {number}: {match[1]} {match[2]}" for number, match in found if match is not None]
+    matches = [(number, _PLACEHOLDER.match(line)) for number, line in lines]
+    return [f"line {number}: {match[1]} {match[2]}" for number, match in matches if match is not None]
 
 
 def hardware_yaml(wiring: Wiring, file: Path, name: str, options: Options = Options()) -> str:
