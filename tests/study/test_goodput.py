@@ -31,7 +31,7 @@ from sim.spec.library import load_hardware, load_workload
 from sim.spec.node_prices import Prices
 from sim.spec.parallel import Parallel
 from sim.spec.yaml import SpecError
-from sim.study import goodput as goodput_study
+from sim.study import checkpoint_intervals
 from sim.study.goodput import Goodput, simulate_weeks, time_of_changes
 from sim.study.layout import layout_answer
 from sim.study.power_cap import slower_runs
@@ -150,7 +150,7 @@ def test_no_failures_are_the_run() -> None:
 
 def test_checkpoints_are_between_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Oracle: of all intervals of whole steps the one that keeps most in closed form; none is shorter than a step of the layout."""
-    monkeypatch.setattr(goodput_study, "SHORTEST_INTERVAL", 0.0)
+    monkeypatch.setattr(checkpoint_intervals, "SHORTEST_INTERVAL", 0.0)
     slow = steps()._replace(step_time=100.0)
     for mode in ("sync", "async", "tiered"):
         simulated = simulate_weeks(slow, Weeks(days=1.0, trials=2, rate="0.5 /d", store="tectonic", mode=mode), changes=False)
@@ -598,7 +598,7 @@ def test_nobody_saves_to_a_store_every_few_seconds(mode: str) -> None:
 @pytest.mark.parametrize("stretched", [0.0, 20.0])
 def test_the_interval_used_is_the_best(mode: str, stretched: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Within the steps, and the copies, that an interval is a whole number of; what writing to the store costs is part of it."""
-    monkeypatch.setattr(goodput_study, "SHORTEST_INTERVAL", 0.0)
+    monkeypatch.setattr(checkpoint_intervals, "SHORTEST_INTERVAL", 0.0)
     simulated = simulate_weeks(
         steps(), Weeks(days=20.0, trials=2, rate="0.05 /d", store="tectonic", mode=mode), changes=False,
         slowed=lambda store: stretched if store and store.name == "tectonic" else 0.0,
