@@ -359,7 +359,9 @@ def goodput(
     prices: object = None,
     **weeks: Any,
 ) -> DataFrame:
-    """Simulate a long job with failures *trials* times and return one row per quantile of the outcomes.
+    """Simulate a long job with failures *trials* times and return 41 of these runs, at even steps from the worst to the best.
+
+    Each row is one run; ``share`` is the share of all runs with a lower effective share.
 
     Exactly one of *days*, *tokens* (``"15T"``) and *epochs* sets the length of the job. *weeks* are further fields of
     `sim.study.weeks.Weeks`: ``level``, ``rate``, ``mode``, ``store``, ``interval``, ``spares``, ``elastic``, ``law`` (a name, or a

@@ -44,7 +44,10 @@ RUNS: Final = {
     "whatif": ("whatif p3.8xlarge alexnet", "one row per resource"),
     "collective": ("collective p3.8xlarge --bytes 1MiB", "one row per size"),
     "collective, of a layout's group": ("collective p3.16xlarge --nodes 2 --tp 8 --group dp --bytes 1MiB", "one row per size"),
-    "goodput": ("goodput hgx-h100 gpt2-xl --nodes 4 --batch 4 --precision amp_bf16 --days 9 --trials 20 --fast", "weeks with failures"),
+    "goodput": (
+        "goodput hgx-h100 gpt2-xl --nodes 4 --batch 4 --precision amp_bf16 --days 9 --trials 20 --fast",
+        "weeks with failures; each of `distribution[]` is one run, from the lowest to the highest effective share at even steps (`share`)",
+    ),
     "list hardware": ("list hardware --where name=p3.8xlarge", "rows of the catalog"),
 }
 """Commands whose documents are described, and what they hold."""

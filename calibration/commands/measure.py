@@ -89,7 +89,7 @@ def fit(
     from calibration.machines.residuals import residual_picture
     from calibration.machines.step_comparison import compare, comparison_rows, comparison_table
 
-    records, fits, machine, step_ratios, written = fit_run.fit(files, output, hardware)
+    records, fits, machine, step_ratios, written, left_out = fit_run.fit(files, output, hardware)
     if plot is not None:
         residual_picture(fits).save(plot)
     steps, notes = compare(records, written, step_ratios)
@@ -97,7 +97,7 @@ def fit(
         print_json(fit_run.fit_document(records, fits, machine) | {"steps": comparison_rows(steps)})
     else:
         show_text("\n\n".join([fit_run.fit_table(fits), *([comparison_table(steps)] if steps else [])]))
-    for text in (*records.disturbed, *notes, *(f"not measured: {text}" for text in machine.undetermined)):
+    for text in (*records.disturbed, *left_out, *notes, *(f"not measured: {text}" for text in machine.undetermined)):
         messages(text)
     using = f" --stack {written.stack}" if written.stack else ""
     messages(f"wrote {output}\nnext: python -m sim run {shlex.quote(str(output))} alexnet{using}")

@@ -34,7 +34,8 @@ from calibration.llm.score import (
 )
 from calibration.llm.table import LlmRow, read_table
 from calibration.run_records import SkippedRun
-from calibration.validate.validation import IMPOSSIBLE, reason_lines
+from calibration.validate.other_unit import IMPOSSIBLE
+from calibration.validate.validation import reason_lines
 from calibration.validate.validation_report import number, pair, percent
 from sim.spec.yaml import SpecError
 from sim.study.pool import each

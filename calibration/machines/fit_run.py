@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from calibration.machines.gloo_fit import gloo_fits, gloo_processor
-from calibration.machines.layer_factors import layer_fits
+from calibration.machines.layer_factors import layer_fits, untraced_models
 from calibration.machines.machine_blocks import describe_machine, undetermined_subjects
 from calibration.machines.machine_fit import FACTOR, RATE, Fit, MergedRecords, fits, merge_records
 from calibration.machines.machine_yaml import Block, Machine, Sources, device_block, gpu_named_by_driver, interval, with_layers
@@ -37,6 +37,8 @@ class FitResult(NamedTuple):
     step_ratios: Mapping[str, Sequence[float]]
     """Measured step times over the times of their layers, by model."""
     files: WrittenFiles
+    left_out: Sequence[str]
+    """Notes on measurements that the fit does not use, because their model cannot be traced here."""
 
 
 def fit(paths: Sequence[Path], output: Path, hardware: str | None = None) -> FitResult:
@@ -55,7 +57,8 @@ def fit(paths: Sequence[Path], output: Path, hardware: str | None = None) -> Fit
     device = with_layers(kernels, records, fitted, gpu.vector_factor)
     block, stack = describe_machine(records, fitted, device, output.stem, hardware, _reference(hardware, output))
     changed = {"vector_factor": gpu.vector_factor} if kernels.get("vector_factor") != device.get("vector_factor") else {}
-    machine = Machine(block, changed, stack, tuple(undetermined_subjects(records, fitted)))
+    untraced = untraced_models(records)
+    machine = Machine(block, changed, stack, tuple(undetermined_subjects(records, fitted, untraced)))
     with _drafts(output) as drafts:
         _write(machine, *drafts)
         ratios = step_ratios(records, _written(*drafts, machine))
@@ -72,7 +75,8 @@ def fit(paths: Sequence[Path], output: Path, hardware: str | None = None) -> Fit
         for draft, path in zip(drafts[::-1], (stack_file(output), output), strict=True):  # the hardware last: it matters most
             if draft.exists():
                 write_file(path, draft.read_text(encoding="utf-8"))
-    return FitResult(records, fitted, machine, ratios, _written(output, stack_file(output), machine))
+    left_out = [f"{model}: the times of its layers are not used: {reason}" for model, reason in untraced.items()]
+    return FitResult(records, fitted, machine, ratios, _written(output, stack_file(output), machine), left_out)
 
 
 def _described_kernels(records: MergedRecords, fitted: Mapping[str, Fit], gpu: Gpu) -> set[str]:

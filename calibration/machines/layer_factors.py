@@ -21,6 +21,7 @@ from calibration.machines.posterior import fit_mean
 from calibration.measure.machine_record import AnswerRow
 from sim.cluster.gpu import layer_time
 from sim.extract import extract
+from sim.spec.catalogue import catalogue
 from sim.spec.hardware import Gpu
 from sim.spec.layer import Layer
 from sim.spec.library import load_part
@@ -36,15 +37,24 @@ _COMPUTING: Final = ("Conv", "Linear", "Bilinear", "LSTM", "GRU", "RNN", "Embedd
 NETWORK_PRODUCTS: Final = "products in networks"
 NETWORK_PASSES: Final = "passes in networks"
 """Subjects of the two fits."""
+_TORCHVISION: Final = "torchvision.models"
+_PICTURE: Final = ("3x224x224",)
+"""The input with which the catalogue's models of torchvision are traced."""
 LEAST_TIME: Final = 20e-6
 """Total measured time (s) of one kind of layers in a network below which their factor is noise."""
 
 
 @lru_cache(maxsize=32)
 def trace_model(target: str, inputs: Sequence[str], arguments: Sequence[str]) -> Model:
-    """Return the layer table of a measured model. Raise SpecError if it cannot be traced."""
+    """Return the layer table of a measured model. Raise SpecError if it cannot be traced.
+
+    Models of torchvision that the catalogue has need no torch, so that a record can be fitted on a machine without it.
+    """
     from sim.extract.target import parse_arguments
 
+    module, _, name = target.partition(":")
+    if module == _TORCHVISION and (*inputs,) == _PICTURE and not arguments and name in catalogue("workloads/models"):
+        return load_part(Model, name, "workloads/models")
     return extract(target, inputs, target.rpartition(":")[2], parse_arguments(arguments))
 
 
@@ -68,6 +78,17 @@ def layer_fits(records: MergedRecords, gpu: Gpu, kernels: Collection[str]) -> di
         for subject, values in values_of.items()
         if values
     }
+
+
+def untraced_models(records: MergedRecords) -> dict[str, str]:
+    """Return the models whose layers were measured but which cannot be traced here, with the reason."""
+    reasons: dict[str, str] = {}
+    for row in records.rows("layers"):
+        try:
+            trace_model(row["model"], tuple(row["inputs"]), tuple(row["arguments"]))
+        except SpecError as error:
+            reasons[row["model"]] = error.problems[0]
+    return reasons
 
 
 def _kernel(op: str) -> str:

@@ -7,7 +7,7 @@ ranks ran on several machines, the description is a cluster of equal machines wi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from calibration.machines.gloo_fit import BETWEEN, INSIDE, gloo_class
@@ -251,12 +251,16 @@ WANTED_SUBJECTS: Final = {
 """Subjects that every record should determine, with the probe that measures each."""
 
 
-def undetermined_subjects(records: MergedRecords, fitted: Mapping[str, Fit]) -> list[str]:
-    """Return the subjects and parameters that the records do not determine, with the command that would measure each."""
+def undetermined_subjects(records: MergedRecords, fitted: Mapping[str, Fit], untraced: Collection[str] = ()) -> list[str]:
+    """Return the subjects and parameters that the records do not determine, with the command that would measure each.
+
+    The layers of the models *untraced* were measured, and measuring them again would not help.
+    """
     wanted = WANTED_SUBJECTS | ({"pinned copy to device": "host_copy"} if records.machine["gpus"] else {})
     gloo = {(BETWEEN if records.nodes > 1 else INSIDE): "all_reduce"}
     wanted |= gloo if records.machine["backend"] == "gloo" else {}
-    wanted |= {PRODUCTS: "layers,convolution"} if "torch" in records.versions and records.rows("layers") else {}
+    traced = any(row["model"] not in untraced for row in records.rows("layers"))
+    wanted |= {PRODUCTS: "layers,convolution"} if "torch" in records.versions and traced else {}
     missing = [f"{subject}: profile --only {probe}" for subject, probe in wanted.items() if subject not in fitted]
     weak = [(fit, estimate) for fit in fitted.values() for estimate in fit.posterior.estimates if not estimate.identified]
     return missing + [f"{fit.subject}, {estimate.name}: {_identifying_command(fit, estimate.name)}" for fit, estimate in weak]

@@ -1,7 +1,8 @@
 """What step time does the simulator predict on a description that `calibration.machines.fit_run` wrote? It predicts one measured row.
 
-A model is traced into a layer table on torch's meta device and simulated with synthetic data. A step without exchange is simulated with a
-single rank; it was measured while the other ranks did the same. The measured step time is the median over steps of the slowest rank.
+A model's layer table (`calibration.machines.layer_factors.trace_model`) is simulated with synthetic data. A step without exchange is
+simulated with a single rank; it was measured while the other ranks did the same. The measured step time is the median over steps of the
+slowest rank.
 
 The small decoder of the probe ``layouts`` is described by its shape, so that its products, attention and passes use the constants of the
 description that a fit wrote. The written software stack gets options that match torch's `fully_shard`, `parallelize_module` and pipelining.
@@ -16,7 +17,7 @@ from statistics import median
 from typing import Any, Final, NamedTuple
 
 from calibration.machines.layer_factors import full_precision, trace_model
-from calibration.measure.division import Division
+from calibration.measure.division import HEAD_DIM, Division
 from calibration.measure.machine_record import AnswerRow
 from sim.cluster.build import place, with_nodes
 from sim.mesh import run_layout
@@ -88,8 +89,6 @@ def predicted_layout(row: AnswerRow, written: WrittenFiles, overrides: Sequence[
 
 def _decoder(row: AnswerRow) -> Model:
     """Return the description of `calibration.measure.decoder` in the measured shape."""
-    from calibration.measure.decoder import HEAD_DIM
-
     arguments = {name: int(value) for name, value in (text.split("=") for text in row["arguments"])}
     width, tokens = arguments["width"], int(row["inputs"][0].partition(":")[0])
     shape = {

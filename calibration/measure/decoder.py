@@ -7,13 +7,13 @@ values, GELU, no biases, no positions, an untied head. `split_plan` is the tenso
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional
 
-HEAD_DIM: Final = 64
+from calibration.measure.division import HEAD_DIM
 
 
 class DecoderBlock(nn.Module):  # type: ignore[misc, unused-ignore]

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Final, Literal
 
 from pydantic import model_validator
 
 from sim.spec.fields import Count, Spec
+
+HEAD_DIM: Final = 64
+"""Width of a head of the decoder whose layouts are measured; here, so that a fit needs no torch."""
 
 
 class Division(Spec):

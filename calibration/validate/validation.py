@@ -22,6 +22,7 @@ from calibration.run_records import SkippedRun, read_table, row_name
 from calibration.validate.baselines import RunCompute, closed_form, copy_row, fit_closed_form, free_communication
 from calibration.validate.blank_input import contradicted_predictions, without_contradicted_input
 from calibration.validate.groups import novelty
+from calibration.validate.other_unit import other_unit
 from calibration.validate.scores import ScoredRow
 from calibration.validate.splits import DISAGREEMENT, contradicting_repeats
 from sim.spec.yaml import SpecError
@@ -32,10 +33,6 @@ Notify = Callable[[str], None]
 Progress = Callable[[int, int], None]
 MOST_REASONS: Final = 20
 """Most reasons shown why rows cannot be predicted; the rest are counted."""
-IMPOSSIBLE: Final = 100.0
-"""Measured over predicted step time that no slow machine or software explains, but a wrong unit does."""
-NEARLY_ALL: Final = 0.9
-"""Share of rows with impossible times from which a wrong unit is suspected."""
 NEGLIGIBLE_WAIT: Final = 0.03
 """Share of a step spent waiting for the exchange below which a row shows the slowdown of compute by other GPUs."""
 
@@ -108,7 +105,7 @@ def validate(
         *contradicted_predictions([row for cluster in clusters for row in cluster.scored_rows], folders, processes),
         *contradictions,
         *_likely_mistakes(questions),
-        *_other_unit(clusters),
+        *_other_unit(questions, clusters, Evaluator(folders, processes)),
     )
     return Validation(tuple(clusters), notes, questions=tuple(questions), not_described=tuple(missing))
 
@@ -285,17 +282,10 @@ def _scored(
     return rows_scored
 
 
-def _other_unit(clusters: Sequence[ClusterOutcome]) -> list[str]:
-    """Return a note if nearly all measured steps are so long that they must be in another unit than seconds."""
-    all_rows = [row for cluster in clusters for row in (*cluster.scored_rows, *cluster.network_rows)]
-    rows = [row for row in all_rows if row.question.record.step_time is not None]
-    too_long = sum(row.question.step_time > IMPOSSIBLE * row.predictions["as_described"] for row in rows)
-    if not rows or too_long < NEARLY_ALL * len(rows):
-        return []
-    return [
-        f"{too_long:,} of {len(rows):,} measured steps are over {IMPOSSIBLE:g} times as long as the machine's description predicts; "
-        "step_time_s is in seconds: if these are milliseconds, name the column step_time_ms"
-    ]
+def _other_unit(questions: Sequence[RunQuestion], clusters: Sequence[ClusterOutcome], evaluator: Evaluator) -> list[str]:
+    """Return notes on rows of *questions* that may be in another unit than seconds; those of *clusters* are predicted already."""
+    rows = [row for cluster in clusters for row in (*cluster.scored_rows, *cluster.network_rows)]
+    return other_unit(rows, [row for row in questions if row.record.role == "compute"], evaluator)
 
 
 def _likely_mistakes(questions: Sequence[RunQuestion]) -> list[str]:

@@ -4,8 +4,8 @@ Vertices are ``gpu0..``, the switches by name, ``nvswitch``, ``socket0..`` and `
 ``socket0>socket1``, ``nic0>net``. A socket's DRAM (``dram0``) is a link, too. So are, if the node specifies their bandwidth, a socket's
 root complex (``bridge0``), copies by GPUs to another socket's memory (``copies0to1``), and all copies through host memory (``copies``).
 All of these except ``copies0to1`` are shared by both directions. Path classes are NCCL's (`src/graph/topo.h`). GPUs access each other
-directly up to ``topology.peer_to_peer``; beyond it, bytes pass through host memory in two copies (`Route.stages`), as do bytes for a NIC
-without GPUDirect. Background: docs/model/links.md.
+directly up to ``topology.peer_to_peer``, if their driver lets them (``gpu.pcie_peers``); else bytes pass through host memory in two
+copies (`Route.stages`), as do bytes for a NIC without GPUDirect. Background: docs/model/links.md.
 Not modeled: NVLink relays through a third GPU (NCCL's NVB), the extra copies of a kernel TCP stack in DRAM, and NUMA placement of pinned
 memory (a GPU's buffers are on its own socket).
 """
@@ -209,7 +209,7 @@ class NodeGraph:
 
     def _is_peer(self, path_class: PathClass) -> bool:
         farthest = self.node.topology.peer_to_peer
-        return farthest != "none" and _is_within(path_class, farthest)
+        return self.node.gpu.pcie_peers and farthest != "none" and _is_within(path_class, farthest)
 
     def _gpudirect(self, one: str, other: str) -> tuple[PathClass, bool]:
         path_class, nic = self.pcie_class(one, other), self.node.nic
@@ -254,16 +254,17 @@ class NodeGraph:
 def node_graph(node: Node) -> NodeGraph:
     """Return the link graph of *node*, shared by all nodes with equal wiring. Raise TopologyError if a device is not attached.
 
-    GPU, CPU speed, memory and storage are not part of the wiring: `NodeGraph.node` may differ from *node* in these.
+    The GPU's rates, CPU speed, memory and storage are not part of the wiring: `NodeGraph.node` may differ from *node* in these.
     """
+    gpu = node.gpu
     blocks = ((node, _NOT_WIRED), (node.host, _NOT_WIRED_OF_HOST), (node.host.cpu, _NOT_WIRED_OF_CPU))
     wiring = [content(value) for block, excluded in blocks for name, value in block.__dict__.items() if name not in excluded]
-    return _cached_graph(IdentityKey((node.gpu.compute_capability, content(node.gpu.bridge), *wiring), node))
+    return _cached_graph(IdentityKey((gpu.compute_capability, gpu.pcie_peers, content(gpu.bridge), *wiring), node))
 
 
 _NOT_WIRED = frozenset({"gpu", "host", "storage", "page_cache"})
 _NOT_WIRED_OF_HOST = frozenset({"cpu", "memory"})
-_NOT_WIRED_OF_CPU = frozenset({"speed", "smt_gain"})
+_NOT_WIRED_OF_CPU = frozenset({"speed", "smt_gain", "assumed"})
 
 
 @lru_cache(maxsize=64)

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from sim.commands.words import explain_error, refuse_empty
+from sim.commands.words import explain_error, refuse_empty, refuse_repeated
 from sim.terminal import SCRIPTS, named_as_called, program
 
 T = TypeVar("T")
@@ -107,6 +107,7 @@ class Command(TyperCommand):
         typed = list(args)
         try:
             refuse_empty(self, ctx, typed)
+            refuse_repeated(self, ctx, typed)
             return super().parse_args(ctx, args)
         except Exception as error:
             raise explain_error(error, self, ctx, typed) from None

@@ -117,11 +117,13 @@ def new(
             "-o mine.yaml' for a model; for a machine similar to one of the catalog, write a file with 'extends: p4d.24xlarge' and the "
             "differences"
         )
-    from sim.study.new.hardware import new_hardware
+    from sim.study.new.hardware import assumed_lines, new_hardware
 
     made = new_hardware(topo, output, name, gpu, cpu=cpu, nic_bandwidth=nic_bandwidth, transport=transport, memory=memory, overwrite=force)
     name_in_file(output)
-    messages(f"wrote {output}: {made.note}")
+    messages(f"wrote {output}{f': {made.note}' if made.note else ''}")
+    if assumed := assumed_lines(output):
+        messages(f"edit what is assumed, because {topo} does not show it: {'; '.join(assumed)}")
 
 
 class _Traced(NamedTuple):

@@ -15,7 +15,6 @@ from sim.commands.options import (
     HtmlOption,
     Hw,
     LayoutFields,
-    NodesOption,
     PricesOption,
     Processes,
     Sets,
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
 @app.command(
     epilog="Examples:\n"
     "  python -m sim sweep p3.8xlarge resnet50 --nodes 4 --vary node.nic.bandwidth='10..400 Gbps:7' -o nic.csv\n"
-    "  python -m sim sweep p3.8xlarge resnet50 --vary 'batch=16,32,64' --vary nodes=1..4 -o grid.csv --cluster dask://HOST:8786"
+    "  python -m sim sweep p3.8xlarge resnet50 --vary 'batch=16,32,64' --nodes 1..4 -o grid.csv --cluster dask://HOST:8786"
 )
 @takes_options
 def sweep(
@@ -49,7 +48,9 @@ def sweep(
         list[str],
         typer.Option(metavar="K=VALUES", help="any field, nodes, gpus, batch...; VALUES: 10..400 Gbps:7, 64..512, 1..64:log4 or a,b,c"),
     ] = [],  # noqa: B006
-    nodes: NodesOption = None,
+    nodes: Annotated[
+        str | None, typer.Option("--nodes", metavar="N|A..B|N,N", help="number of nodes (machines); several are one more field that varies")
+    ] = None,
     layout: LayoutFields = (),
     sets: Sets = [],  # noqa: B006
     prices: PricesOption = "",
@@ -65,7 +66,7 @@ def sweep(
     """
     from sim.documents import row
     from sim.report.figures import check_table, write_table
-    from sim.study.ranges import one_number
+    from sim.study.ranges import listed_numbers
     from sim.study.scenario import Scenario
     from sim.study.space import points_of
     from sim.study.sweep import sweep_rows
@@ -74,14 +75,14 @@ def sweep(
     if output.exists() and not force:
         raise SpecError(f"{output}: exists; --force replaces it")
     check_workers(processes, cluster)
-    points = points_of(vary, options["sobol"], options["seed"])
-    if nodes is not None and ".." in nodes:
-        raise SpecError(f"--nodes {nodes}: here, a range is written --vary nodes={nodes}")
+    numbers = listed_numbers(nodes, "--nodes")
+    several = [f"nodes={','.join(map(str, numbers))}"] if len(numbers) > 1 else []
+    points = points_of([*several, *vary], options["sobol"], options["seed"])
     scenario = Scenario(
         hardware,
         workload,
         tuple(sets),
-        nodes=one_number(nodes, "--nodes"),
+        nodes=numbers[0] if len(numbers) == 1 else None,
         layout=layout,
         prices=prices,
         **select_options(options, PointOptions),

@@ -111,6 +111,25 @@ def refuse_empty(command: Any, context: Any, typed: Sequence[str]) -> None:
             raise SpecError(f"{option} '': write {due}{'' if parameter.required else ', or leave it out'}")
 
 
+def refuse_repeated(command: Any, context: Any, typed: Sequence[str]) -> None:
+    """Raise SpecError if *typed* has an option with a value twice that takes one: all values but the last would be ignored."""
+    options = [word for word in typed if word.startswith("-")]
+    if len(options) < 2:
+        return
+    _, _, order = command.make_parser(context).parse_args(list(typed))
+    for parameter in dict.fromkeys(order):
+        repeats = order.count(parameter)
+        if repeats < 2 or parameter.param_type_name != "option" or parameter.multiple or parameter.count or _is_switch(parameter):
+            continue
+        option = max(parameter.opts, key=len)
+        raise SpecError(f"{option}: appears {'twice' if repeats == 2 else f'{repeats} times'}, but takes one value; write it once")
+
+
+def _is_switch(parameter: Any) -> bool:
+    """Return whether an option only turns something on, so that repeating it changes nothing."""
+    return bool(parameter.is_flag and not parameter.secondary_opts)
+
+
 _PATHS: Final = {"FILE": "the path of a file", "FILE.html": "the path of an HTML page", "DIR": "the path of a folder"}
 """What to write for an option, by its placeholder."""
 

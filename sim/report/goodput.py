@@ -30,7 +30,7 @@ from sim.study.weeks import Slowed, Steps, Weeks, rents_another, with_reliabilit
 from sim.units import pluralized, rounded_dollars, show
 
 QUANTILES = 40
-"""Steps of the distribution in the document."""
+"""Steps of the distribution in the document, which is of one run more."""
 EVENTS = 400
 """Maximum number of interruptions in the document's timeline, which is that of the first course."""
 NAMES = {
@@ -137,7 +137,7 @@ def goodput_document(answer: Goodput) -> dict[str, Any]:
             "power_cap": limit,
         },
         "timeline": [{"time_s": time, "what": what, "recovery_s": took} for time, what, took in courses.events[:EVENTS]],
-        "distribution": _distribution(figures),
+        "distribution": _distribution(answer),
         "notes": [*answer.notes, *([f"{power_cap_text(limit)}, without failures"] if limit else [])],
         "seed": answer.weeks.seed,
         "version": __version__,
@@ -229,15 +229,38 @@ def _energy(answer: Goodput, courses: Courses) -> NDArray[np.float64] | None:
 def _changed(change: Change, base: Change) -> dict[str, Any]:
     """Return the effect of one *change* compared with *base*, the unchanged set-up.
 
-    Both use fewer courses than the main result, with the same faults, so that only the gain is meaningful.
+    Both have the same faults, which are those of the main result unless they use fewer courses or only the first part of the job.
     """
     return {
         "change": change.name,
         "effective_share": change.share,
         "closed_form": change.expected,
+        "effective_share_standard_error": change.error,
         "gain_points": 100 * (change.share - base.share),
+        "gain_standard_error_points": None if change.gain_error is None else 100 * change.gain_error,
         "closed_form_gain_points": 100 * (change.expected - base.expected),
     }
+
+
+def gain_text(change: Mapping[str, Any]) -> str:
+    """Return the gain of one *change* of a document with its standard error, and whether it is smaller than that."""
+    gain, error = change["gain_points"], change["gain_standard_error_points"]
+    within = f" ± {as_points(error)}" if error is not None else ""
+    return f"{signed_points(gain):>6}{within}" + (", less than its standard error" if error and abs(gain) < error else "")
+
+
+def base_text(document: Mapping[str, Any]) -> str:
+    """Return what the changes of *document* are compared with; empty if it is the outcome itself."""
+    base = document["sensitivities"][0]
+    if base["effective_share"] == document["effective_share"]:
+        return ""
+    error = base["effective_share_standard_error"]
+    return f"compared with {100 * base['effective_share']:.2f}{'' if error is None else f' ± {100 * error:.2f}'}% as it is"
+
+
+def as_points(points: float) -> str:
+    """Return a size in percentage points as text."""
+    return f"{points:.2f}"
 
 
 def signed_points(points: float) -> str:
@@ -279,16 +302,30 @@ def _checkpoint(answer: Goodput) -> dict[str, Any]:
             "load_s": saving.memory_load, "load_from_peer_s": saving.peer_load,
         },
         "traffic_share": answer.checkpoint.traffic_share,
-        "interval_s": {"used": intervals.used, "exact": intervals.exact, "young": intervals.young, "daly": intervals.daly},
+        "interval_s": {
+            "used": intervals.used, "exact": intervals.exact, "young": intervals.young, "daly": intervals.daly,
+            "shortest": intervals.shortest if answer.weeks.interval == "auto" else None,
+        },
     }  # fmt: skip
 
 
-def _distribution(figures: Mapping[str, NDArray[np.float64] | None]) -> list[dict[str, float]]:
-    """Return quantiles of the effective share, of days and of interruptions, each independently."""
-    levels = np.linspace(0.0, 1.0, QUANTILES + 1)
-    named = {"effective_share": "effective_share", "days": "days", "interruptions": "interruptions"}
-    drawn = {key: np.quantile(values, levels) for key, name in named.items() if (values := figures[name]) is not None}
-    return [{"share": float(level), **{key: float(values[place]) for key, values in drawn.items()}} for place, level in enumerate(levels)]
+def _distribution(answer: Goodput) -> list[dict[str, float | None]]:
+    """Return simulated runs at even steps of the distribution of the effective share (``share``), the lowest first.
+
+    Runs that die before the end are among them. The days of a run that never ends are None.
+    """
+    courses, shares = answer.courses, _shares_of_all(answer)["effective_share"]
+    order, levels = np.argsort(shares, kind="stable"), np.linspace(0.0, 1.0, QUANTILES + 1)
+    runs = [int(order[round(level * (order.size - 1))]) for level in levels]
+    return [
+        {
+            "share": float(level),
+            "effective_share": float(shares[run]),
+            "days": float(courses.elapsed[run]) / DAY if math.isfinite(courses.elapsed[run]) else None,
+            "interruptions": float(courses.interruptions[run]),
+        }
+        for level, run in zip(levels, runs, strict=True)
+    ]
 
 
 def goodput_text(document: Mapping[str, Any]) -> str:
@@ -309,8 +346,9 @@ def goodput_text(document: Mapping[str, Any]) -> str:
     if document["sensitivities"]:
         over, dead = document["sensitivities_over_s"], "" if document["died"] is None else "; a run that dies counts as zero from then on"
         first = f" over the first {over / DAY:,.1f} days" if over < 0.99 * document["work_s"] else ""
-        lines += ["", f"  Effect of one change (percentage points of effective share{first}{dead}):"]
-        lines += [f"    {one['change']:30} {signed_points(one['gain_points']):>6}" for one in document["sensitivities"][1:]]
+        lines += ["", f"  Effect of one change (percentage points of effective share ± standard error{first}{dead}):"]
+        lines += [f"    {one['change']:30} {gain_text(one)}" for one in document["sensitivities"][1:]]
+        lines += [f"    {base}" for base in [base_text(document)] if base]
     return "\n".join(
         [*lines, "", *(f"  - {note}" for note in [*document["notes"], *paid_text(document.get("price")), *_energy_notes(document)])]
     )
@@ -398,13 +436,14 @@ def _sized(document: Mapping[str, Any], key: str, name: str, units: tuple[str, s
 def _on_checkpoints(saved: Mapping[str, Any], step: float) -> list[str]:
     times = {name: show(saved[f"{name}_s"], "time") for name in ("blocking", "persist", "load", "slowed")}
     slower = f" ({times['slowed']} of it from slower steps)" if saved["slowed_s"] > 0 else ""
-    every = {name: show(seconds, "time") for name, seconds in saved["interval_s"].items()}
+    every = {name: show(seconds, "time") for name, seconds in saved["interval_s"].items() if seconds is not None}
+    shortest = f"; shortest interval used: {every['shortest']}, --checkpoint-interval takes any" if "shortest" in every else ""
     parts, count = pluralized(saved["writers"], "part"), round(saved["interval_s"]["used"] / step)
     often = f"{count:,} step{'s' * (count != 1)}"
     return [
         f"  Checkpoints of {show(saved['bytes'], 'size')} in {parts}, {saved['mode']} to {saved['store']}: each costs training "
         f"{times['blocking']}{slower}, is complete after {times['persist']}, and loads in {times['load']};",
-        f"  one every {every['used']} of work, or {often} (best {every['exact']}, Young {every['young']}, Daly {every['daly']}).",
+        f"  one every {every['used']} of work, or {often} (best {every['exact']}, Young {every['young']}, Daly {every['daly']}{shortest}).",
         *_on_copies(saved),
     ]
 

@@ -318,8 +318,19 @@ def _unmeasured(nodes: Sequence[Node], workload: Workload) -> list[str]:
 
 
 def machine_notes(hardware: Hardware) -> list[str]:
-    """Return the machine's own remark, such as that a tray reaches its rack over NICs, and what must be known of its price."""
-    return [*([hardware.note.removesuffix(".")] if hardware.note else []), *_price_notes(hardware)]
+    """Return the machine's own remark, such as that a tray reaches its rack over NICs, an assumed processor, and notes on its price."""
+    return [*([hardware.note.removesuffix(".")] if hardware.note else []), *_assumed_processors(hardware), *_price_notes(hardware)]
+
+
+def _assumed_processors(hardware: Hardware) -> list[str]:
+    """Return a sentence for each processor that stands for one that is not known."""
+    several = len(hardware.groups) > 1
+    return [
+        f"the processor of {hardware.name}{f', group {index},' if several else ''} is not known, so {group.node.host.cpu.name} is assumed "
+        f"(--set {f'groups.{index}.' if several else ''}node.host.cpu=NAME, 'python -m sim list cpus')"
+        for index, group in enumerate(hardware.groups)
+        if group.node.host.cpu.assumed
+    ]
 
 
 def _price_notes(hardware: Hardware) -> list[str]:

@@ -95,6 +95,9 @@ class Gpu(Spec):
     """Minimum time of one kernel on the device, added to each kernel."""
     kernels: Kernels | None = None
     """Kernel model for layers that specify their shapes; without it, ``efficiency`` is used for all layers."""
+    pcie_peers: bool = True
+    """Whether the vendor's driver lets GPUs of this kind access each other's memory over PCIe. If not, copies without NVLink are staged
+    through host memory, whatever ``topology.peer_to_peer`` allows."""
     bridge: Bridge | None = None
     """The NVLink bridge that connects two boards; used if a machine's topology is ``bridged``."""
     context_memory: Bytes
@@ -140,6 +143,8 @@ class Cpu(Spec):
     """Memory bandwidth of one socket."""
     socket_link: Link
     """Link between two sockets: QPI, UPI or Infinity Fabric."""
+    assumed: bool = False
+    """True if the machine's own processor is not known and this one is a placeholder."""
     source: Source
 
 

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from pydantic import BaseModel
 
 from sim.spec import schema, yaml
-from sim.spec.hardware import Group, Hardware, Volume
+from sim.spec.hardware import Cpu, Group, Hardware, Volume
 from sim.spec.own_prices import PriceOverride, prices_of
 from sim.spec.references import IMPLIED, UNRESOLVED, MarkedValue, Resolver, SpecKind, child, put, without
 from sim.spec.sections import file_fields, inherited_foreign
@@ -176,7 +176,7 @@ def _set(resolver: Resolver, piece: MarkedValue, kind: SpecKind | None, steps: l
         _require_own_block(piece, kind, steps, new.mark)
     below = child(piece, steps[0]) if steps[0] in piece.value else MarkedValue(None, new.mark, (*piece.key, steps[0]))
     model = schema.model_at(kind, (steps[0],)) if kind is not None else None
-    if kind is Volume:
+    if kind in (Cpu, Volume):
         piece = without(piece, "assumed")  # it is the user's now
     changed = put(piece, steps[0], _set(resolver, below, model, steps[1:], new))
     foreign = inherited_foreign(kind, piece.value, {steps[0]: changed.value[steps[0]]})

@@ -358,7 +358,7 @@ def _merged(part: MarkedValue, own: MarkedValue, kind: SpecKind | None = None) -
     part = without(part, *inherited_foreign(kind, part.value, own.value))
     value, inside = dict(part.value), {**part.mark.inside, **own.mark.inside}
     if own.value:
-        value.pop("assumed", None)  # a volume that a file describes is not a placeholder
+        value.pop("assumed", None)  # a volume or processor that a file describes is not a placeholder
     for name, mine in own.value.items():
         if mine is None:
             value.pop(name, None)

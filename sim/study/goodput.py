@@ -21,9 +21,9 @@ from sim.analysis.course import MOST, draw
 from sim.analysis.energy import GridIntensity, NodePower, NodesOfKind, grid_of, mean_power, named_grid, power_model, shares_of
 from sim.analysis.expected_share import closed_form, meta_share
 from sim.analysis.failure_law import EXPONENTIAL, UserLaw, failure_law
-from sim.analysis.long_run import Courses, LongRun, Saving
-from sim.analysis.renewal import Uniform, best_interval, daly_interval, effective_share
-from sim.analysis.transient import Survival, young_interval
+from sim.analysis.long_run import Array, Courses, LongRun
+from sim.analysis.renewal import Uniform
+from sim.analysis.transient import Survival
 from sim.analysis.whole_job import START_UP
 from sim.cluster.checkpoint import CheckpointParts, CheckpointTimes, checkpoint_times, memory_of_peers
 from sim.spec.catalogue import catalogue
@@ -31,7 +31,7 @@ from sim.spec.hardware import Node
 from sim.spec.reliability import Reliability
 from sim.spec.stores import Store
 from sim.spec.yaml import SpecError
-from sim.study.arguments import checkpoint_interval_of
+from sim.study.checkpoint_intervals import Intervals, SaveSlowdown, saving_of
 from sim.study.power_cap import LimitedSteps, limit_steps
 from sim.study.saved_parts import require_room, saved_parts
 from sim.study.weeks import (
@@ -46,7 +46,7 @@ from sim.study.weeks import (
     store_of,
 )
 from sim.training.layer_times import mix_of
-from sim.units import any_of, pluralized, rounded, show, show_least, show_tokens
+from sim.units import any_of, pluralized, rounded, show, show_tokens
 
 DAY = 86400.0
 _HOPELESS = 1e-6
@@ -58,28 +58,10 @@ _TRIALS_OF_CHANGES = 400
 _COURSES, _CHANGES = 100, 10
 """Units of progress for the courses, and for other set-ups."""
 _FAULTS_OF_CHANGES = 400
-"""Number of courses that evaluate a change, and of interruptions in each; if the job has more, only its first part is drawn. All changes
-are evaluated with the same faults. Spares run short only late, when repairs pile up, so the first part underestimates their benefit."""
-
-
-class SaveSlowdown(NamedTuple):
-    """Seconds that steps lose while one checkpoint is written during them, to the store and to the memory of peers."""
-
-    store: float = 0.0
-    peers: float = 0.0
-
-
-_AS_FAST = SaveSlowdown()
-
-
-class Intervals(NamedTuple):
-    """Work between checkpoints (s): the interval that is used, and those of the formulas."""
-
-    used: float
-    """A whole number of steps."""
-    exact: float
-    young: float
-    daly: float
+"""Least number of courses that evaluate a change, and most interruptions in each; if the job has more, only its first part is drawn. With
+fewer interruptions, as many more courses are drawn, up to all those of the result: a change then is compared with the result itself. All
+changes are evaluated with the same faults. Spares run short only late, when repairs pile up, so the first part underestimates their
+benefit."""
 
 
 class Change(NamedTuple):
@@ -88,6 +70,10 @@ class Change(NamedTuple):
     name: str
     share: float
     expected: float
+    error: float | None = None
+    """Standard error of *share*; None for a single course."""
+    gain_error: float | None = None
+    """Standard error of the gain over the set-up as it is, in the same courses; None for a single course."""
 
 
 @dataclass(frozen=True)
@@ -138,7 +124,7 @@ def simulate_weeks(
         raise SpecError(f"--store {weeks.store}: {error}; name a store, one of {', '.join(catalogue('hardware/parts/stores'))}") from None
     run = long_run(steps, weeks, reliability)
     slower = SaveSlowdown(slowed(store), _beside_peers(steps, slowed) if weeks.mode == "tiered" else 0.0)
-    intervals, saving = _saving(weeks, times, run, steps.step_time, slower)
+    intervals, saving = saving_of(weeks, times, run, steps.step_time, slower)
     run = replace(run, saving=saving if store else replace(saving, on_nodes=parts.writing_nodes / steps.nodes))
     _require_finite(run, weeks)
     courses = draw(run, weeks.trials, weeks.seed, lambda share: progress(int(_COURSES * share), _COURSES + _CHANGES))
@@ -147,7 +133,7 @@ def simulate_weeks(
     return Goodput(
         steps, weeks, reliability, run, times, slower, parts.total, parts.writers, courses, intervals, closed_form(run),
         meta_share(run),
-        _changes(run, weeks, steps, (store, slower, slowed), progress) if changes else (),
+        _changes(run, weeks, steps, (store, slower, slowed), progress, courses) if changes else (),
         _powers(steps, limit), power_model().pue,
         named_grid(weeks.region) if weeks.region else grid_of(steps.region, steps.provider),
         _notes(steps, weeks, reliability, run), limit,
@@ -164,99 +150,6 @@ def _parts(steps: Steps) -> CheckpointParts:
 def _beside_peers(steps: Steps, slowed: Slowed) -> float:
     """Return the seconds that steps lose while copies cross the NICs to the memory of peers."""
     return slowed(memory_of_peers(steps.node, steps.nodes)) if steps.nodes > 1 else 0.0
-
-
-def _saving(weeks: Weeks, times: CheckpointTimes, run: LongRun, step: float, slower: SaveSlowdown = _AS_FAST) -> tuple[Intervals, Saving]:
-    """Return the intervals and the saving of *weeks* of steps of *step* (s), which lose *slower* while a checkpoint is written.
-
-    Raise SpecError for an interval that is shorter than a checkpoint, or than a step.
-    """
-    blocking = times.copy_time + (times.write_time if weeks.mode == "sync" else slower.store)
-    persist = times.copy_time + (max(times.write_time, times.to_peer_time) if weeks.mode == "tiered" else times.write_time)
-    intervals = _intervals(run, blocking, persist)
-    if weeks.interval != "auto":
-        intervals = intervals._replace(used=_specified_interval(weeks, step, blocking, persist))
-    elif run.rate[1]:
-        intervals = intervals._replace(used=_whole_steps(intervals.exact, step, run, blocking, persist))
-    saving = Saving(intervals.used, blocking, persist, times.load_time)
-    if weeks.mode != "tiered":
-        return intervals, saving
-    best = _with_copies(saving, times, run, step, slower, auto=True)
-    saving = best if weeks.interval == "auto" else _with_copies(saving, times, run, step, slower, auto=False)
-    if not run.rate[1]:
-        return intervals, saving
-    copies_per_save = round(best.interval / (best.memory_interval or best.interval))
-    _, *ideal = (copies_per_save * apart for apart in _intervals(run, best.memory_blocking, best.memory_persist))
-    return Intervals(saving.interval, *ideal), saving
-
-
-def _specified_interval(weeks: Weeks, step: float, blocking: float, persist: float) -> float:
-    """Return the interval that the user specified, in whole steps."""
-    requested = checkpoint_interval_of(weeks.interval)
-    if requested + blocking < persist * (1 - 1e-9):
-        raise SpecError(
-            f"--checkpoint-interval {weeks.interval}: a checkpoint takes {show(persist, 'time')} to complete, and the next would begin "
-            f"before that; write {show_least(max(persist, step), 'time')} or more, or a faster --store"
-        )
-    if requested < step * (1 - 1e-9):
-        raise SpecError(
-            f"--checkpoint-interval {weeks.interval}: a step takes {show(step, 'time')}, and checkpoints are taken between steps; "
-            f"write {show_least(step, 'time')} or more"
-        )
-    return max(round(requested / step), math.ceil((persist - blocking) / step)) * step
-
-
-def _whole_steps(best: float, step: float, run: LongRun, blocking: float, persist: float) -> float:
-    """Return the better of the two intervals (s) of whole steps around *best*, but at least one in which a checkpoint completes."""
-    least = max(1, math.ceil((persist - blocking) / step))
-    around = sorted({max(least, math.floor(best / step)), max(least, math.ceil(best / step))})
-    return step * max(around, key=lambda count: effective_share(1 / run.rate[1], count * step, blocking, persist, 1.0))
-
-
-def _intervals(run: LongRun, blocking: float, persist: float) -> Intervals:
-    """Return the best interval, exactly and by the formulas; without failures all give one checkpoint, at the end of the job."""
-    if not run.rate[1]:
-        return Intervals(*[max(min(run.work, run.horizon), persist - blocking)] * 4)
-    mean = 1 / run.rate[1]
-    exact = best_interval(mean, blocking, persist)
-    return Intervals(exact, exact, young_interval(blocking, mean), daly_interval(blocking, mean))
-
-
-def _with_copies(saving: Saving, times: CheckpointTimes, run: LongRun, step: float, slower: SaveSlowdown, auto: bool) -> Saving:
-    """Return *saving* with copies to the memory of peers at the best interval; every n-th copy also goes to the store.
-
-    With *auto*, the interval of the store is the best one for the cost of the store alone and the faults that only the store survives.
-    """
-    copy_blocking, persist = times.copy_time + slower.peers, times.copy_time + times.to_peer_time
-
-    def best(blocking: float) -> float:
-        return _whole_steps(_intervals(run, blocking, persist).exact, step, run, blocking, persist)
-
-    copy_interval, copies_per_save = saving.interval, 1
-    if run.rate[1] and not auto:
-        copies_per_save = max(1, math.floor(saving.interval / best(copy_blocking)))
-        copy_interval = math.ceil(saving.interval / (copies_per_save * step) - 1e-9) * step
-    elif run.rate[1]:
-        lost = _lost_with_copies(run)
-        store = min(best_interval(1 / lost, slower.store) if lost else math.inf, run.work, run.horizon)
-
-        def number(apart: float) -> int:
-            return max(1, round(store / apart), math.ceil((saving.persist - saving.blocking) / apart))
-
-        copies_per_save = number(best(copy_blocking))  # copies share the store's cost, so they are farther apart, and fewer share it
-        copies_per_save = number(best(copy_blocking + slower.store / copies_per_save))
-        copy_interval = best(copy_blocking + slower.store / copies_per_save)
-    return replace(
-        saving, interval=copies_per_save * copy_interval, memory_interval=copy_interval,
-        memory_blocking=copy_blocking + slower.store / copies_per_save, memory_persist=persist,
-        memory_load=times.copy_back_time, peer_load=times.from_peer_time,
-    )  # fmt: skip
-
-
-def _lost_with_copies(run: LongRun) -> float:
-    """Return the rate (1/s) of faults of *run* that no copy in memory survives: of several nodes, silent errors, of the only node."""
-    alone = sum(cause.share * (1.0 if cause.silent_for else cause.replaces * (run.nodes == 1)) for cause in run.causes)
-    return run.correlated[0] + (run.rate[1] - run.correlated[0]) * alone / sum(cause.share for cause in run.causes)
 
 
 def _require_fit(parts: CheckpointParts, node: Node, store: Store | None, weeks: Weeks) -> None:
@@ -345,19 +238,37 @@ def time_of_changes(run: LongRun) -> float:
     return min(run.horizon, run.work, _FAULTS_OF_CHANGES / max(run.rate[1], 1e-12))
 
 
+def trials_of_changes(run: LongRun, trials: int) -> int:
+    """Return the number of courses that evaluate a change of *run*, whose result has *trials*."""
+    faults = max(time_of_changes(run) * run.rate[1], 1.0)
+    return min(trials, math.ceil(_TRIALS_OF_CHANGES * _FAULTS_OF_CHANGES / faults))
+
+
 def _changes(
-    run: LongRun, weeks: Weeks, steps: Steps, to: tuple[Store | None, SaveSlowdown, Slowed], progress: Callable[[int, int], None]
-) -> list[Change]:
-    """Return the effective share with one thing changed at a time, on the same drawn faults; a course that dies does no more work."""
-    duration = time_of_changes(run)
-    tried = _set_ups(replace(run, horizon=duration, work=math.inf), weeks, steps, to)
-    trials = min(weeks.trials, _TRIALS_OF_CHANGES)
-    changes = []
+    run: LongRun, weeks: Weeks, steps: Steps, to: tuple[Store | None, SaveSlowdown, Slowed], progress: Callable[[int, int], None],
+    courses: Courses,
+) -> list[Change]:  # fmt: skip
+    """Return the effective share with one thing changed at a time, on the same drawn faults; a course that dies does no more work.
+
+    If all *courses* of the result are evaluated over the whole job, the set-up as it is has exactly their share.
+    """
+    duration, trials = time_of_changes(run), trials_of_changes(run, weeks.trials)
+    unchanged, *tried = _set_ups(replace(run, horizon=duration, work=math.inf), weeks, steps, to)
+    is_result = (duration, trials) == (run.horizon, weeks.trials) and not math.isfinite(run.work)
+    base = (courses if is_result else draw(unchanged.drawn, trials, weeks.seed)).work / duration
+    changes = [
+        Change(unchanged.name, float(base.mean()), closed_form(unchanged.expected), _standard_error(base), _standard_error(0 * base))
+    ]
     for name, drawn, expected in tried:
-        work = float(draw(drawn, trials, weeks.seed).work.mean())
-        changes.append(Change(name, work / duration, closed_form(expected)))
+        share = draw(drawn, trials, weeks.seed).work / duration
+        changes.append(Change(name, float(share.mean()), closed_form(expected), _standard_error(share), _standard_error(share - base)))
         progress(_COURSES + _CHANGES * len(changes) // len(tried), _COURSES + _CHANGES)
     return changes
+
+
+def _standard_error(values: Array) -> float | None:
+    """Return the standard error of the mean of *values*; None for a single value."""
+    return float(values.std(ddof=1)) / math.sqrt(values.size) if values.size > 1 else None
 
 
 def _set_ups(run: LongRun, weeks: Weeks, steps: Steps, to: tuple[Store | None, SaveSlowdown, Slowed]) -> list[_SetUp]:
@@ -366,7 +277,7 @@ def _set_ups(run: LongRun, weeks: Weeks, steps: Steps, to: tuple[Store | None, S
     auto_interval, current = replace(weeks, interval="auto"), checkpoint_times(steps.node, _parts(steps), store)
 
     def saved(one: LongRun, times: CheckpointTimes = current, slower: SaveSlowdown = slower, mode: str = weeks.mode) -> LongRun:
-        saving = _saving(replace(auto_interval, mode=mode), times, one, steps.step_time, slower)[1]
+        saving = saving_of(replace(auto_interval, mode=mode), times, one, steps.step_time, slower)[1]
         return replace(one, saving=replace(saving, on_nodes=run.saving.on_nodes))
 
     tried = [("as it is", run)]

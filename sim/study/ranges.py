@@ -49,6 +49,14 @@ def whole_numbers(text: str | None, option: str) -> list[int]:
     return list(dict.fromkeys(round(low + index * step) for index in range(count)))
 
 
+def listed_numbers(text: str | None, option: str) -> list[int]:
+    """Return the numbers of *text*, which may be a list of numbers and ranges, such as ``1,2,4``; *option* names it in messages."""
+    if text is None:
+        return []
+    parts = [whole_numbers(part, option) for part in text.split(",")]
+    return list(dict.fromkeys(number for numbers in parts for number in numbers))
+
+
 def one_number(text: str | None, option: str) -> int | None:
     """Return the single whole number in *text*, if there is any text; *option* names it in messages."""
     numbers = whole_numbers(text, option)

@@ -123,6 +123,22 @@ def test_peer_to_peer_ends_at_the_given_class(limit, direct):
     assert [other for other in (1, 2, 4, 6) if not graph.route(0, other).staged] == direct
 
 
+@pytest.mark.parametrize("peers", [True, False])
+def test_gpus_whose_driver_forbids_peers_copy_through_host_memory(peers):
+    """The path alone would allow peer access; NVLink does not need it."""
+    described = machines.node(
+        4,
+        {
+            "sockets": ({"nics": (0,)},),
+            "switches": [{"name": "plx", "parent": "socket0", "gpus": (0, 1, 2, 3)}],
+            "nvlink": {"link": machines.link("nvlink2"), "pairs": {"0-1": 2}},
+        },
+    )
+    graph = node_graph(described.model_copy(update={"gpu": described.gpu.model_copy(update={"pcie_peers": peers})}))
+    assert [graph.route(0, other).path_class for other in (1, 2)] == ["NVL", "PIX"]
+    assert [graph.route(0, other).staged for other in (1, 2)] == [False, not peers]
+
+
 def test_staged_copies_add_in_series():
     """Closed form: 1/rate = 1/down + 1/up, so two copies over equal ports go at half the rate of one."""
     graph = node_graph(machines.on_one_socket(2))

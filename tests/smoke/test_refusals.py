@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from calibration.cli import main as calibrate
 from sim.cli import main
 
 RUN = ["run", "p3.16xlarge", "vgg16", "--fast"]
@@ -94,7 +97,7 @@ COMMANDS = {
     "a range to nothing": ([*SWEEP, "--vary", "batch=1..0"], "a range goes up, and without a number of values after ':' it starts above 0"),
     "a range of one": ([*SWEEP, "--vary", "batch=4..4"], "a range needs two different ends; for one value, write 4"),
     "a range down": ([*SWEEP, "--vary", "node.nic.bandwidth=4..2 Gbps"], "a range goes up; write 2..4 Gbps"),
-    "a range of nodes": ([*SWEEP, "--vary", "batch=1", "--nodes", "1..8"], "--nodes 1..8: here, a range is written --vary nodes=1..8"),
+    "nodes twice": ([*SWEEP, "--vary", "nodes=1,2", "--nodes", "1..8"], "--vary nodes: appears twice"),
     "spot machines": (["spot", "p3.2xlarge", "vgg16", "--epochs", "1", "--workers", "1000000"], "--workers 1000000: write 100,000 or less"),
     "jobs unknown": (["share", "p3.16xlarge", "nosuch"], "nosuch is not in the catalog (workloads/jobs/); known: four-on-eight-gpus"),
     "option of machines": (["new", "workload", "llama-3.2-1b", "--gpu", "A100"], "--gpu: does not apply to new workload; leave it out"),
@@ -226,6 +229,30 @@ def test_a_wrong_jobs_file_is_named_with_its_place(capsys: pytest.CaptureFixture
 def test_options_that_a_jobs_file_says_itself(capsys: pytest.CaptureFixture[str]) -> None:
     said = refusal(capsys, "run", "p3.16xlarge", "resnet18-and-vgg16", "--batch", "8")
     assert "--batch 8: a jobs file sets this for each job" in said
+
+
+@pytest.mark.parametrize(
+    ("program", "words", "option"),
+    [
+        (main, "run p3.2xlarge vgg16 --batch 128 --batch 64", "--batch: appears twice"),
+        (main, "run p3.2xlarge vgg16 --batch=1 --fast --batch 2 --batch 3", "--batch: appears 3 times"),
+        (main, "goodput p3.2xlarge vgg16 --days 3 --repair --no-repair", "--repair: appears twice"),
+        (main, "sweep p3.2xlarge vgg16 -o a.csv --output b.csv --vary batch=1,2", "--output: appears twice"),
+        (calibrate, "fit a.json -o b.yaml -o c.yaml", "--output: appears twice"),
+    ],
+)
+def test_an_option_with_one_value_appears_once(
+    program: Callable[[list[str]], int], words: str, option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The last value would win silently; switches and options that take several values may be repeated."""
+    assert program(words.split()) == 2
+    assert capsys.readouterr().err == f"{option}, but takes one value; write it once\n"
+
+
+def test_switches_and_lists_may_be_repeated(capsys: pytest.CaptureFixture[str]) -> None:
+    command = "run p3.2xlarge alexnet --fast --fast --json --set training.batch=8 --set input.loader=synthetic"
+    assert main(command.split()) == 0
+    assert json.loads(capsys.readouterr().out)["batch_per_gpu"] == 8
 
 
 def test_numbers_of_nodes_that_would_repeat_a_run(capsys: pytest.CaptureFixture[str]) -> None:

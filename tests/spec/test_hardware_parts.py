@@ -5,6 +5,7 @@ Check values are written out here with their source; nothing is derived from the
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from typing import Any
 
@@ -107,6 +108,12 @@ def test_convolutions_of_known_networks_take_the_measured_time(operator: Any, pe
     curve = gpu.efficiency[operator][peak]
     predicted = sum(3 * (flop / (gpu.peak[peak] * curve_value(curve, flop / gpu.peak[peak])) + gpu.kernel_time) for flop in flops)
     assert predicted == pytest.approx(measured, rel=0.15)
+
+
+@for_each(sorted(catalogue("hardware/parts/gpus")))
+def test_only_geforce_boards_since_turing_have_no_peers_over_pcie(name: str) -> None:
+    """NVIDIA blocks it on GeForce boards; professional boards are described as extensions of these and must not inherit it."""
+    assert part("gpus", name).pcie_peers is not bool(re.fullmatch(r"rtx[2-5]0\d\d(ti)?", name))
 
 
 @for_each(sorted(catalogue("hardware/parts/cpus")))

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import replace
 from functools import cache
 from operator import attrgetter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,13 +25,14 @@ from sim.cli import main
 from sim.cluster.topology import node_graph
 from sim.documents import Documents, document, weeks_document
 from sim.report.energy import energy_text
-from sim.report.goodput import goodput_document, goodput_text
+from sim.report.goodput import gain_text, goodput_document, goodput_text
 from sim.report.limited import under_power_cap
 from sim.spec.library import load_hardware, load_workload
 from sim.spec.node_prices import Prices
 from sim.spec.parallel import Parallel
 from sim.spec.sections import with_fields
 from sim.spec.yaml import SpecError
+from sim.study import checkpoint_intervals
 from sim.study.goodput import Goodput, simulate_weeks, time_of_changes
 from sim.study.layout import layout_answer
 from sim.study.power_cap import slower_runs
@@ -140,14 +143,15 @@ def test_no_failures_are_the_run() -> None:
     """At a rate of 0 the epochs take their steps, one checkpoint, and the start; nothing waits, and no other set-up is better."""
     simulated = simulate_weeks(steps(), Weeks(epochs=300.0, rate="0 /d", trials=3))
     work = 300 * document(replace(SCENARIO, nodes=16))["epoch_time_s"] + sum(steps().cold)
-    assert simulated.intervals == pytest.approx([work] * 4)
+    assert simulated.intervals[:4] == pytest.approx([work] * 4)
     assert simulated.courses.elapsed == pytest.approx(work + simulated.run.saving.blocking + simulated.courses.lost["restart"], rel=1e-12)
     assert {name for name, lost in simulated.courses.lost.items() if lost.any()} == {"restart", "checkpoint"}
     assert next(one for one in simulated.changes if one.name == "half the failures").share == simulated.changes[0].share
 
 
-def test_checkpoints_are_between_steps() -> None:
+def test_checkpoints_are_between_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Oracle: of all intervals of whole steps the one that keeps most in closed form; none is shorter than a step of the layout."""
+    monkeypatch.setattr(checkpoint_intervals, "SHORTEST_INTERVAL", 0.0)
     slow = steps()._replace(step_time=100.0)
     for mode in ("sync", "async", "tiered"):
         simulated = simulate_weeks(slow, Weeks(days=1.0, trials=2, rate="0.5 /d", store="tectonic", mode=mode), changes=False)
@@ -484,15 +488,56 @@ def test_what_changes_bring_is_told_of_the_job_or_of_its_first_faults() -> None:
     assert [one["gain_points"] for one in contents["sensitivities"]] == [
         100 * (one.share - simulated.changes[0].share) for one in simulated.changes
     ]
-    assert "Effect of one change (percentage points of effective share):" in goodput_text(contents)
+    assert "Effect of one change (percentage points of effective share ± standard error):" in goodput_text(contents)
     assert "as it is" not in goodput_text(contents)  # one figure of the effective share: the outcome's
+
+
+@pytest.mark.parametrize("trials", [2, 500, 1000])
+def test_changes_are_compared_with_the_outcome(trials: int) -> None:
+    """The set-up as it is has the share of the result, from the same draws; no effect is larger than what is left to gain."""
+    contents = goodput_document(simulate_weeks(steps(), Weeks(days=20.0, trials=trials)))
+    as_it_is, *others = contents["sensitivities"]
+    assert as_it_is["effective_share"] == contents["effective_share"]
+    assert as_it_is["gain_points"] == as_it_is["gain_standard_error_points"] == 0.0
+    assert max(one["gain_points"] for one in others) <= 100 * (1 - contents["effective_share"])
+
+
+def test_gains_have_the_standard_error_of_paired_courses() -> None:
+    """Bootstrap oracle: gains in 30 sets of other courses scatter by the standard error of one."""
+    sets = [simulate_weeks(steps(), Weeks(days=20.0, trials=150, seed=seed)).changes for seed in range(30)]
+    place = next(number for number, change in enumerate(sets[0]) if change.name == "half the failures")
+    gains = [changes[place].share - changes[0].share for changes in sets]
+    errors = [changes[place].gain_error or 0.0 for changes in sets]
+    assert float(np.std(gains, ddof=1)) == pytest.approx(float(np.mean(errors)), rel=0.4)
+
+
+def test_a_gain_below_its_standard_error_is_told_as_such() -> None:
+    change = {"gain_points": 0.01, "gain_standard_error_points": 0.02}
+    assert gain_text(change) == " +0.01 ± 0.02, less than its standard error"
+    assert gain_text(change | {"gain_points": 0.5}) == " +0.50 ± 0.02"
+    assert gain_text({"gain_points": 0.5, "gain_standard_error_points": None}) == " +0.50"
 
 
 @pytest.mark.nightly
 def test_of_longer_jobs_the_text_says_how_much_is_drawn() -> None:
     longer = goodput_document(simulate_weeks(steps(), Weeks(days=2000.0, rate="0.1 /d", trials=2)))
     assert longer["sensitivities_over_s"] == pytest.approx(400 / (16 * 0.1) * DAY)
-    assert "Effect of one change (percentage points of effective share over the first 250.0 days):" in goodput_text(longer)
+    text = goodput_text(longer)
+    assert "Effect of one change (percentage points of effective share ± standard error over the first 250.0 days):" in text
+    assert re.search(r"compared with \d\d\.\d\d ± \d+\.\d\d% as it is", text)
+
+
+@pytest.mark.parametrize("keys", [{}, {"days": 100.0, "spares": 0, "repairs": False, "rate": "0.0002 /d"}, {"days": None, "tokens": 1e11}])
+def test_rows_of_the_distribution_are_runs(keys: dict[str, Any]) -> None:
+    """Each row is found among the drawn courses as a whole; shares go from the lowest to the highest."""
+    simulated = weeks(**keys)
+    courses, rows = simulated.courses, goodput_document(simulated)["distribution"]
+    times = np.where(courses.finished, courses.elapsed, simulated.run.horizon)
+    drawn = set(zip(courses.work / times, courses.elapsed / DAY, courses.interruptions, strict=True))
+    assert {(row["effective_share"], row["days"], row["interruptions"]) for row in rows} <= drawn
+    shares = [row["effective_share"] for row in rows]
+    assert shares == sorted(shares) and (shares[0], shares[-1]) == (min(courses.work / times), max(courses.work / times))
+    assert [row["share"] for row in rows] == pytest.approx(np.linspace(0.0, 1.0, 41))
 
 
 def test_half_the_failures_are_half_of_the_same_failures() -> None:
@@ -533,10 +578,28 @@ def test_steps_are_slower_while_a_checkpoint_is_written() -> None:
     assert every * (tiered.memory_blocking - plain.memory_blocking) == pytest.approx(3.0)
 
 
+@pytest.mark.parametrize("mode", ["async", "tiered"])
+def test_nobody_saves_to_a_store_every_few_seconds(mode: str) -> None:
+    """Cheap checkpoints are 5 min apart or more, in whole steps; those asked for and copies to peers are as close as is best."""
+    often = simulate_weeks(steps(), Weeks(days=20.0, trials=2, rate="0.2 /d", store="tectonic", mode=mode), changes=False)
+    used, shortest = often.intervals.used, often.intervals.shortest
+    assert shortest == 300.0 and 300.0 <= used < 300.0 + (often.run.saving.memory_interval or steps().step_time)
+    assert (often.run.saving.memory_interval or 0.0) < used / 2
+    text = goodput_text(goodput_document(often))
+    assert "shortest interval used: 5 min, --checkpoint-interval takes any" in text
+    every_minute = Weeks(days=20.0, trials=2, rate="0.2 /d", store="tectonic", mode=mode, interval="1 min")
+    specified = simulate_weeks(steps(), every_minute, changes=False)
+    assert specified.intervals.used == pytest.approx(60.0, abs=2 * steps().step_time)
+    assert "shortest interval" not in goodput_text(goodput_document(specified))
+    hourly = simulate_weeks(steps(), replace(every_minute, rate="1.5 /d", interval="auto"), changes=False)
+    assert hourly.intervals.shortest == pytest.approx(300.0 * 3600.0 / (54 * DAY / 466))  # in proportion, from Llama 3's rate on
+
+
 @pytest.mark.parametrize("mode", ["sync", "async", "tiered"])
 @pytest.mark.parametrize("stretched", [0.0, 20.0])
-def test_the_interval_used_is_the_best(mode: str, stretched: float) -> None:
+def test_the_interval_used_is_the_best(mode: str, stretched: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Within the steps, and the copies, that an interval is a whole number of; what writing to the store costs is part of it."""
+    monkeypatch.setattr(checkpoint_intervals, "SHORTEST_INTERVAL", 0.0)
     simulated = simulate_weeks(
         steps(), Weeks(days=20.0, trials=2, rate="0.05 /d", store="tectonic", mode=mode), changes=False,
         slowed=lambda store: stretched if store and store.name == "tectonic" else 0.0,

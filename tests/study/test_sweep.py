@@ -177,6 +177,22 @@ KILLED = grid([axis("node.nic.bandwidth=10,40 Gbps"), axis("batch=16..64:25")])
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("nodes", "swept"), [("1,2,4", [1, 2, 4]), ("1..4", [1, 2, 4]), ("1..3:3", [1, 2, 3]), ("2", [])])
+def test_nodes_of_a_sweep_are_one_more_axis(nodes: str, swept: list[int], tmp_path: Path) -> None:
+    """The same table as with --vary nodes=..., and for one number, as with that number."""
+    same = ["--nodes", "2"] if not swept else ["--vary", f"nodes={','.join(map(str, swept))}"]
+    for name, options in (("one.csv", ["--nodes", nodes]), ("other.csv", same)):
+        command = ["sweep", BASE.hardware, BASE.workload, *options, "--vary", "batch=16,32", "--jobs", "1", "-q"]
+        assert main([*command, "-o", str(tmp_path / name)]) == 0
+    assert (tmp_path / "one.csv").read_text() == (tmp_path / "other.csv").read_text()
+
+
+@pytest.mark.parametrize("nodes", ["1,,2", "1;2", "4..1", "0,1"])
+def test_nodes_of_a_sweep_that_are_no_numbers(nodes: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sweep", BASE.hardware, BASE.workload, "--nodes", nodes, "-o", str(tmp_path / "a.csv")]) == 2
+    assert capsys.readouterr().err.startswith("--nodes ")
+
+
 def test_a_sweep_killed_with_its_processes_at_work_ends_with_the_same_file(tmp_path: Path) -> None:
     """Oracle: the file of an uninterrupted sweep. kill -9 after the third point; what had been kept is not computed again."""
     options = ["sweep", BASE.hardware, BASE.workload, "--vary", "node.nic.bandwidth=10,40 Gbps", "--vary", "batch=16..64:25", "--jobs", "1"]

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from calibration.measure.ddp_steps import StepRequest
-from calibration.measure.division import Division
+from calibration.measure.division import HEAD_DIM, Division
 from calibration.measure.layout_steps import LayoutRequest, run_rank
 from calibration.measure.machine_record import AnswerRow
 from calibration.measure.probes.probe import Bench, Probe
@@ -49,8 +49,6 @@ def divisions(ranks: int) -> list[Division]:
 
 def layout_questions(bench: Bench) -> list[AnswerRow]:
     """Return one question per layout, for a decoder with heads, vocabulary and blocks divisible by the number of ranks."""
-    from calibration.measure.decoder import HEAD_DIM
-
     ranks, size = bench.team.ranks, QUICK_SIZE if bench.quick else SIZES[bench.device]
     shape = {
         "width": round_up(size.width, HEAD_DIM * ranks),

@@ -7,7 +7,7 @@ from typing import Any
 
 from sim.analysis.long_run import LOST_CATEGORIES
 from sim.report.energy import grid_words, power_cap_text
-from sim.report.goodput import NAMES, died_text, rate_words, signed_points
+from sim.report.goodput import NAMES, as_points, base_text, died_text, rate_words, signed_points
 from sim.report.page.bars import BarPiece, bar, named_bars, swatch
 from sim.report.page.basis import basis
 from sim.report.page.chart import ChartPoint, chart, linear_axis, turning_points
@@ -194,6 +194,8 @@ def _checkpoints(figures: Figures) -> PagePart:
         ["Young (1974)", figures.format("checkpoint/interval_s/young", as_time)],
         ["Daly (2006)", figures.format("checkpoint/interval_s/daly", as_time)],
     ]
+    if figures.value("checkpoint/interval_s/shortest") is not None:
+        rows.append(["shortest interval used", figures.format("checkpoint/interval_s/shortest", as_time)])
     if figures.value("checkpoint/memory") is not None:
         rows += [
             ["interval of copies to peers", figures.format("checkpoint/memory_interval_s", as_time)],
@@ -236,19 +238,23 @@ def _changes(figures: Figures) -> PagePart:
     rows: list[list[Child]] = [
         [
             change["change"],
-            *(figures.format(f"sensitivities/{place}/{key}", signed_points) for key in ("gain_points", "closed_form_gain_points")),
+            figures.format(f"sensitivities/{place}/gain_points", signed_points),
+            figures.format(f"sensitivities/{place}/gain_standard_error_points", as_points),
+            figures.format(f"sensitivities/{place}/closed_form_gain_points", signed_points),
         ]
         for place, change in enumerate(changes)
         if place
     ]
     drawn = table(
-        [("one change at a time", False), ("percentage points of effective share", True), ("closed form", True)],
+        [("one change at a time", False), ("percentage points of effective share", True), ("standard error", True), ("closed form", True)],
         rows,
         "Effect of one change",
     )
+    base = base_text(figures.document)
+    over = as_time(figures.value("sensitivities_over_s"))
     lead = (
-        f"All use the same faults, over {as_time(figures.value('sensitivities_over_s'))}, each with its own best checkpoint interval. The "
-        "closed form does not include waiting for spares, planned stops, slow nodes or repeated faults. A run that dies counts as zero "
-        "from then on."
+        f"{base[:1].upper()}{base[1:]}{'. ' if base else ''}All use the same faults, over {over}, each with its own best checkpoint "
+        "interval. A gain below its standard error may be chance. The closed form does not include waiting for spares, planned stops, "
+        "slow nodes or repeated faults. A run that dies counts as zero from then on."
     )
     return PagePart("changes", "What would help", section("changes", "What would help", drawn, lead=lead))

@@ -116,7 +116,7 @@ def _trainer(options: Arguments) -> LaunchSettings:
     if steps := options.number("gradient-accumulation-steps"):
         told.training["gradient_accumulation_steps"] = steps
     told.training |= {"precision": precision} if (precision := _precision(said)) else {}
-    told.training |= {"activation_checkpointing": "blocks"} if _is_set(said, "gradient-checkpointing") else {}
+    told.training |= {"activation_checkpointing": "blocks"} if is_set(said, "gradient-checkpointing") else {}
     optimizer = said.get("optim", "adamw_torch")
     if not optimizer.startswith("adamw") or optimizer in _OPTIMIZERS:
         name = _OPTIMIZERS.get(optimizer)
@@ -134,10 +134,10 @@ def _trainer(options: Arguments) -> LaunchSettings:
 
 
 def _precision(said: Mapping[str, Any]) -> str | None:
-    return next((name for option, name in (("bf16", "bf16"), ("fp16", "amp_fp16")) if _is_set(said, option)), None)
+    return next((name for option, name in (("bf16", "bf16"), ("fp16", "amp_fp16")) if is_set(said, option)), None)
 
 
-def _is_set(said: Mapping[str, Any], option: str) -> bool:
+def is_set(said: Mapping[str, Any], option: str) -> bool:
     """Return whether a flag is set, with or without a value other than false, no or 0."""
     return option in said and str(said[option]).lower() not in ("false", "no", "0")
 
@@ -166,7 +166,7 @@ def _add_adapters(options: Arguments, told: LaunchSettings) -> None:
         if said.get(name, "all") not in ("all", "all-linear"):
             told.notes.append(f"--{name} is not read: all products of a block have adapters; model.lora.targets lists others")
     for name, bytes_each in _QUANTIZED.items():
-        if name in said and _is_set(said, name):
+        if name in said and is_set(said, name):
             told.notes.append(
                 f"--{name} is not modeled: frozen weights take 2 bytes each in GPU memory, where {bytes_each}, and the time of unpacking "
                 "is missing"
@@ -174,4 +174,4 @@ def _add_adapters(options: Arguments, told: LaunchSettings) -> None:
 
 
 def _is_on(said: Mapping[str, str], switch: str) -> bool:
-    return said[switch] == "lora" if switch == "finetuning-type" else _is_set(said, switch)
+    return said[switch] == "lora" if switch == "finetuning-type" else is_set(said, switch)

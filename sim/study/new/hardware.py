@@ -27,6 +27,7 @@ from sim.study.new.file import for_editors, write_new
 from sim.study.new.parts import PartChoice
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
+_PLACEHOLDER: Final = re.compile(r"\s*(\w+): \{extends: ([^,}]+), assumed: true")
 _NOT_TOLD: Final = "not in the topology"
 _VCPUS_PER_GPU: Final = 8
 _MEMORY_STEP: Final = 16 * 2**30
@@ -67,6 +68,13 @@ def new_hardware(
     """
     name = _check_target(output, name, overwrite)
     return write_new(output, hardware_yaml(read_topology(topo), topo, name, Options(gpu, cpu, nic_bandwidth, transport, memory)), _loaded)
+
+
+def assumed_lines(file: Path) -> list[str]:
+    """Return the placeholders in the written *file*, each with the number of its line."""
+    lines = enumerate(file.read_text(encoding="utf-8").splitlines(), 1)
+    matches = [(number, _PLACEHOLDER.match(line)) for number, line in lines]
+    return [f"line {number}: {match[1]} {match[2]}" for number, match in matches if match is not None]
 
 
 def hardware_yaml(wiring: Wiring, file: Path, name: str, options: Options = Options()) -> str:
@@ -134,6 +142,8 @@ def _notes(wiring: Wiring, gpu: Gpu, lanes: Lanes) -> Iterable[str]:
         yield "The topology does not show NVLink; if the GPUs have it, add node.topology.nvlink."
     if wiring.lanes is not None and wiring.lanes.rate > lanes.rate:
         yield f"The topology says {wiring.lanes.rate:g} GT/s per lane; {gpu.name} does {lanes.rate:g}."
+    if wiring.gpus > 1 and not gpu.pcie_peers:
+        yield f"{gpu.name} has no peer access over PCIe, so copies between GPUs without NVLink go through host memory."
     if not wiring.cards:
         yield "The topology shows no network card; one is assumed, set node.nic."
 
@@ -234,13 +244,19 @@ def _host(wiring: Wiring, gpu: Gpu, cpu: PartChoice, options: Options) -> list[s
 def _cpu(wiring: Wiring, choice: PartChoice) -> str:
     """Return the processor; if its sockets are split into more NUMA nodes, each gets its part of the memory bandwidth."""
     cpu = new_parts.find_part(Cpu, choice.name, new_parts.CPUS, "--cpu")
+    placeholder = [("assumed", "true")] if choice.assumed else []
     sockets = wiring.numa_nodes if wiring.numa_nodes in (1, 2) else min(2, len(wiring.domains))
     if len(wiring.domains) <= sockets:
-        return cpu.name
+        return _flow([("extends", cpu.name), *placeholder]) if placeholder else cpu.name
     share = cpu.memory_bandwidth * sockets / len(wiring.domains)
     reason = f"{cpu.name} has {_gigabytes(cpu.memory_bandwidth)} per socket; {sockets} shared by {len(wiring.domains)} groups of devices"
     return _flow(
-        (("extends", cpu.name), ("memory_bandwidth", _gigabytes(share)), ("source", _flow([("memory_bandwidth", _estimate(reason))])))
+        (
+            ("extends", cpu.name),
+            *placeholder,
+            ("memory_bandwidth", _gigabytes(share)),
+            ("source", _flow([("memory_bandwidth", _estimate(reason))])),
+        )
     )
 
 

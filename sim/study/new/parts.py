@@ -71,6 +71,8 @@ class PartChoice:
 
     name: str
     reason: str
+    assumed: bool = False
+    """Whether it stands for a part that is not known."""
 
 
 Part = TypeVar("Part", bound=BaseModel)
@@ -211,7 +213,7 @@ def find_cpu(processor: Processor | None, gpu: Gpu) -> PartChoice:
     cpu = _by_cpuid(processor) if processor is not None else None
     if processor is None or cpu is None:
         told = "not in the topology" if processor is None else f"none of vendor {processor.vendor} in the catalog"
-        return PartChoice(_CPU_BY_AGE.get(gpu.architecture, _OLDEST_CPU), f"{told}; usual with {gpu.architecture} GPUs")
+        return PartChoice(_CPU_BY_AGE.get(gpu.architecture, _OLDEST_CPU), f"{told}; usual with {gpu.architecture} GPUs", assumed=True)
     return PartChoice(cpu, f"vendor {processor.vendor}, family {processor.family}, model {processor.model}: same or adjacent generation")
 
 

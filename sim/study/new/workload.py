@@ -10,7 +10,7 @@ import json
 import re
 import shlex
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -19,7 +19,6 @@ from sim.spec import yaml
 from sim.spec.catalogue import UnknownName, is_file, is_folder, locate
 from sim.spec.decoder import parameter_count
 from sim.spec.foreign.hf_config import decoder_of
-from sim.spec.foreign.launch_accelerate import accelerate
 from sim.spec.foreign.launch_deepspeed import deepspeed
 from sim.spec.foreign.launch_megatron import megatron
 from sim.spec.foreign.launch_scripts import launch_script
@@ -27,12 +26,13 @@ from sim.spec.foreign.launch_settings import LaunchSettings
 from sim.spec.foreign.launch_torchtitan import torchtitan
 from sim.spec.library import load_part, load_workload
 from sim.spec.model import Model
-from sim.spec.strict import parse_json, whole_number
+from sim.spec.strict import whole_number
 from sim.spec.transformer import Transformer
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 from sim.study.new.file import for_editors, write_new
 from sim.study.new.first_command import MACHINE, NextMachine, first_command, machine_with
+from sim.study.new.named_files import accelerate_file, json_of, text_of, with_named_files
 from sim.units import pluralized, rounded
 
 LONGEST: Final = 8192
@@ -43,8 +43,6 @@ _HUB_ID: Final = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _SUFFIXES: Final = frozenset((".json", ".toml", ".yaml", ".yml", ".sh", ".sbatch", ".slurm", ".txt", ".args", ".py", ".pt", ".pth"))
 """Extensions of files that this or other commands read; names on the hub contain dots too, such as Llama-3.1-8B."""
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
-_MOST: Final = 2**20
-"""Maximum bytes of a file that is read."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +73,7 @@ def new_workload(
     told = LaunchSettings()
     places, configurations = [], []
     for source in sources:
-        place, more = _read(source)
+        place, more = _read(source, {Path(other).name for other in sources if other != source})
         places.append(place)
         if more.shape or more.model:
             configurations.append(place)
@@ -197,10 +195,10 @@ def _whole_steps(told: LaunchSettings, origin: str) -> None:
 # --- reading -----------------------------------------------------------------------------------------------------------------
 
 
-def _read(source: str) -> tuple[str, LaunchSettings]:
-    """Return the name of *source* for messages, and what it specifies."""
+def _read(source: str, others: Collection[str]) -> tuple[str, LaunchSettings]:
+    """Return the name of *source* for messages, and what it specifies, with the files that it names, except *others*."""
     if _is_line(source):
-        return _LINE, _launch(source, _LINE)
+        return _LINE, _launch(source, _LINE, Path(), others)
     path = Path(source)
     if is_folder(path):
         path = path / "config.json"
@@ -213,7 +211,7 @@ def _read(source: str) -> tuple[str, LaunchSettings]:
             return source, LaunchSettings(model=_decoder_model(source))
         named = "" if "/" in source or path.suffix.lower() in _SUFFIXES else ", and no catalog model"
         raise SpecError(f"{source[:80]}: no such file or folder{named}")
-    return str(path), _told_by_file(path, _text_of(path))
+    return str(path), _told_by_file(path, text_of(path), others)
 
 
 def _of_hub(name: str) -> LaunchSettings:
@@ -225,7 +223,7 @@ def _of_hub(name: str) -> LaunchSettings:
             raise
         model = _decoder_model(name)
         return LaunchSettings(model=model, notes=[f"{name} cannot be read from the hub: used {model} of the catalog"])
-    return _configuration(_json(text, name), name)
+    return _configuration(json_of(text, name), name)
 
 
 def _is_known(name: str) -> bool:
@@ -261,17 +259,17 @@ _OF_TORCH: Final = {
 """What to do with files related to torch, by extension."""
 
 
-def _told_by_file(path: Path, text: str) -> LaunchSettings:
+def _told_by_file(path: Path, text: str, others: Collection[str]) -> LaunchSettings:
     place, suffix = str(path), path.suffix.lower()
     if suffix == ".json":
-        return _configuration(_json(text, place), place)
+        return _configuration(json_of(text, place), place)
     if suffix == ".toml":
         try:
             return torchtitan(tomllib.loads(text), place)
         except tomllib.TOMLDecodeError as error:
             raise SpecError(f"{place}: is not TOML: {error}") from None
     if _ARGUMENTS.search(text):
-        return _launch(text, place)
+        return _launch(text, place, path.parent, others)
     if suffix in (".yaml", ".yml"):
         content = yaml.parse(text, place).value
         if isinstance(content, Mapping) and "layers" in content:
@@ -282,22 +280,23 @@ def _told_by_file(path: Path, text: str) -> LaunchSettings:
         if isinstance(content, Mapping) and "model" in content:
             raise SpecError(f"{place}: is already a workload; run it: python -m sim run HW {shlex.quote(place)}")
         if isinstance(content, Mapping):
-            return accelerate(content, place)
+            return accelerate_file(path, others)
     if suffix in _OF_TORCH:
         raise SpecError(f"{place}: {_OF_TORCH[suffix].format(stem=place.removesuffix('.py'))}")
     if _LAUNCHER.search(text):
-        return _launch(text, place)
+        return _launch(text, place, path.parent, others)
     raise SpecError(
         f"{place}: is not a config.json, Megatron-LM arguments (--num-layers ...), a Slurm or torchrun script, a torchtitan TOML, "
         "a DeepSpeed JSON or an Accelerate YAML"
     )
 
 
-def _launch(text: str, place: str) -> LaunchSettings:
-    """Return what the script or command line *text* specifies. Raise SpecError if that is nothing."""
+def _launch(text: str, place: str, folder: Path, others: Collection[str]) -> LaunchSettings:
+    """Return what the script or command line *text* in *folder* specifies. Raise SpecError if that is nothing."""
     told = launch_script(text, place)
     if _ARGUMENTS.search(text):
-        return told.joined(megatron(text, place))
+        told = told.joined(megatron(text, place))
+    told = with_named_files(told, text, place, folder, others)
     if told == LaunchSettings():
         raise SpecError(
             f"{place}: specifies no number of GPUs, model size or layout (--tensor-model-parallel-size ...); pass only the model's "
@@ -313,17 +312,6 @@ def _configuration(config: Mapping[str, Any], place: str) -> LaunchSettings:
     return LaunchSettings(shape=decoder.shape, notes=list(decoder.notes), keys=decoder.keys)
 
 
-def _json(text: str, place: str) -> Mapping[str, Any]:
-    config = parse_json(text, place, "expected a config.json or a DeepSpeed JSON")
-    if not isinstance(config, dict):
-        raise SpecError(f"{place}: is not a JSON object; expected a config.json")
-    return config
-
-
-def _text_of(path: Path) -> str:
-    return yaml.text_of(path, _MOST, "a configuration file is smaller", "a config.json")
-
-
 def _from_hub(name: str) -> str:
     """Return the ``config.json`` of the model *name* on the Hugging Face hub."""
     try:
@@ -333,7 +321,7 @@ def _from_hub(name: str) -> str:
             f"{name}: no such file or folder; to look it up on the hub, pip install huggingface_hub, or download the model's config.json"
         ) from None
     try:
-        return _text_of(Path(hf_hub_download(name, "config.json")))
+        return text_of(Path(hf_hub_download(name, "config.json")))
     except SpecError:
         raise
     except Exception as error:  # the library's own errors, and those of its HTTP client

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from calibration.cli import main
-from calibration.measure.machine_record import MachineRecord, write_record
+from calibration.measure.machine_record import MachineRecord, ProbeRecord, read_record, write_record
 from sim import cli
 from sim.spec.library import load, load_hardware
 from sim.spec.stack import Stack
 from tests.calibration.machine_records import cpu_record, gpu_record, over_two_machines
 from tests.spec.topologies import DGX_1V
 
+RECORD = Path("calibration/records/machines/epyc-2-cores.json")
 Capture = pytest.CaptureFixture[str]
 
 
@@ -50,6 +53,46 @@ def test_a_measured_cpu_runs(tmp_path: Path, capsys: Capture) -> None:
     document = json.loads(capsys.readouterr().out)
     assert (document["gpus"], document["collective"]["algorithm"]) == (2, "Gloo ring")
     assert document["step_time_s"] > 3 * 3.6e9 * 4 / 80e9  # 3.6 GFLOP a picture forward, twice that backward, at the peak
+
+
+WITHOUT_TORCH = """
+import sys
+
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("torch", "torchvision"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+
+sys.meta_path.insert(0, Absent())
+from calibration.cli import main
+
+sys.exit(main(sys.argv[1:]))
+"""
+LAYOUT = {"model": "calibration.measure.decoder:decoder", "inputs": ["32:int64"], "arguments": ["width=128", "depth=2", "vocabulary=512"]}
+
+
+def test_a_record_is_fitted_where_torch_is_missing(tmp_path: Path, capsys: Capture) -> None:
+    """The description equals that of a fit with torch, also from whole layers, steps and layouts; what needs torch has a note."""
+    rows = json.loads(RECORD.read_text())["probes"]
+    record = read_record(RECORD)
+    layout = LAYOUT | {"batch": 2, "ranks": 2, "layout": {"tensor": 2}, "times_by_rank_s": [[0.1, 0.1], [0.1, 0.1]]}
+    record.probes["layouts"] = ProbeRecord("done", "2026-01-02T00:00:00Z", rows=[layout])
+    own = {**rows["layers"]["rows"][0], "model": "calibration.measure.probes.small_nets:deep", "inputs": ["3x32x32"], "layers": []}
+    record.probes["layers"].rows.append(own)
+    write_record(tmp_path / "r.json", record)
+    for folder in ("with", "without"):
+        (tmp_path / folder).mkdir()
+    assert main(["fit", str(tmp_path / "r.json"), "-o", str(tmp_path / "with/box.yaml")]) == 0
+    table = capsys.readouterr().out
+    words = ["fit", str(tmp_path / "r.json"), "-o", str(tmp_path / "without/box.yaml")]
+    run = subprocess.run([sys.executable, "-c", WITHOUT_TORCH, *words], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout == table and "decoder, tensor 2" in table
+    for name in ("box.yaml", "box-stack.yaml"):
+        assert (tmp_path / "with" / name).read_text() == (tmp_path / "without" / name).read_text()
+    assert "small_nets:deep: the times of its layers are not used: extract needs torch" in run.stderr
 
 
 def test_every_number_says_where_it_is_from(tmp_path: Path) -> None:

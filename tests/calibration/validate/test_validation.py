@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -88,6 +89,36 @@ def test_steps_in_milliseconds_are_suspected_once(
     )
     shown = capsys.readouterr()
     assert (shown.err + shown.out).count(warning) == suspected
+
+
+@pytest.mark.parametrize(
+    ("step_times", "said"),
+    [
+        (("0.192", "0.231", "0.236"), None),
+        (("192", "0.231", "0.236"), "runs.csv:2: the measured step of 192 s is {} times the predicted"),
+        (("0.192", "0.231", "236"), "runs.csv:4: the measured step of 236 s is {} times the predicted"),
+        (("0.192", "0.000231", "0.236"), "runs.csv:3: the measured step of 0.000231 s is 1/{} of the predicted"),
+    ],
+)
+def test_one_step_in_another_unit_has_a_note(
+    step_times: tuple[str, ...], said: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The table of docs/how-to/calibrate.md, whose steps are within a third of the description's, with one step times or over 1000."""
+    table = tmp_path / "runs.csv"
+    rows = [
+        f"p3.16xlarge,resnet50,{nodes},64,fp32,{time},{role}"
+        for nodes, time, role in zip((1, 2, 4), step_times, ("compute", "network", "prediction"), strict=True)
+    ]
+    table.write_text("\n".join(["hardware,workload,nodes,batch_per_gpu,precision,step_time_s,role", *rows]) + "\n")
+    assert main(["validate", str(table), "-j", "1"]) == 0
+    notes = [line for line in capsys.readouterr().err.splitlines() if "the predicted" in line]
+    if said is None:
+        assert notes == []
+        return
+    (note,) = notes
+    ratio = re.search(said.format(r"([\d,]+)"), note)
+    assert ratio is not None and 700 < float(ratio[1].replace(",", "")) < 1400
+    assert note.endswith("milliseconds?" if "/" not in said else "is it in seconds?")
 
 
 def test_a_single_network_row_that_changes_nothing_is_named(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -111,7 +111,7 @@ def test_weeks_are_on_the_page_of_a_data_parallel_run(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("more", "problem"),
-    [([], "set the length of the job"), (["--tokens", "1B", "--nodes", "1..2"], "write one number of nodes or GPUs")],
+    [([], "set the length of the job"), (["--tokens", "1B", "--gpus", "1..2"], "write one number of nodes or GPUs")],
 )  # fmt: skip
 def test_weeks_of_a_layout_need_a_length_and_one_size(more: list[str], problem: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*LAYOUT, "--with-failures", *more]) == 2

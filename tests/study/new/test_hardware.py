@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import tempfile
 from itertools import combinations
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.check import check_hardware, count_estimates
+from sim.cli import main
 from sim.cluster.topology import node_graph
 from sim.spec.catalogue import catalogue
 from sim.spec.foreign.topo_import import parse_topology
@@ -236,6 +238,44 @@ def test_on_amd_without_nvlink_two_gpus_meet_anywhere(vendor, of_two, tmp_path):
     assert (topology.peer_to_peer, topology.peer_to_peer_of_two) == ("pxb", of_two)
 
 
+PCIE_SWITCHES = """\
+\tGPU0\tGPU1\tGPU2\tGPU3\tCPU Affinity\tNUMA Affinity
+GPU0\t X \tPIX\tPXB\tPXB\t0-15\t0
+GPU1\tPIX\t X \tPXB\tPXB\t0-15\t0
+GPU2\tPXB\tPXB\t X \tPIX\t0-15\t0
+GPU3\tPXB\tPXB\tPIX\t X \t0-15\t0
+"""
+
+
+@pytest.mark.parametrize(("gpu", "staged"), [("RTX4090", True), ("RTX6000Ada", False)])
+def test_boards_without_peer_access_copy_through_host_memory(gpu, staged, tmp_path):
+    node = written(tmp_path, PCIE_SWITCHES, gpu)
+    assert {node_graph(node).route(0, other).staged for other in (1, 2, 3)} == {staged}
+    assert ("no peer access over PCIe" in (load_hardware(str(tmp_path / "box.yaml")).spec.note or "")) is staged
+
+
+def test_what_is_assumed_is_told_with_its_lines_and_with_each_run(tmp_path, capsys):
+    """The lines are those of the written file; naming the parts, in the file or as options, ends it."""
+    (tmp_path / "topo.txt").write_text(PCIE_SWITCHES)
+    box = str(tmp_path / "box.yaml")
+    assert main(["new", "--from-topo", str(tmp_path / "topo.txt"), "--gpu", "RTX4090", "-o", box]) == 0
+    said = capsys.readouterr().err
+    lines = (tmp_path / "box.yaml").read_text().splitlines()
+    told = re.findall(r"line (\d+): (\w+) ([\w-]+)", said)
+    assert [(kind, name) for _, kind, name in told] == [("cpu", "epyc-7742"), ("volume", "gp2")]
+    assert all(f"{kind}: {{extends: {name}, assumed: true}}" in lines[int(number) - 1] for number, kind, name in told)
+    for options, assumed in (([], True), (["--set", "node.host.cpu=epyc-genoa", "--set", "node.storage.volume=gp3"], False)):
+        assert main(["run", box, "alexnet", "--fast", "--json", *options]) == 0
+        sentences = json.loads(capsys.readouterr().out)["assumptions"]
+        assert any("the processor of box is not known, so epyc-7742 is assumed" in each for each in sentences) is assumed
+        assert any("comes without a volume, so one gp2" in each for each in sentences) is assumed
+
+
+def test_a_given_processor_is_not_assumed(tmp_path):
+    assert written(tmp_path, PCIE_SWITCHES, "RTX4090").host.cpu.assumed
+    assert not written(tmp_path, PCIE_SWITCHES, "RTX4090", cpu="epyc-genoa").host.cpu.assumed
+
+
 def test_an_unknown_processor_is_an_estimate(tmp_path):
     text = XML_P4D.replace("GenuineIntel", "Neoverse")
     reason = written(tmp_path, text, "A100-SXM4-40GB").host.source["cpu"]  # type: ignore[index,unused-ignore]
@@ -278,7 +318,7 @@ def test_numa_nodes_share_the_memory_bandwidth_of_their_sockets(tmp_path):
 
 
 def test_options_win(tmp_path):
-    options = {"cpu": "EPYC-7742", "nic_bandwidth": "400 Gbps", "transport": "efa", "memory": "1 TiB"}
+    options = {"cpu": "epyc-7742", "nic_bandwidth": "400 Gbps", "transport": "efa", "memory": "1 TiB"}
     node = written(tmp_path, V100_PCIE, "v100-pcie-16gb", **options)
     assert (node.gpu.name, node.host.cpu.name, node.nic.transport.name) == ("V100-PCIe-16GB", "epyc-7742", "efa")
     assert (node.nic.bandwidth, node.host.memory) == (50e9, 2**40)
