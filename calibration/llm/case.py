@@ -18,6 +18,7 @@ from calibration.llm.chips import RACK, Chip, ProductPrecision, chip_named, simi
 from calibration.llm.limits import RunLimits, limits_in
 from calibration.llm.network import nic_of
 from calibration.llm.practice import (
+    data_settings,
     expert_settings,
     is_sequence_parallel,
     memory_settings,
@@ -276,8 +277,7 @@ def _case(row: LlmRow) -> Case:
         saved_layers=saves_of(row.text["activation_checkpointing"] or practice["recompute"]),
         flash=means_yes(row.text["flash_attention"], True),
         lora="lora" in _trained(row),
-        lora_targets=tuple(practice.get("lora_targets", ())),
-        document_tokens=practice.get("document_tokens", 0),
+        **data_settings(practice),
         family=practice["family"],
         stack=practice["stack"],
         is_tuned=bool(practice.get("tuned")),

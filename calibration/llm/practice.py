@@ -76,6 +76,11 @@ def expert_settings(row: LlmRow, notes: str, practice: Mapping[str, Any]) -> dic
     }
 
 
+def data_settings(practice: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a `Case` on fine-tuning, from the scripts of a source: what adapters train, and how documents are packed."""
+    return {"lora_targets": tuple(practice.get("lora_targets", ())), "document_tokens": int(practice.get("document_tokens", 0))}
+
+
 def memory_settings(practice: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of a `Case` on memory, from the scripts of a source: how it is read, and what changes it."""
     return {

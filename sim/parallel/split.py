@@ -180,7 +180,7 @@ def tied_layers(held: ModelKey) -> frozenset[str]:
     return frozenset(layer.shares for layer in held.model.layers if layer.shares)
 
 
-class _Content:
+class _LayerFields:
     """All fields of a layer except names, with their hash, which is slow to compute."""
 
     __slots__ = ("fields", "number")
@@ -190,17 +190,17 @@ class _Content:
         self.number = hash(self.fields)
 
     def __eq__(self, other: object) -> bool:
-        return self is other or (isinstance(other, _Content) and self.number == other.number and self.fields == other.fields)
+        return self is other or (isinstance(other, _LayerFields) and self.number == other.number and self.fields == other.fields)
 
     def __hash__(self) -> int:
         return self.number
 
 
 @lru_cache(maxsize=256)
-def _contents(held: ModelKey) -> tuple[_Content, ...]:
+def _contents(held: ModelKey) -> tuple[_LayerFields, ...]:
     """Return the content of each layer of a model; layers of equal content share one object."""
-    known: dict[_Content, _Content] = {}
-    return tuple(known.setdefault(each, each) for each in map(_Content, held.model.layers))
+    unique: dict[_LayerFields, _LayerFields] = {}
+    return tuple(unique.setdefault(each, each) for each in map(_LayerFields, held.model.layers))
 
 
 def split(model: Model, parallel: Parallel, regathers: bool = True) -> tuple[Unit, ...]:

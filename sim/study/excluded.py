@@ -32,7 +32,7 @@ from sim.study.whole_job import in_epochs
 SHOWN: Final = 10
 """Maximum number of candidates in the table of `recommend`."""
 
-Key = tuple[int, float, float]
+CandidateRank = tuple[int, float, float]
 """The place of a candidate in the ranking: those within the budget first."""
 
 
@@ -64,7 +64,7 @@ class Contest:
         markets = usable_markets(machine, self.markets, self.mean_lifetime)
         return ways_to_pay(row.document, machine, self.workload, self.plan, markets, (self.mean_lifetime, self.with_failures))
 
-    def key(self, candidate: Candidate) -> Key:
+    def key(self, candidate: Candidate) -> CandidateRank:
         """Return the sort key of *candidate* in the ranking."""
         return (0, *self.budget.prefers(candidate)) if self.budget.allows(candidate) else (1, self.budget.excess(candidate), 0.0)
 
@@ -96,7 +96,7 @@ class Exclusion:
 
     def __init__(self, contest: Contest, rows: Iterable[ComparedMachine] = ()) -> None:
         self._contest, self._work = contest, LeastWork(contest.scenario)
-        self._keys: list[Key] = []
+        self._keys: list[CandidateRank] = []
         self._reached: list[tuple[float, float]] = []
         """Time per epoch and cost of each candidate."""
         self._least: dict[tuple[str, int], list[Candidate]] = {}

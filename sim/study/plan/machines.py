@@ -38,7 +38,7 @@ _MachinePoint = tuple[str, int | None]
 """A machine and its number of nodes; None: the number in its description."""
 
 
-class Exclusion(Protocol):
+class ExclusionRule(Protocol):
     """Decides which machines need no plan, because those that are planned beat a lower bound of theirs."""
 
     def in_order(self, points: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
@@ -110,7 +110,7 @@ def planned_rows(
     progress: Callable[[int, int], None] | None = None,
     power_cap: str | None = None,
     computing: Computing = ALL_CORES,
-    exclusion: Exclusion | None = None,
+    exclusion: ExclusionRule | None = None,
 ) -> list[ComparedMachine]:
     """Return a row for each of *names* and each number of *nodes*: the document of its best layout, or why there is none.
 
@@ -141,7 +141,7 @@ def _planned(
     points: Sequence[_MachinePoint],
     progress: Callable[[int, int], None] | None,
     computing: Computing,
-    exclusion: Exclusion | None,
+    exclusion: ExclusionRule | None,
 ) -> dict[_MachinePoint, ComparedMachine]:
     """Return the row of each of *points* that *exclusion* does not exclude."""
     row_of = partial(_row, job, fixed_fields, document_of, power_cap)
@@ -182,7 +182,7 @@ def with_planned_layouts(
     but: Collection[str] = (),
     power_cap: str | None = None,
     computing: Computing = ALL_CORES,
-    exclusion: Exclusion | None = None,
+    exclusion: ExclusionRule | None = None,
 ) -> list[ComparedMachine]:
     """Return *rows*; on machines with too little memory for a decoder, rows get the document of the best layout, if there is one.
 

@@ -97,9 +97,9 @@ def test_attention_is_the_rows_whatever_its_stack_was_described_with(tmp_path: P
 
 def test_packed_documents_attend_only_inside_each(tmp_path: Path) -> None:
     squad = one(tmp_path, model="Llama3 8b Finetuning SFT BF16", framework="NeMo/Megatron-Core", seq_len="4096")
-    whole = replace(squad, document_tokens=0)
+    undivided = replace(squad, document_tokens=0)
     shapes = [
-        next(layer.attention for layer in workload_of(case, AT).model.layers if layer.attention is not None) for case in (whole, squad)
+        next(layer.attention for layer in workload_of(case, AT).model.layers if layer.attention is not None) for case in (undivided, squad)
     ]
     assert [(round(shape.documents * shape.keys), shape.keys) for shape in shapes] == [
         (squad.seq, squad.seq), (pytest.approx(squad.seq, rel=0.01), squad.document_tokens),
@@ -108,5 +108,5 @@ def test_packed_documents_attend_only_inside_each(tmp_path: Path) -> None:
     pairs = squad.micro_batches * squad.micro_batch * squad.seq * (squad.seq - squad.document_tokens) / 2
     flop = 3.5 * 4 * pairs * shape.layers * shape.heads * shape.head_size  # backward recomputes scores: 2.5 times forward
     for predictor in (simulate_case, predict):
-        saved = predictor(whole, AT).step_time - predictor(squad, AT).step_time
+        saved = predictor(undivided, AT).step_time - predictor(squad, AT).step_time
         assert 1 < saved * squad.chip.peak["16bit"] / flop < 3
