@@ -42,7 +42,7 @@ def test_protocols_are_importable_first_and_named_in_the_index() -> None:
     assert [kind.group for kind in kinds if f"]({kind.page}) | `{kind.group}`" not in index] == []
 
 
-_CLI_ONLY = {"as_json", "as_csv", "output", "html", "trace", "chakra", "comm_groups", "verbose", "cluster", "force", "fast"}
+_CLI_ONLY = {"as_json", "as_csv", "output", "html", "trace", "chakra", "comm_groups", "verbose", "cluster", "force", "fast", "every"}
 """How a command shows what it found, and where it computes; a result, a DataFrame and `processes` have that."""
 _OTHERWISE = {
     "sets": "overrides", "fast": "thorough", "price": "prices",

@@ -56,8 +56,12 @@ def _accumulated(gpu: Gpu, workload: Workload, ranks: int, channels: int | None,
             continue
         parts = training.model_copy(update={"batch": samples // steps, "gradient_accumulation_steps": steps})
         if gpu_memory(workload.model_copy(update={"training": parts}), gpu, ranks=ranks, channels=channels).total <= gpu.memory:
-            batch, kept = ("", f"{samples * ranks}") if of_global else (f"--batch {parts.batch} ", f"{samples} samples per GPU and step")
-            return f"; {batch}--micro-batches {steps} keeps {kept}"
+            if of_global:
+                return f"; --micro-batches {steps} keeps {samples * ranks}"
+            accumulated = (
+                f"--batch {parts.batch} --set training.gradient_accumulation_steps={steps}"  # not every command has --micro-batches
+            )
+            return f"; {accumulated} keeps {samples} samples per GPU and step"
     return ""
 
 

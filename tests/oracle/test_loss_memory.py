@@ -122,13 +122,13 @@ def two_ranks() -> Iterator[None]:
     ("stack", "work"), [("torchtitan-2.x", of_torch), ("nanotron", sharded_loss(False)), ("megatron-core", sharded_loss(True))]
 )
 def test_logits_take_what_the_stack_says(stack: str, work: Callable[[], None]) -> None:
-    assert held(nullcontext(), work) == pytest.approx(stack_named(stack).logit_bytes, rel=0.01)
+    assert held(nullcontext(), work) == pytest.approx(stack_named(stack).kernels.logit_bytes, rel=0.01)
 
 
 def test_logits_of_a_split_vocabulary(two_ranks: None) -> None:
     from torch.distributed.tensor.parallel import loss_parallel
 
-    assert held(loss_parallel(), of_split_torch) == pytest.approx(stack_named("torchtitan-2.x").split_logit_bytes, rel=0.01)
+    assert held(loss_parallel(), of_split_torch) == pytest.approx(stack_named("torchtitan-2.x").kernels.split_logit_bytes, rel=0.01)
 
 
 @pytest.mark.nightly
@@ -148,5 +148,5 @@ def test_logits_of_a_compiled_loss(stack: str, tmp_path: Path, monkeypatch: pyte
     _, codes = run_and_get_code(lambda: loss(scores, torch.zeros(1, TOKENS, dtype=torch.long)).backward())
     allocated = re.findall(rf"empty_strided_\w+\(\({TOKENS}, {VOCABULARY}\), .*?(torch\.\w+)\)", "".join(codes))
     assert len(codes) == 2 and allocated == ["torch.bfloat16"]
-    assert stack_named(stack).logit_bytes == scores.element_size() + 2
-    assert not stack_named(stack).freed_logit_bytes
+    assert stack_named(stack).kernels.logit_bytes == scores.element_size() + 2
+    assert not stack_named(stack).kernels.freed_logit_bytes

@@ -29,7 +29,7 @@ def complaint(folder: Path, text: str) -> list[str]:
 
 BANDWIDTHS = "write for example '25 Gbps' (units: Mbps, Gbps are bits, MB/s, GB/s, MiB/s, GiB/s bytes)"
 HOST = "write a block (cpu, sockets, physical_cores, vcpus, memory, source)"
-CPU = "write a block (name, vendor, clock, speed, smt_gain, memory_bandwidth, socket_link, source)"
+CPU = "write a block (name, vendor, clock, speed, smt_gain, memory_bandwidth, socket_link, source ...)"
 SOURCE = "state where the numbers come from: one text, or one text per key of the block ('*' for the rest)"
 NIC = "nic: {bandwidth: 25 Gbps"
 UNLIKE = (
