@@ -59,9 +59,7 @@ def test_accumulating_gradients_keeps_the_batch() -> None:
         answer(Scenario("p3.16xlarge", "resnet50", global_batch=4096))
     with pytest.raises(SpecError, match=r"; --micro-batches 4 keeps 4096; "):
         answer(Scenario("p3.16xlarge", "resnet50", ("training.gradient_accumulation_steps=2",), global_batch=4096))
-    with pytest.raises(
-        SpecError, match=r"fits is 180; --batch 128 --set training.gradient_accumulation_steps=4 keeps 512 samples"
-    ):
+    with pytest.raises(SpecError, match=r"fits is 180; --batch 128 --set training.gradient_accumulation_steps=4 keeps 512 samples"):
         answer(Scenario("p3.16xlarge", "resnet50", batch=512))
     resnet = load_workload("resnet50").spec
     fits = [
