@@ -1,0 +1,199 @@
+"""What do settings files of torchtitan, DeepSpeed and Accelerate become, also if a command names them? Oracles: their keys and defaults."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sim.cli import main
+from sim.spec.library import load_workload
+from sim.spec.yaml import SpecError
+from sim.study.new.first_command import first_command
+from sim.study.new.workload import new_workload
+from tests.study.new.launched import SMALL, TORCHTITAN, parsed
+
+pytestmark = pytest.mark.usefixtures("no_layout_search")
+
+
+def test_what_deepspeed_and_accelerate_offload_is_named(tmp_path: Path) -> None:
+    """Oracle: the files' own words; nothing is said where nothing is offloaded."""
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", **SMALL}))
+    stage = {"stage": 3, "offload_optimizer": {"device": "cpu"}, "offload_param": {"device": "none"}, "zero_hpz_partition_size": 8}
+    (tmp_path / "zero.json").write_text(json.dumps({"zero_optimization": stage, "optimizer": {"type": "OneBitAdam"}}))
+    accelerate = "distributed_type: FSDP\nfsdp_config: {fsdp_sharding_strategy: FULL_SHARD, fsdp_offload_params: true}\n"
+    (tmp_path / "accelerate.yaml").write_text(accelerate)
+    (tmp_path / "plain.json").write_text(json.dumps({"zero_optimization": {"stage": 3}, "optimizer": {"type": "Lamb"}}))
+
+    def said(file: str) -> tuple[str, ...]:
+        made = new_workload([str(tmp_path / "config.json"), str(tmp_path / file)], tmp_path / "mine.yaml", overwrite=True)
+        assert all(f"# {note}" in made.path.read_text() for note in made.left_out)
+        return made.left_out
+
+    optimizer, offloaded, plus = said("zero.json")
+    assert optimizer == "optimizer OneBitAdam is not modeled: the workload uses adam"
+    assert offloaded.startswith("zero_optimization.offload_optimizer (cpu) is not modeled: ")
+    assert plus == "zero_optimization.zero_hpz_partition_size 8 is not modeled: the workload uses plain ZeRO"
+    assert [note.split(" is ")[0] for note in said("accelerate.yaml")] == ["fsdp_config.fsdp_offload_params (cpu)"]
+    assert said("plain.json") == ()
+    assert load_workload(str(tmp_path / "mine.yaml")).spec.training.optimizer.name == "lamb"
+
+
+def test_what_accelerate_wraps_by_size_is_taken_over(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", **SMALL}))
+    sized = "fsdp_auto_wrap_policy: SIZE_BASED_WRAP, fsdp_min_num_params: 20000"
+    (tmp_path / "accelerate.yaml").write_text(f"distributed_type: FSDP\nfsdp_config: {{fsdp_sharding_strategy: FULL_SHARD, {sized}}}\n")
+    new_workload([str(tmp_path / "config.json"), str(tmp_path / "accelerate.yaml")], tmp_path / "mine.yaml")
+    assert load_workload(str(tmp_path / "mine.yaml")).spec.training.parallel.wrap == 20_000
+
+
+@pytest.mark.parametrize(
+    ("converter", "block", "recipe", "note"),
+    [
+        ("quantize.linear.float8", "", "tensorwise", ""),
+        ("quantize.linear.float8", '[quantize.linear.float8]\nrecipe_name = "rowwise"', "rowwise", ""),
+        ("float8", '[float8]\nrecipe_name = "rowwise"', "rowwise", ""),
+        ("quantize.linear.float8", '[quantize.linear.float8]\nrecipe_name = "rowwise_with_gw_hp"', "rowwise", "is read as rowwise"),
+        ("quantize.linear.mx", '[quantize.linear.mx]\nrecipe_name = "mxfp8_cublas"', "mxfp8", ""),
+    ],
+)
+def test_recipes_of_torchtitan_are_read(converter: str, block: str, recipe: str, note: str, tmp_path: Path) -> None:
+    """torchtitan/config/job_config.py: Float8Linear.recipe_name, None for dynamic scaling by tensor; MXLinear.recipe_name."""
+    text = TORCHTITAN.replace('"70B"', f'"70B"\nconverters = ["{converter}"]') + f"\n{block}\n"
+    workload, notes = parsed(text, tmp_path, "run.toml")
+    assert (workload.training.precision, workload.training.fp8_recipe) == ("fp8", recipe)
+    assert note in "".join(notes)
+
+
+@pytest.mark.parametrize(
+    ("block", "said"),
+    [
+        ('[quantize.linear.float8]\nrecipe_name = "columnwise"', "recipe_name columnwise; supported: tensorwise, rowwise and"),
+        ("[quantize]\nlinear = 3", "linear is a single value; expected a block of keys"),
+    ],
+)
+def test_recipes_that_torchtitan_has_not_are_refused(block: str, said: str, tmp_path: Path) -> None:
+    text = TORCHTITAN.replace('"70B"', '"70B"\nconverters = ["quantize.linear.float8"]') + f"\n{block}\n"
+    with pytest.raises(SpecError, match=re.escape(said)):
+        parsed(text, tmp_path, "run.toml")
+
+
+def test_settings_of_torchtitan_that_are_not_modeled_are_named(tmp_path: Path) -> None:
+    """Oracle: torchtitan/config/job_config.py."""
+    workload, notes = parsed(TORCHTITAN.replace('"70B"', '"70B"\nconverters = ["quantize.linear.mx"]'), tmp_path, "run.toml")
+    assert (workload.training.precision, notes) == ("fp8", ())
+    text = TORCHTITAN.replace('mode = "full"', 'mode = "selective"\nselective_ac_option = "2"') + '[optimizer]\nname = "Lion"\n'
+    text = text.replace("[parallelism]", "[compile]\nenable = false\n[fault_tolerance]\n[parallelism]\nenable_async_tensor_parallel = true")
+    assert parsed(text, tmp_path, "run.toml")[1] == (
+        "activation_checkpoint.selective_ac_option 2 is not modeled: the workload uses op",
+        "optimizer Lion is not modeled: the workload uses adam",
+        "compile.enable is false: blocks are simulated as compiled, with fewer kernels and less memory traffic than without",
+        "parallelism.enable_async_tensor_parallel is not modeled: tensor ranks wait for their collectives",
+        "ignored: [fault_tolerance]",
+    )
+    assert parsed(TORCHTITAN + '[optimizer]\nname = "Muon"\n', tmp_path, "run.toml")[0].training.optimizer.name == "muon"
+
+
+def test_a_global_batch_of_deepspeed_keeps_its_micro_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By hand: 256 samples over 8 GPUs in micro-batches of 4 take 8 of them, with ZeRO or without."""
+    monkeypatch.chdir(tmp_path)
+    Path("config.json").write_text(json.dumps({"model_type": "llama", **SMALL}))
+    for stage in (0, 2):
+        zero = {"zero_optimization": {"stage": stage}, "train_batch_size": 256, "train_micro_batch_size_per_gpu": 4}
+        Path("zero.json").write_text(json.dumps(zero | {"bf16": {"enabled": True}}))
+        made = new_workload(["config.json", "zero.json"], Path("mine.yaml"), overwrite=True)
+        mesh = load_workload(str(made.path)).spec.training.mesh
+        assert not made.left_out and (mesh is not None and (mesh.weights, mesh.master) == ("bf16", True)) == (stage == 2)
+        command = first_command("mine.yaml", "mine.yaml", 256)
+        said = capture(shlex.split(command)[3:])
+        assert (said["batch_per_gpu"], round(said["throughput_samples_per_s"] * said["step_time_s"])) == (4, 256)
+
+
+def capture(words: list[str]) -> dict[str, Any]:
+    """Return the JSON document that the command of *words* prints."""
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        assert main([*words, "--json", "--fast"]) == 0
+    return json.loads(printed.getvalue())  # type: ignore[no-any-return]
+
+
+ZERO_3 = {"zero_optimization": {"stage": 3}, "gradient_accumulation_steps": 4, "bf16": {"enabled": "auto"}}
+QWEN = "train.py --model_name_or_path Qwen/Qwen2.5-7B --per_device_train_batch_size 1 --bf16"
+ACCELERATE = "distributed_type: FSDP\nnum_machines: 2\nnum_processes: 16\nmixed_precision: fp16\nfsdp_config: {fsdp_version: 2}\n"
+
+
+@pytest.mark.parametrize("option", ["--deepspeed ds.json", "--deepspeed_config=ds.json", "--deepspeed --deepspeed_config conf/../ds.json"])
+@pytest.mark.parametrize("as_script", [False, True])
+def test_a_command_names_the_json_of_deepspeed(option: str, as_script: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The JSON's own numbers; ``auto`` is the Trainer's --bf16."""
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "ds.json").write_text(json.dumps(ZERO_3))
+    source = f"deepspeed {QWEN} {option}"
+    if as_script:  # from another folder, so relative to the script
+        (tmp_path / "run.sh").write_text(source + "\n")
+        source = str(tmp_path / "run.sh")
+    else:
+        monkeypatch.chdir(tmp_path)
+    made = new_workload([source], tmp_path / "w.yaml")
+    training = load_workload(str(made.path)).spec.training
+    assert (training.parallel.shard, training.gradient_accumulation_steps, training.batch) == ("parameters", 4, 1)
+    assert training.precision == "bf16"
+    assert any("read " in note and "ds.json" in note for note in made.left_out)
+
+
+def test_a_command_names_the_file_of_accelerate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The program's own --bf16 wins over the file's fp16, with a note; the file's 16 GPUs and FSDP remain."""
+    monkeypatch.chdir(tmp_path)
+    Path("acc.yaml").write_text(ACCELERATE)
+    made = new_workload([f"accelerate launch --config_file acc.yaml {QWEN}"], tmp_path / "w.yaml")
+    training = load_workload(str(made.path)).spec.training
+    assert (training.parallel.shard, training.precision) == ("parameters", "bf16")
+    assert any("request 16 GPUs" in note for note in made.left_out)
+    assert "acc.yaml sets precision fp16, the command bf16: used bf16 (options win over Accelerate's file)" in made.left_out
+
+
+def test_the_file_of_accelerate_names_the_json_of_deepspeed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("ds.json").write_text(json.dumps(ZERO_3))
+    Path("acc.yaml").write_text("distributed_type: DEEPSPEED\ndeepspeed_config: {deepspeed_config_file: ds.json}\n")
+    training = load_workload(
+        str(new_workload([f"accelerate launch --config_file acc.yaml {QWEN}"], tmp_path / "w.yaml").path)
+    ).spec.training
+    assert (training.parallel.shard, training.gradient_accumulation_steps, training.precision) == ("parameters", 4, "bf16")
+
+
+def test_the_json_of_deepspeed_wins_over_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """DeepSpeed's engine reads only its file; the difference is told."""
+    monkeypatch.chdir(tmp_path)
+    Path("ds.json").write_text(json.dumps(ZERO_3))
+    made = new_workload([f"deepspeed {QWEN} --gradient_accumulation_steps 2 --deepspeed ds.json"], tmp_path / "w.yaml")
+    assert load_workload(str(made.path)).spec.training.gradient_accumulation_steps == 4
+    assert any(note.startswith("ds.json sets gradient_accumulation_steps 4, the command 2: used 4 (DeepSpeed") for note in made.left_out)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [f"deepspeed {QWEN} --deepspeed nope.json", f"accelerate launch --config_file nope.json {QWEN}"],
+)
+def test_a_missing_file_that_a_command_names_is_an_error(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SpecError, match=r"nope\.json': no such file in the current folder or in that of the script; write the path"):
+        new_workload([line], tmp_path / "w.yaml")
+    assert not (tmp_path / "w.yaml").exists()
+
+
+def test_a_file_that_a_command_names_may_be_passed_from_elsewhere(tmp_path: Path) -> None:
+    (tmp_path / "ds.json").write_text(json.dumps(ZERO_3))
+    line = f"deepspeed {QWEN} --deepspeed /cluster/only/ds.json"
+    made = new_workload([line, str(tmp_path / "ds.json")], tmp_path / "w.yaml")
+    assert load_workload(str(made.path)).spec.training.gradient_accumulation_steps == 4
+
+
+def test_a_file_whose_name_is_unknown_has_a_note(tmp_path: Path) -> None:
+    made = new_workload([f"deepspeed {QWEN} --deepspeed $CONFIG"], tmp_path / "w.yaml")
+    assert any("--deepspeed '$CONFIG' is not read, as its variables are unknown" in note for note in made.left_out)
