@@ -30,7 +30,10 @@ MODULES = {
     "sim.cluster.fairshare": ["tests/cluster/test_fairshare.py"],
     "sim.analysis.stalls": ["tests/analysis/test_stalls.py"],
     "sim.parallel.schedule": ["tests/parallel/test_schedule.py"],
-    "sim.training.collectives.price.pricing": ["tests/training/collectives/price/test_pricing.py"],
+    "sim.training.collectives.price.pricing": [
+        "tests/training/collectives/price/test_pricing.py",
+        "tests/training/collectives/price/test_switch_pricing.py",
+    ],
     "sim.training.layouts.prices": ["tests/training/layouts/test_prices.py", "tests/training/layouts/test_gloo.py"],
 }
 """The modules, each with the tests that answer for it."""

@@ -23,7 +23,7 @@ from sim.spec.library import load_hardware, load_workload
 from sim.spec.yaml import SpecError
 from sim.study.plan.question import PlanQuestion, prepare_plan
 from sim.study.scenario import Scenario
-from tests.study.plan.test_plan import outcome_of
+from tests.study.plan.planned import outcome_of
 
 RUN = ("run", "hgx-h100", "llama-3.2-1b", "--stack", "megatron-core", "--parallel", "shard=optimizer", "--batch", "1")
 

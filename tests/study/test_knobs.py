@@ -41,7 +41,7 @@ WITHOUT_EFFECT = {
     "Training.batches": "no scenario has unlike batches: tests/study/test_batches.py",
     **{f"BatchRamp.{name}": "a run of parts is several: tests/study/test_pretraining.py" for name in ("start", "step", "tokens")},
     **{f"Regime.{name}": "the same" for name in ("tokens", "global_batch", "sequence")},
-    "Store.size": "whether checkpoints fit: tests/study/test_goodput.py",
+    "Store.size": "whether checkpoints fit: tests/study/test_goodput_refusals.py",
     "Store.per_writer": "what all readers together get bounds them in the scenarios: tests/training/layouts/test_stream.py",
     "Stream.shuffled": "how long the first batch takes, which no run tells: tests/training/layouts/test_stream.py",
     "MeshOptions.step_share_bytes": "no scenario's stack has it: tests/analysis/test_layout_memory.py",

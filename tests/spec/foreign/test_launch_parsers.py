@@ -24,7 +24,7 @@ from sim.spec.parallel import even_blocks
 from sim.study.plan.question import LayoutPlan, PlanQuestion, prepare_plan
 from sim.study.plan.space import LayoutCandidate
 from sim.study.scenario import Scenario
-from tests.study.plan.test_plan import outcome_of
+from tests.study.plan.planned import outcome_of
 
 QUESTION = PlanQuestion(
     Scenario("hgx-h100", "llama-3.1-8b", global_batch=64), (2,), allowed=frozenset({"fp8", "gpipe", "zero_bubble", "selective"})

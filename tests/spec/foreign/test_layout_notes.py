@@ -17,7 +17,7 @@ from sim.spec.parallel import MeshOptions, Parallel
 from sim.spec.stack import Stack
 from sim.study.plan.question import PlanQuestion, prepare_plan
 from sim.study.scenario import Scenario
-from tests.study.plan.test_plan import outcome_of
+from tests.study.plan.planned import outcome_of
 
 NAMES = {"sequence_parallel": "sequence", "chunks": "virtual_stages"}
 

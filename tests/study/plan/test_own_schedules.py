@@ -23,7 +23,7 @@ from sim.study.plan.space import _few, _runs
 from sim.study.scenario import Scenario
 from stallsim.protocols import PipelineSchedule
 from tests.parallel.test_own_schedule import Again, OneForwardOneBackward, Passes
-from tests.study.plan.test_plan import played
+from tests.study.plan.planned import played
 
 QUESTION = PlanQuestion(Scenario("hgx-h100", "llama-3.2-1b", global_batch=8, stack="torchtitan-2.x"), (1,), 4, fixed={"pp": "4"})
 

@@ -14,7 +14,7 @@ from sim.training.layouts.scene import PlayedLayout
 from sim.training.layouts.steady import play_steadily
 from tests.examples import examples
 from tests.harness import machine
-from tests.training.layouts.test_run import layouts, model, stacks
+from tests.training.layouts.drawn_layouts import layouts, model, stacks
 from tests.training.layouts.toys import blocks, workload
 
 

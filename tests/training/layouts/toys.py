@@ -16,6 +16,7 @@ from tests.harness import layer, machine, toy_workload
 from tests.parallel.layouts import parallel
 
 FORWARD, BACKWARD = 0.01, 0.02
+SLOT = FORWARD + BACKWARD
 MESH: Mapping[str, Any] = {"framework": "fsdp2", "source": "test"}
 
 
@@ -76,3 +77,10 @@ def played(hardware: Hardware, given: Workload, steps: int = 0) -> tuple[LayoutS
     """Return the simulation with the loads of links."""
     scene = layout_scene(hardware, given, prepare(hardware, given))
     return scene, play(scene, steps, keep_rates=True)
+
+
+def with_memory(hardware: Hardware, bandwidth: float) -> Hardware:
+    """Return *hardware* with GPUs of that memory bandwidth."""
+    (group,) = hardware.groups
+    node = group.node.model_copy(update={"gpu": group.node.gpu.model_copy(update={"memory_bandwidth": bandwidth})})
+    return hardware.model_copy(update={"groups": (group.model_copy(update={"node": node}),)})
