@@ -1,4 +1,4 @@
-"""Does the source keep its shape? Lazy imports, function length, names, docstrings.
+"""Does the source keep its shape? Lazy imports, lengths, names, docstrings.
 
 `make imports` checks the import contracts. Oracles: ``sys.modules`` of a fresh interpreter, and the syntax tree.
 """
@@ -20,6 +20,7 @@ PACKAGES = [ROOT / name for name in ("sim", "calibration") if (ROOT / name).is_d
 MODULES = sorted(path for package in PACKAGES for path in package.rglob("*.py"))
 SOURCES = MODULES + sorted((ROOT / "tests").rglob("*.py"))
 
+LONGEST_FILE = 500
 LONGEST_DOCSTRING = 12
 LONGEST_FUNCTION = 60
 MEDIAN_FUNCTION = 8
@@ -108,6 +109,12 @@ def test_annotations_of_descriptions_are_evaluated_with_their_classes() -> None:
 def test_the_package_itself_imports_nothing() -> None:
     loaded = fresh_interpreter("import sys; before = set(sys.modules); import sim; print(*set(sys.modules) - before)").split()
     assert loaded == ["sim"]
+
+
+def test_files_are_short() -> None:
+    """Longer ones answer more than one question."""
+    lengths = [(len(path.read_text(encoding="utf-8").splitlines()), name(path)) for path in SOURCES]
+    assert [entry for entry in lengths if entry[0] > LONGEST_FILE] == []
 
 
 def test_functions_are_short() -> None:

@@ -37,5 +37,5 @@ def test_each_file_exists() -> None:
 def test_each_name_is_in_its_file() -> None:
     places = [(name, path) for names, path in PLACES.findall(INDEX) for name in re.findall(r"`([\w.]+)`", names)]
     assert len(places) > 60
-    wrong = [f"{name} of {path}" for name, path in places if not any(f".{known}".endswith(f".{name}") for known in names_in(path))]
+    wrong = [f"{name} of {path}" for name, path in places if not any(f".{defined}".endswith(f".{name}") for defined in names_in(path))]
     assert wrong == []

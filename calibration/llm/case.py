@@ -171,7 +171,7 @@ class Case:
     @property
     def recipe(self) -> Fp8Recipe | None:
         """Return the FP8 recipe of the row or the scripts, or else of the stack; None for other precisions."""
-        return (self.stated_recipe or recipe_of("fp8", self.stack_file, self.gpu)) if self.precision == "fp8" else None
+        return (self.stated_recipe or recipe_of("fp8", self.stack_file.kernels, self.gpu)) if self.precision == "fp8" else None
 
     @property
     def quantizing(self) -> Quantization | None:

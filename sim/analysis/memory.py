@@ -289,7 +289,7 @@ def _live(workload: Workload) -> Iterator[_LiveBytes]:
     for layer, segment in zip(model.layers, segments(workload), strict=True):
         width = 4.0 if layer.op in fp32 else widths.activation
         saved = share * _saved(layer, precision, fp32)
-        if composed := composed_elements(layer, workload.training.stack):
+        if composed := composed_elements(layer, workload.training.stack.kernels):
             saved += composed * composed_saved(layer, precision)
         if segment != before:
             inside = 0.0

@@ -25,7 +25,7 @@ from sim.spec.fields import Curve, Fp8Recipe, OperatorClass, Peak, Precision, cu
 from sim.spec.hardware import Gpu
 from sim.spec.layer import Attention, Layer
 from sim.spec.precision import PRECISION_TRAITS
-from sim.spec.stack import Stack
+from sim.spec.stack import Exchange, Stack, StackKernels, UpdateWork
 
 _LIKE: dict[Peak, Peak] = {"tf32": "fp16", "bf16": "fp16"}
 """The peak whose efficiency curve is used for a peak without one of its own: the same tensor cores, at another rate."""
@@ -64,10 +64,10 @@ def element_bytes(op: str, precision: Precision) -> float:
     return 4.0 if op in _FULL_PRECISION_OPS else PRECISION_TRAITS[precision].activation
 
 
-def peaks_for(op: str, precision: Precision, stack: Stack) -> tuple[Peak, ...]:
+def peaks_for(op: str, precision: Precision, stack_kernels: StackKernels) -> tuple[Peak, ...]:
     """Return the peaks that an operator may use, best first; if the GPU lacks the units or kernels for one, the next one is used."""
     if precision == "fp32":
-        return (stack.kernels.fp32_convolution if op == "conv" else stack.kernels.fp32_matmul, "fp32")
+        return (stack_kernels.fp32_convolution if op == "conv" else stack_kernels.fp32_matmul, "fp32")
     return PRECISION_TRAITS[precision].units
 
 
@@ -98,17 +98,18 @@ def layer_work(layer: Layer, gpu: Gpu, precision: Precision, stack: Stack, batch
     if layer.dropped and not stack.kernels.fused_dropout and kernels:  # backward has a kernel for it anyway, and reads once more
         traffic += (1.0 if backward else 2.0) * _ELEMENT * layer.dropped
         kernels += not backward
-    composed = composed_elements(layer, stack) if kernels else 0
+    composed = composed_elements(layer, stack.kernels) if kernels else 0
     if composed:
         kernels, traffic = composed_kernels(layer, precision, backward), 0.0
-    peak = _peak(layer, gpu, precision, stack)
+    peak = _peak(layer, gpu, precision, stack.kernels)
     shaped = _shaped(layer, gpu, peak)
-    fused = _traffic(layer, stack) if layer.op in FUSIBLE else 1.0
+    fused = _traffic(layer, stack.kernels) if layer.op in FUSIBLE else 1.0
     extra = _separate_bytes(layer) if backward else 0.0
-    moved = (traffic - extra) * batch * _element_scale(layer, precision, stack) * fused + _weight_bytes(layer, precision, stack, backward)
+    scale = _element_scale(layer, precision, stack.kernels)
+    moved = (traffic - extra) * batch * scale * fused + _weight_bytes(layer, precision, stack.exchange, backward)
     if shaped:
         moved = 0.0 if layer.op in PRODUCTS else elementwise_time(moved, gpu) * gpu.memory_bandwidth * gpu.memory_efficiency
-    converted = (_layout_bytes(layer, precision, stack, peak, backward) + extra * _element_scale(layer, precision, stack)) * batch
+    converted = (_layout_bytes(layer, precision, stack.kernels, peak, backward) + extra * scale) * batch
     converted += _cast_bytes(layer, precision, backward)
     few_bits = peak in _FEW_BITS
     if shaped and few_bits and layer.channels:
@@ -118,14 +119,14 @@ def layer_work(layer: Layer, gpu: Gpu, precision: Precision, stack: Stack, batch
     of_gelu = 0 if layer.op == "norm" else composed  # the result of a GELU is cast for the next product
     casts = layer.casts + of_gelu if PRECISION_TRAITS[precision].autocast and kernels else 0
     converted += _CAST_BYTES * casts * batch
-    hooks, passes = _gradient_upkeep(stack) if backward else (0.0, 0.0)
+    hooks, passes = _gradient_upkeep(stack.update) if backward else (0.0, 0.0)
     converted += passes * layer.gradient_bytes(PRECISION_TRAITS[precision].gradient)
     if shaped:
-        converted += _score_bytes(layer, stack, precision, batch)
-        recipe = recipe_of(precision, stack, gpu) if few_bits else None
-        products, least = _shaped_time(layer, gpu, stack, peak, recipe, batch, backward), 0.0
+        converted += _score_bytes(layer, stack.kernels, precision, batch)
+        recipe = recipe_of(precision, stack.kernels, gpu) if few_bits else None
+        products, least = _shaped_time(layer, gpu, stack.kernels, peak, recipe, batch, backward), 0.0
     else:
-        products, least = _compute_time(layer, flop * batch, batch, gpu, stack, peak, backward)
+        products, least = _compute_time(layer, flop * batch, batch, gpu, stack.kernels, peak, backward)
     kernels += bool(casts) + len(_cast_weights(layer, precision, backward))
     launched = kernels * LIBRARY_LAUNCH if layer.op == "rnn" else kernels
     upkeep = hooks * len(layer.gradients)
@@ -133,10 +134,10 @@ def layer_work(layer: Layer, gpu: Gpu, precision: Precision, stack: Stack, batch
     return LayerWork(products, least, peak, moved, converted, started, launched, shaped and layer.op in PRODUCTS)
 
 
-def _traffic(layer: Layer, stack: Stack) -> float:
+def _traffic(layer: Layer, stack_kernels: StackKernels) -> float:
     """Return the bytes that an element-wise layer moves, relative to those of the layer table."""
-    factor = stack.kernels.operator_traffic.get(layer.name.rpartition(".")[2]) if stack.kernels.operator_traffic else None
-    return stack.kernels.elementwise_traffic if factor is None else factor
+    factor = stack_kernels.operator_traffic.get(layer.name.rpartition(".")[2]) if stack_kernels.operator_traffic else None
+    return stack_kernels.elementwise_traffic if factor is None else factor
 
 
 def _shaped(layer: Layer, gpu: Gpu, peak: Peak) -> bool:
@@ -165,20 +166,22 @@ def _composed_attention(shape: Attention, gpu: Gpu, peak: Peak, batch: int) -> f
     return scores + product_time(gpu, peak, ProductShape(shape.queries, shape.value_dim or shape.head_dim, shape.keys, groups))
 
 
-def _score_bytes(layer: Layer, stack: Stack, precision: Precision, batch: int) -> float:
+def _score_bytes(layer: Layer, stack_kernels: StackKernels, precision: Precision, batch: int) -> float:
     """Return the bytes that separate kernels for softmax, mask and dropout of attention's scores move in one pass of a layer."""
-    if layer.attention is None or not stack.kernels.score_passes:
+    if layer.attention is None or not stack_kernels.score_passes:
         return 0.0
     scores = layer.attention.heads * layer.attention.queries * layer.attention.keys * layer.attention.documents * batch
-    return 0.5 * stack.kernels.score_passes * scores * PRECISION_TRAITS[precision].activation
+    return 0.5 * stack_kernels.score_passes * scores * PRECISION_TRAITS[precision].activation
 
 
-def _shaped_time(layer: Layer, gpu: Gpu, stack: Stack, peak: Peak, recipe: Fp8Recipe | None, batch: int, backward: bool) -> float:
+def _shaped_time(
+    layer: Layer, gpu: Gpu, stack_kernels: StackKernels, peak: Peak, recipe: Fp8Recipe | None, batch: int, backward: bool
+) -> float:
     """Return the seconds of a layer's products by their shape; backward of a matrix product runs one for each gradient it needs."""
     if layer.attention is not None:
-        if stack.kernels.score_passes:
+        if stack_kernels.score_passes:
             return _composed_attention(layer.attention, gpu, peak, batch) * (2.0 if backward else 1.0)
-        return attention_time(gpu, peak, layer.attention, batch, backward, stack.kernels.attention_kernel)
+        return attention_time(gpu, peak, layer.attention, batch, backward, stack_kernels.attention_kernel)
     if layer.op not in PRODUCTS or not layer.forward:
         return 0.0
     k, n = layer.channels
@@ -196,16 +199,16 @@ def _shaped_time(layer: Layer, gpu: Gpu, stack: Stack, peak: Peak, recipe: Fp8Re
     return scale * time
 
 
-def _gradient_upkeep(stack: Stack) -> tuple[float, float]:
+def _gradient_upkeep(update: UpdateWork) -> tuple[float, float]:
     """Return kernels and passes for each gradient tensor as it becomes ready: hooks, zeroing (a write), adding (two reads, one write)."""
-    kernels, passes = (2.0, 4.0) if stack.update.accumulates_gradients else (0.0, 0.0)
-    return stack.update.gradient_hooks + kernels, stack.update.gradient_hooks + passes
+    kernels, passes = (2.0, 4.0) if update.accumulates_gradients else (0.0, 0.0)
+    return update.gradient_hooks + kernels, update.gradient_hooks + passes
 
 
 def layer_time(layer: Layer, gpu: Gpu, precision: Precision, stack: Stack, batch: int, backward: bool = False) -> KernelWork:
     """Return the GPU time and launches of one layer for a batch (samples)."""
     work = layer_work(layer, gpu, precision, stack, batch, backward)
-    factor = 1.0 if work.from_shape else _stack_factor(layer, stack, work.peak)
+    factor = 1.0 if work.from_shape else _stack_factor(layer, stack.kernels, work.peak)
     products = max(work.products * factor, work.least_products)
     busy = max(products, memory_time(work.moved_bytes, gpu)) + memory_time(work.converted_bytes, gpu)
     in_steps = gpu.kernels.whole_steps if stack.kernels.factor_by_kernels and gpu.kernels else 1.0
@@ -221,7 +224,7 @@ def kernel_mix(layers: Iterable[Layer], gpu: Gpu, precision: Precision, stack: S
     for layer in layers:
         for backward in (False, True):
             work = layer_work(layer, gpu, precision, stack, batch, backward)
-            factor = 1.0 if work.from_shape else _stack_factor(layer, stack, work.peak)
+            factor = 1.0 if work.from_shape else _stack_factor(layer, stack.kernels, work.peak)
             multiplied, moved = max(work.products * factor, work.least_products), memory_time(work.moved_bytes, gpu)
             bound = multiplied >= moved and layer.op != "rnn"
             products += multiplied if bound else 0.0
@@ -231,7 +234,7 @@ def kernel_mix(layers: Iterable[Layer], gpu: Gpu, precision: Precision, stack: S
     return KernelMix(products / total, memory / total) if total > 0 else None
 
 
-def _element_scale(layer: Layer, precision: Precision, stack: Stack) -> float:
+def _element_scale(layer: Layer, precision: Precision, stack_kernels: StackKernels) -> float:
     """Return the bytes of an activation element, relative to the 4 bytes of the layer table.
 
     Under autocast with channels first, norms and pools gain nothing from 16 bits: layer norm runs in 32 bits (torch.amp documentation),
@@ -239,7 +242,7 @@ def _element_scale(layer: Layer, precision: Precision, stack: Stack) -> float:
     at the 90th percentile, and 9 instead of 8% in the median). Layer norm differs from batch norm in the statistics that it writes for
     each sample.
     """
-    if layer.op in _BY_ELEMENT and PRECISION_TRAITS[precision].autocast and not stack.kernels.channels_last:
+    if layer.op in _BY_ELEMENT and PRECISION_TRAITS[precision].autocast and not stack_kernels.channels_last:
         native = "bf16" in PRECISION_TRAITS[precision].units and layer.op == "norm" and layer.write <= layer.read
         return NATIVE_BATCH_NORM if native else 1.0
     return element_bytes(layer.op, precision) / 4.0
@@ -255,7 +258,7 @@ def _separate_bytes(layer: Layer) -> float:
     return max(0.0, layer.backward_traffic - 2.0 * (layer.read + layer.write))
 
 
-def _weight_bytes(layer: Layer, precision: Precision, stack: Stack, backward: bool) -> float:
+def _weight_bytes(layer: Layer, precision: Precision, exchange: Exchange, backward: bool) -> float:
     """Return the bytes of weights read, and in *backward* of gradients written, once per batch; products use 16-bit copies of weights.
 
     An embedding reads only the rows it looks up, which the layer table counts; its backward fills a gradient of the table's size with
@@ -264,7 +267,7 @@ def _weight_bytes(layer: Layer, precision: Precision, stack: Stack, backward: bo
     width = PRECISION_TRAITS[precision].activation if layer.op in PRODUCTS else 4.0
     trained = layer.gradient_bytes(width)
     if layer.op == "embedding":
-        return trained if backward and not (layer.sparse or stack.exchange.sparse_embeddings) else 0.0
+        return trained if backward and not (layer.sparse or exchange.sparse_embeddings) else 0.0
     return trained * (2.0 if backward else 1.0) + layer.frozen_bytes(width)
 
 
@@ -280,21 +283,21 @@ def _cast_bytes(layer: Layer, precision: Precision, backward: bool) -> float:
     return _CAST_BYTES * sum(_cast_weights(layer, precision, backward))
 
 
-def _layout_bytes(layer: Layer, precision: Precision, stack: Stack, peak: Peak, backward: bool) -> float:
+def _layout_bytes(layer: Layer, precision: Precision, stack_kernels: StackKernels, peak: Peak, backward: bool) -> float:
     """Return the bytes per sample moved to transpose the inputs and outputs of a convolution; each element is read and written once.
 
     Backward is two convolutions: one reads the output gradient and writes the input gradient, the other reads input and output gradient.
     A norm with channels first has one input and one output; its backward has two gradients and the input
     (tensorflow/core/kernels/fused_batch_norm_op.cc).
     """
-    if layer.op == "norm" and stack.kernels.transposed_norms and PRECISION_TRAITS[precision].activation < 4.0:
-        return 2.0 * layer.write * _element_scale(layer, precision, stack) * (3.0 if backward else 2.0)
-    if layer.op != "conv" or stack.kernels.channels_last or peak == "fp32" or layer.kernel_size == 1:
+    if layer.op == "norm" and stack_kernels.transposed_norms and PRECISION_TRAITS[precision].activation < 4.0:
+        return 2.0 * layer.write * _element_scale(layer, precision, stack_kernels) * (3.0 if backward else 2.0)
+    if layer.op != "conv" or stack_kernels.channels_last or peak == "fp32" or layer.kernel_size == 1:
         return 0.0  # with channels first, a 1x1 convolution is a matrix product that needs no transpose
-    return 2.0 * (layer.read + layer.write) * _element_scale(layer, precision, stack) * (2.0 if backward else 1.0)
+    return 2.0 * (layer.read + layer.write) * _element_scale(layer, precision, stack_kernels) * (2.0 if backward else 1.0)
 
 
-def efficiency_class(layer: Layer, gpu: Gpu, stack: Stack) -> OperatorClass:
+def efficiency_class(layer: Layer, gpu: Gpu, stack_kernels: StackKernels) -> OperatorClass:
     """Return the operator class whose efficiency curve a layer uses.
 
     Winograd supports only 3x3 windows with stride 1, so other convolutions have classes of their own if the GPU describes them. Since
@@ -306,7 +309,7 @@ def efficiency_class(layer: Layer, gpu: Gpu, stack: Stack) -> OperatorClass:
     op_class: OperatorClass = "gemm" if layer.op == "attention" and "attention" not in gpu.efficiency else layer.op
     if layer.op == "conv" and layer.kernel_size == 1:
         op_class = "pointwise_conv"
-    elif layer.op == "conv" and layer.kernel_size and not (_winograd(layer) and _has_winograd(gpu, stack)):
+    elif layer.op == "conv" and layer.kernel_size and not (_winograd(layer) and _has_winograd(gpu, stack_kernels)):
         op_class = "direct_conv"
     return op_class if op_class in gpu.efficiency or op_class == "gemm" else layer.op
 
@@ -317,8 +320,8 @@ def _winograd(layer: Layer) -> bool:
     return layer.kernel_size == 3 and layer.stride == 1 and square
 
 
-def _has_winograd(gpu: Gpu, stack: Stack) -> bool:
-    return _version(stack.kernels.cudnn) >= (5, 1) or (5, 0) <= _version(gpu.compute_capability) < (6, 0)
+def _has_winograd(gpu: Gpu, stack_kernels: StackKernels) -> bool:
+    return _version(stack_kernels.cudnn) >= (5, 1) or (5, 0) <= _version(gpu.compute_capability) < (6, 0)
 
 
 @lru_cache(maxsize=64)
@@ -334,22 +337,22 @@ def _kernel_size(layer: Layer, batch: int) -> float:
     return layer.forward * batch / (max(layer.forward_kernels, 1) if layer.op == "rnn" else 1)
 
 
-def _peak(layer: Layer, gpu: Gpu, precision: Precision, stack: Stack) -> Peak:
+def _peak(layer: Layer, gpu: Gpu, precision: Precision, stack_kernels: StackKernels) -> Peak:
     """Return the peak that a layer's kernels use: the best that its stack allows, the GPU has, and its shape supports."""
-    curves = gpu.efficiency.get(efficiency_class(layer, gpu, stack), {})
-    usable = peaks_for(layer.op, precision, stack)
-    if layer.attention is not None or layer.name.rpartition(".")[2] in stack.kernels.unquantized:
+    curves = gpu.efficiency.get(efficiency_class(layer, gpu, stack_kernels), {})
+    usable = peaks_for(layer.op, precision, stack_kernels)
+    if layer.attention is not None or layer.name.rpartition(".")[2] in stack_kernels.unquantized:
         usable = tuple(peak for peak in usable if peak not in _FEW_BITS)  # fused attention stays in 16 bits as well
-    peaks = [peak for peak in usable if peak in gpu.peak and (peak == "fp32" or _aligned(layer, gpu, stack))]
+    peaks = [peak for peak in usable if peak in gpu.peak and (peak == "fp32" or _aligned(layer, gpu, stack_kernels))]
     if gpu.kernels is not None and (layer.attention is not None or _tokens(layer)):
         return next((peak for peak in peaks if peak in gpu.kernels.product_share), peaks[0])
     # if the class was measured on none of them, its share of another peak is better than none
     return next((peak for peak in peaks if _LIKE.get(peak, peak) in curves or peak in curves), peaks[0])
 
 
-def _aligned(layer: Layer, gpu: Gpu, stack: Stack) -> bool:
+def _aligned(layer: Layer, gpu: Gpu, stack_kernels: StackKernels) -> bool:
     """Return whether tensor cores support the layer's channels, padded or not; GPUs since Ampere require cuBLAS 11."""
-    if layer.op == "conv" or stack.kernels.unaligned_products or _version(gpu.compute_capability) >= (8, 0):
+    if layer.op == "conv" or stack_kernels.unaligned_products or _version(gpu.compute_capability) >= (8, 0):
         return True
     return all(channels % ALIGNMENT == 0 for channels in layer.channels)
 
@@ -361,13 +364,15 @@ def _padding(layer: Layer, peak: Peak) -> float:
     return math.prod(math.ceil(channels / ALIGNMENT) * ALIGNMENT / channels for channels in layer.channels)
 
 
-def _compute_time(layer: Layer, flop: float, batch: int, gpu: Gpu, stack: Stack, peak: Peak, backward: bool = False) -> tuple[float, float]:
+def _compute_time(
+    layer: Layer, flop: float, batch: int, gpu: Gpu, stack_kernels: StackKernels, peak: Peak, backward: bool
+) -> tuple[float, float]:
     """Return the seconds of the products, and their lower bound.
 
     A board that throttles its tensor cores does not change their other limits, such as feeding from caches and registers: products take
     as long as on an unthrottled board with the same multiprocessors, unless the throttled rate makes them slower.
     """
-    curves = gpu.efficiency.get(efficiency_class(layer, gpu, stack))
+    curves = gpu.efficiency.get(efficiency_class(layer, gpu, stack_kernels))
     if not curves or flop <= 0:
         return 0.0, 0.0
     units = gpu.peak[peak] / (1.0 if peak == "fp32" else gpu.tensor_core_rate)
@@ -409,10 +414,10 @@ def _network_factor(layer: Layer, gpu: Gpu, peak: Peak) -> float:
     return gpu.tensor_core_gemm_factor if layer.op in _MATRIX_PRODUCTS else gpu.tensor_core_factor
 
 
-def _stack_factor(layer: Layer, stack: Stack, peak: Peak) -> float:
+def _stack_factor(layer: Layer, stack_kernels: StackKernels, peak: Peak) -> float:
     if peak == "fp32":
         return 1.0
-    return stack.kernels.tensor_core_gemm_factor if layer.op in _MATRIX_PRODUCTS else stack.kernels.tensor_core_factor
+    return stack_kernels.tensor_core_gemm_factor if layer.op in _MATRIX_PRODUCTS else stack_kernels.tensor_core_factor
 
 
 def memory_time(nbytes: float, gpu: Gpu) -> float:

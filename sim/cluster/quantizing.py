@@ -14,7 +14,7 @@ from sim.spec.fields import Fp8Recipe, Precision
 from sim.spec.fp8_recipe import Quantization, needs_transposes, quantization, usual_recipe
 from sim.spec.hardware import Gpu
 from sim.spec.layer import Layer
-from sim.spec.stack import Stack
+from sim.spec.stack import Stack, StackKernels
 
 NARROW: Final[float] = 2.0
 """Bytes of an element of activations, and of the weights that layouts keep or gather."""
@@ -22,9 +22,9 @@ WIDE: Final[float] = 4.0
 """Bytes of an element of weights if no narrower copy is kept."""
 
 
-def recipe_of(precision: Precision, stack: Stack, gpu: Gpu) -> Fp8Recipe | None:
-    """Return how *stack* scales 8-bit operands on *gpu*; None if *precision* is not FP8."""
-    return (next(iter(stack.kernels.fp8_recipes), None) or usual_recipe(gpu)) if precision == "fp8" else None
+def recipe_of(precision: Precision, kernels: StackKernels, gpu: Gpu) -> Fp8Recipe | None:
+    """Return how a stack with these *kernels* scales 8-bit operands on *gpu*; None if *precision* is not FP8."""
+    return (next(iter(kernels.fp8_recipes), None) or usual_recipe(gpu)) if precision == "fp8" else None
 
 
 def quantizing_bytes(layer: Layer, rows: float, gpu: Gpu, precision: Precision, stack: Stack, backward: bool) -> float:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from sim.spec.fields import Precision
 from sim.spec.layer import Layer
 from sim.spec.precision import PRECISION_TRAITS
-from sim.spec.stack import Stack
+from sim.spec.stack import StackKernels
 
 _GELU_KERNELS = (8, 11)
 """Kernels of forward and backward, as ``sim extract`` counts them."""
@@ -34,9 +34,9 @@ _NARROW_PRODUCT = (4.0, 12.0)
 """Bytes per element by which the product with the weight (forward) and its two gradients (backward) move less in 16 bits."""
 
 
-def composed_elements(layer: Layer, stack: Stack) -> int:
-    """Return the elements of *layer* that *stack* processes operator by operator; 0 if it runs one kernel."""
-    return layer.composed if (stack.kernels.composed_norms if layer.op == "norm" else stack.kernels.composed_gelu) else 0
+def composed_elements(layer: Layer, kernels: StackKernels) -> int:
+    """Return the elements of *layer* that a stack with these *kernels* processes operator by operator; 0 if it runs one kernel."""
+    return layer.composed if (kernels.composed_norms if layer.op == "norm" else kernels.composed_gelu) else 0
 
 
 def composed_kernels(layer: Layer, precision: Precision, backward: bool) -> int:

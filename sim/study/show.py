@@ -159,6 +159,6 @@ def _intensity(row: Mapping[str, Any]) -> float:
 def _roofline(workload: Workload, gpu: Gpu) -> dict[str, Any]:
     """Return the peak of a convolution (or else of a matrix product), the memory bandwidth, and the ridge point where they meet."""
     op = "conv" if any(layer.op == "conv" for layer in workload.model.layers) else "gemm"
-    peak = next(gpu.peak[name] for name in peaks_for(op, workload.training.precision, workload.training.stack) if name in gpu.peak)
+    peak = next(gpu.peak[name] for name in peaks_for(op, workload.training.precision, workload.training.stack.kernels) if name in gpu.peak)
     ridge = peak / gpu.memory_bandwidth
     return {"peak_flop_per_s": peak, "memory_bytes_per_s": gpu.memory_bandwidth, "ridge_flop_per_byte": ridge}

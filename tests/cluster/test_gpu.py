@@ -230,7 +230,8 @@ def test_a_pointwise_convolution_has_a_class_of_its_own_where_the_gpu_gives_one(
     both = gpu(efficiency={"conv": {"fp32": 1.4}, "pointwise_conv": {"fp32": 0.7}})
     for size, own, there, elsewhere in ((1, 0.7, "pointwise_conv", "conv"), (3, 1.4, "conv", "conv")):
         convolution = layer(kernel_size=size, forward="2 GFLOP")
-        assert (efficiency_class(convolution, both, stack()), efficiency_class(convolution, gpu(), stack())) == (there, elsewhere)
+        classes = tuple(efficiency_class(convolution, on, stack().kernels) for on in (both, gpu()))
+        assert classes == (there, elsewhere)
         assert layer_time(convolution, both, "fp32", stack(), 10).time == pytest.approx(20e9 / (10e12 * own) + 10e-6)
 
 
@@ -330,10 +331,10 @@ def test_full_precision_moves_four_bytes(precision):
 
 def test_what_fp32_means_is_the_stacks_choice():
     """torch allows TF32 in convolutions by default, in matrix products from 1.7 to 1.11."""
-    assert peaks_for("conv", "fp32", stack()) == ("tf32", "fp32")
-    assert peaks_for("gemm", "fp32", stack()) == ("fp32", "fp32")
-    assert peaks_for("gemm", "fp32", stack(fp32_matmul="tf32")) == ("tf32", "fp32")
-    assert peaks_for("conv", "tf32", stack(fp32_convolution="fp32")) == ("tf32", "fp32")
+    assert peaks_for("conv", "fp32", stack().kernels) == ("tf32", "fp32")
+    assert peaks_for("gemm", "fp32", stack().kernels) == ("fp32", "fp32")
+    assert peaks_for("gemm", "fp32", stack(fp32_matmul="tf32").kernels) == ("tf32", "fp32")
+    assert peaks_for("conv", "tf32", stack(fp32_convolution="fp32").kernels) == ("tf32", "fp32")
 
 
 def seconds_per_petaflop(op, precision, **keys):

@@ -83,7 +83,7 @@ def launch_of(plan: LayoutPlan, outcome: Outcome) -> Launch:
         micro_batches=candidate.micro_batches,
         checkpointing=candidate.checkpointing,
         precision=candidate.precision,
-        fp8_recipe=recipe_of(cast(Precision, candidate.precision), setting.workload.layer_stack, outcome.run.node.gpu),
+        fp8_recipe=recipe_of(cast(Precision, candidate.precision), setting.workload.layer_stack.kernels, outcome.run.node.gpu),
         nodes=setting.nodes,
         gpus_per_node=setting.gpus_per_node,
         accelerator=_accelerator(outcome.run.node.gpu.name),
