@@ -39,7 +39,7 @@ from calibration.llm.score import (
 )
 from calibration.validate.validation_report import number, pair, percent
 from sim.events import Cause
-from sim.report.layouts.layout_error import SUMMARY, family_of, group_names
+from sim.report.layouts.layout_error import SUMMARY, decoder_family, group_names
 from sim.spec.whole_file import write_file
 from sim.spec.yaml import SpecError
 from sim.study.pool import each
@@ -225,7 +225,7 @@ def expected_errors(errors: Sequence[tuple[float, Case]]) -> dict[str, Any]:
     """Return the table of expected errors that ``sim run`` reads: the errors of its predictions, by groups of runs."""
     by_group: dict[str, list[tuple[float, Case]]] = defaultdict(list)
     for error, case in errors:
-        for name in group_names(kind_of(case), family_of(case.shape), case.chip.name):
+        for name in group_names(kind_of(case), decoder_family(case.shape), case.chip.name):
             by_group[name].append((error, case))
     named = {name: _group(group) for name, group in sorted(by_group.items()) if len(group) >= LEAST_RUNS}
     return {

@@ -2,7 +2,7 @@
 
 Each measured collective is modelled as in the simulator (`sim.training.collectives.play.gloo`)::
 
-    launch + passes * pass_time(segments, segment / bandwidth, latency / 2)
+    launch + passes * segments_time(segments, segment / bandwidth, latency / 2)
 
 An all-reduce makes two passes of the ring and an all-gather one (probes ``all_reduce`` and ``collectives``). Other operations are ignored
 because Gloo's algorithms for them are not modelled. A ring over several machines is bound by its slowest hop, which is between machines.
@@ -23,7 +23,7 @@ from calibration.machines.posterior import VAGUE_WIDTH, FitParameter, Vector, fi
 from calibration.measure.machine_record import AnswerRow
 from sim.spec.hardware import Transport
 from sim.spec.library import load_part
-from sim.training.collectives.price.gloo_ring import cut_segments, pass_time
+from sim.training.collectives.price.gloo_ring import cut_segments, segments_time
 
 LARGE_MESSAGE = 2.0**20
 """Size (bytes) from which the processor time of a collective is due to its bytes rather than its steps."""
@@ -77,11 +77,11 @@ def collective_time(row: AnswerRow, launch: float, latency: float, per_byte: flo
 
 
 def long_pass(count: int, wire: float, one_way: float, one_line: bool) -> float:
-    """Return `pass_time`, extrapolated from the periodic timing of the first segments if there are many."""
+    """Return `segments_time`, extrapolated from the periodic timing of the first segments if there are many."""
     if count <= _ENOUGH + 2:
-        return pass_time(count, wire, one_way, one_line)
+        return segments_time(count, wire, one_way, one_line)
     first = _ENOUGH + count % 2
-    before, after = (pass_time(number, wire, one_way, one_line) for number in (first, first + 2))
+    before, after = (segments_time(number, wire, one_way, one_line) for number in (first, first + 2))
     return before + (count - first) / 2 * (after - before)
 
 

@@ -37,12 +37,12 @@ from sim.spec.workload import Workload
 _AXES: Final[tuple[GroupAxis, ...]] = ("tensor", "context", "shard", "replicate", "expert", "pipeline")
 FitVerdict = Literal["fits", "thrashes", "does_not_fit"]
 
-ROUNDING: Final = 1.03
+RESERVED_OVER_ALLOCATED: Final = 1.03
 """Reserved over allocated bytes: estimate (blocks of 2 MiB and 20 MiB, c10/cuda/CUDACachingAllocator.cpp; expandable segments)."""
 _FSDP1_SCATTERS: Final = 2
 """Number of FSDP1 reduce-scatters whose inputs are still in use. FSDP1 holds no reference to the inputs, and the all-gather of the next
 block but one is queued behind them on the same communicator. Without gathers in backward (SHARD_GRAD_OP), the same number is assumed."""
-COMMUNICATOR: Final = 0.3 * 2.0**30
+COMMUNICATOR_BYTES: Final = 0.3 * 2.0**30
 """Bytes of one NCCL communicator: estimate (1 to 3 GB for a process with several, NVIDIA/Megatron-Bridge performance guide)."""
 
 
@@ -72,7 +72,7 @@ class StageMemory:
     @property
     def reserved(self) -> float:
         """Return the bytes that torch's allocator reserves from the driver (``max_memory_reserved``)."""
-        return (self.allocated + self.cached) * ROUNDING
+        return (self.allocated + self.cached) * RESERVED_OVER_ALLOCATED
 
     @property
     def total(self) -> float:
@@ -153,7 +153,7 @@ def _stage_replay(layout: Layout, stage: int, workload: Workload, gpu: Gpu) -> t
             gathered=moment.gathered,
             workspace=moment.workspace,
             cached=replay.cached(moment) + held.stepping + options.flat_buffers,
-            communication_buffers=communicators * COMMUNICATOR,
+            communication_buffers=communicators * COMMUNICATOR_BYTES,
             context=gpu.context_memory,
         )
 

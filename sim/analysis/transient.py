@@ -108,7 +108,7 @@ def lifetimes_of(gpu: Gpu) -> Lifetimes | None:
     return next((part for part in parts if gpu.name in part.gpus), None)
 
 
-def checkpoint_time(nbytes: float) -> float:
+def cloud_checkpoint_time(nbytes: float) -> float:
     """Return the time (s) to write a checkpoint of *nbytes* to cloud storage."""
     return CHECKPOINT_START + CHECKPOINT_PER_BYTE * nbytes
 

@@ -58,7 +58,7 @@ def prices(
     from sim.spec.days import STALE_DAYS
     from sim.spec.days import today as clock
     from sim.spec.listing import export_row, select, without_match
-    from sim.spec.prices import PRICES, fitting_columns, named_rows, price_rows
+    from sim.spec.price_listing import PRICES, fitting_columns, named_rows, price_rows
 
     rows, problems = price_rows(_day("--today", today) if today else clock())
     for problem in problems:

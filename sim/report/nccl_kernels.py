@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from sim.parallel.lower.exchange_plan import gradient_tensors, plan_exchange, wire_bytes
+from sim.parallel.lower.exchange_plan import gradient_tensors, plan_exchange, sent_width
 from sim.parallel.program import Op
 from sim.simulate import Run
 from sim.spec.workload import Workload
@@ -62,7 +62,7 @@ def nccl_kernel(op: Op, kind: str, algorithm: str, version: str) -> str:
 
 def element(workload: Workload) -> str:
     """Return the type of a gradient on the wire: f32, f16 or bf16."""
-    if wire_bytes(workload) > 2:
+    if sent_width(workload) > 2:
         return "f32"
     wire, precision = workload.training.stack.exchange.wire_dtype, workload.training.precision
     return "bf16" if wire == "bf16" or (wire != "fp16" and precision in ("bf16", "amp_bf16", "fp8", "nvfp4")) else "f16"

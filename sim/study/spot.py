@@ -14,7 +14,7 @@ from math import ceil, floor, inf
 from typing import NamedTuple
 
 from sim.analysis.cost import node_price, servers_price
-from sim.analysis.transient import ExponentialLives, Lives, checkpoint_time, lifetimes_of, restore_time, survival
+from sim.analysis.transient import ExponentialLives, Lives, cloud_checkpoint_time, lifetimes_of, restore_time, survival
 from sim.analysis.whole_job import START_UP, JobPlan, WholeJob
 from sim.cluster.build import with_nodes
 from sim.spec.hardware import Group, Hardware
@@ -106,7 +106,7 @@ def spot(scenario: Scenario, request: SpotRequest, documents: MakesDocument, pro
         measured.start_up.total if measured else START_UP,
         measured.start_up.total - measured.start_up.booting if measured else 0.0,
         measured.replacement if measured else START_UP,
-        checkpoint_time(nbytes),
+        cloud_checkpoint_time(nbytes),
         restore_time(nbytes),
         spot_price,
         servers,
@@ -262,7 +262,7 @@ def expected_outcome(
         measured.start_up.total if measured else START_UP,
         measured.start_up.total - measured.start_up.booting if measured else 0.0,
         measured.replacement if measured else START_UP,
-        checkpoint_time(nbytes) if saves else 0.0,
+        cloud_checkpoint_time(nbytes) if saves else 0.0,
         restore_time(nbytes),
         rate / nodes,
     )

@@ -75,7 +75,7 @@ class DrawnCourse(NamedTuple):
     """Samples that were computed twice."""
 
 
-def long_run(job: SpotJob, interval: float) -> LongRun:
+def as_long_run(job: SpotJob, interval: float) -> LongRun:
     """Return *job*, once its workers run, as a long run with a checkpoint every *interval* samples; its only faults are revocations."""
     full, workers = job.speeds[-1], len(job.speeds)
     waits = (0.0,) * (workers - 1) + (1.0,)
@@ -97,7 +97,7 @@ def draw_courses(job: SpotJob, interval: float, trials: int, seed: int = 0) -> l
 
     The lifetimes of a trial depend only on *seed*, so all intervals see the same ones. If one never ends, all figures are infinite.
     """
-    drawn = draw(long_run(job, interval), trials, seed, all_or_none=True)
+    drawn = draw(as_long_run(job, interval), trials, seed, all_or_none=True)
     rented = len(job.speeds) * (job.start_up - job.unpaid) + drawn.rented_nodes * max(0.0, job.replacement - job.unpaid)
     ends = np.isfinite(drawn.elapsed)
     times = job.start_up + np.where(ends, drawn.elapsed, 0.0)

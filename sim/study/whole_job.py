@@ -112,7 +112,7 @@ def _pace(plan: JobPlan, document: Mapping[str, Any], machine: Hardware, workloa
         first,
         warm,
         evaluation_share(document["step_time_s"], stalls["compute"], stalls["prep"], workload.input.ahead),
-        checkpoint_time(_as_run(document, workload), machine, document["gpus"], document["nodes"]),
+        disk_checkpoint_time(_as_run(document, workload), machine, document["gpus"], document["nodes"]),
         end["epoch"] if end else inf,
         end["epoch_time_s"] if end else 0.0,
         filling_times(document, machine, workload),
@@ -140,7 +140,7 @@ def checkpoint_bytes(workload: Workload) -> float:
     return sum(saved_parts_of(workload).values())
 
 
-def checkpoint_time(workload: Workload, machine: Hardware, gpus: int = 1, nodes: int = 1) -> float:
+def disk_checkpoint_time(workload: Workload, machine: Hardware, gpus: int = 1, nodes: int = 1) -> float:
     """Return the seconds to write one checkpoint to the disks of the nodes of its writers; 0 without a disk.
 
     With a layout, the nodes of one replica write their parts; otherwise the first node writes everything.

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.analysis.kept_activations import saved_bytes
-from sim.analysis.layout_memory import ROUNDING, StageMemory, memory_by_stage, memory_timeline
+from sim.analysis.layout_memory import RESERVED_OVER_ALLOCATED, StageMemory, memory_by_stage, memory_timeline
 from sim.analysis.memory import gpu_memory
 from sim.mesh import prepare
 from sim.parallel.lower.layouts import Layout
@@ -225,7 +225,7 @@ def test_the_step_of_a_sharded_optimizer_takes_blocks_of_its_own() -> None:
     plain = replay(shard="optimizer")
     flat = replay(shard="optimizer", stack={"step_share_bytes": 6, "step_whole_bytes": 2, "flat_buffers": "1 MB"})
     assert flat.allocated == plain.allocated
-    assert flat.reserved - plain.reserved == pytest.approx(ROUNDING * (PARAMETERS * (6 / 8 + 2) + 1e6))
+    assert flat.reserved - plain.reserved == pytest.approx(RESERVED_OVER_ALLOCATED * (PARAMETERS * (6 / 8 + 2) + 1e6))
     assert replay(shard="none", stack={"step_share_bytes": 6}).reserved == replay(shard="none").reserved
 
 

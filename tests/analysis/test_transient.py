@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.analysis.transient import (
-    checkpoint_time,
+    cloud_checkpoint_time,
     kaplan_meier,
     lifetimes_of,
     restore_time,
@@ -75,7 +75,7 @@ def test_start_up_lies_between_the_two_regions_measured(name: str, spot: tuple[f
 
 @pytest.mark.parametrize(("megabytes", "seconds"), [(6.27, 3.79), (15.99, 3.82), (22.45, 3.97), (54.26, 5.31), (9.57, 4.35), (54.19, 5.23)])
 def test_checkpoints_as_cm_dare_measured_them(megabytes: float, seconds: float) -> None:
-    assert checkpoint_time(megabytes * 1e6) == pytest.approx(seconds, rel=0.15)
+    assert cloud_checkpoint_time(megabytes * 1e6) == pytest.approx(seconds, rel=0.15)
     assert restore_time(57.19e6) == pytest.approx(1.0)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from calibration.measure.machine_record import AnswerRow, MachineRecord, ProbeRecord
-from sim.training.collectives.price.gloo_ring import cut_segments, pass_time
+from sim.training.collectives.price.gloo_ring import cut_segments, segments_time
 
 TRUTH = {
     "launch by the device": {"time per unit": 4e-6},
@@ -112,7 +112,7 @@ def _sweep() -> list[tuple[str, int]]:
 def _collective(meter: Meter, op: str, ranks: int, size: int, latency: float = 180e-6, rate: float = 0.9e9) -> AnswerRow:
     passes = 2 if op == "all_reduce" else 1
     segments, segment = cut_segments(float(size), ranks)
-    time = 60e-6 + passes * pass_time(segments, segment / rate, latency / 2, ranks == 2)
+    time = 60e-6 + passes * segments_time(segments, segment / rate, latency / 2, ranks == 2)
     sent = passes * (ranks - 1) * size / ranks
     return {"op": op, "ranks": ranks, "bytes": size, "cpu_s": 0.4e-9 * 2 * sent, "times_s": meter(time)}
 

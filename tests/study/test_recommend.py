@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from sim.analysis.transient import checkpoint_time, restore_time, survival
+from sim.analysis.transient import cloud_checkpoint_time, restore_time, survival
 from sim.analysis.whole_job import START_UP, JobPlan
 from sim.documents import RentalOptions, document, recommendation
 from sim.spec.library import load_hardware, load_part, load_workload
@@ -141,7 +141,7 @@ def test_spot_checkpoints_as_often_as_costs_least(pair: list[ComparedMachine]) -
         lives.start_up.total,
         0.0,
         lives.replacement,
-        checkpoint_time(nbytes),
+        cloud_checkpoint_time(nbytes),
         restore_time(nbytes),
     )
     times = [sum(outcome.time for outcome in draw_courses(job, work / pieces, 200)) / 200 for pieces in (2**power for power in range(12))]

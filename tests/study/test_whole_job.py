@@ -13,7 +13,7 @@ from sim.documents import document
 from sim.spec.library import load_hardware, load_workload
 from sim.spec.yaml import SpecError
 from sim.study.scenario import Scenario, answer
-from sim.study.whole_job import checkpoint_bytes, checkpoint_time, course, filling_times, in_epochs, plan_due, plan_of, token_count
+from sim.study.whole_job import checkpoint_bytes, course, disk_checkpoint_time, filling_times, in_epochs, plan_due, plan_of, token_count
 
 
 def of(hardware: str, workload: str, contents: dict[str, Any], **options: Any) -> tuple[float, float]:
@@ -33,7 +33,7 @@ def test_epochs_and_hours_are_two_sides_of_one_job() -> None:
 def test_a_checkpoint_holds_weights_and_optimizer_state() -> None:
     workload = load_workload("vgg16").spec
     assert checkpoint_bytes(workload) == 2 * 4 * 138_357_544  # momentum
-    assert checkpoint_time(workload, load_hardware("p3.16xlarge").spec) == pytest.approx(8 * 138_357_544 / (250 * 2**20))
+    assert disk_checkpoint_time(workload, load_hardware("p3.16xlarge").spec) == pytest.approx(8 * 138_357_544 / (250 * 2**20))
 
 
 def test_later_epochs_have_no_burst_credits() -> None:

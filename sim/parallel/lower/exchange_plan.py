@@ -61,7 +61,7 @@ def gradient_volume(workload: Workload) -> float:
     return sum(layer.gradient_bytes(width) for layer in workload.model.layers)
 
 
-def wire_bytes(workload: Workload, element: float | None = None) -> float:
+def sent_width(workload: Workload, element: float | None = None) -> float:
     """Return the bytes that are sent for a gradient element of *element* bytes (default: an FP32 tensor's element)."""
     wire = workload.training.stack.exchange.wire_dtype
     element = gradient_bytes(workload) if element is None else element
@@ -118,7 +118,7 @@ def _buckets(workload: Workload, ready: Sequence[float], ranks: int) -> tuple[Bu
     plans = []
     for index, bucket in enumerate(_buckets_by_type(sizes, widths, sparse, exchange, ready, ranks)):
         element = widths[bucket.tensors[0]]
-        sent = payload([tensors[place] for place in bucket.tensors], element, wire_bytes(workload, element), exchange.compression, ranks)
+        sent = payload([tensors[place] for place in bucket.tensors], element, sent_width(workload, element), exchange.compression, ranks)
         copied = sum(sizes[place] for place in bucket.tensors if place not in sparse)
         plans.append(BucketPlan(bucket.tensors[-1], copied, sent, start_of(f"bucket {index}", sent.messages, index, bucket.delay)))
     return tuple(plans)

@@ -30,7 +30,7 @@ def kind_of(tensor: int, context: int, pipeline: int, expert: int) -> str:
     return "expert" if expert > 1 else "pipeline" if pipeline > 1 else "tensor" if tensor * context > 1 else "data"
 
 
-def family_of(transformer: Transformer | None) -> str:
+def decoder_family(transformer: Transformer | None) -> str:
     """Return the family of models by which errors are grouped: experts, gated or plain feed-forward blocks; other if not a decoder."""
     if transformer is None:
         return "other"
@@ -84,7 +84,7 @@ def _error(
     unmeasured_features: list[str],
     beyond_of: Callable[[Mapping[str, Any]], list[str]],
 ) -> dict[str, Any] | None:
-    family = family_of(transformer)
+    family = decoder_family(transformer)
     names = group_names(kind, family, gpu)
     validated = validated_groups(SUMMARY)
     name = next((name for name in names if name in validated), None)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from sim.analysis.held_memory import widths
 from sim.analysis.kept_activations import kept_bytes
-from sim.analysis.layout_memory import COMMUNICATOR, ROUNDING
+from sim.analysis.layout_memory import COMMUNICATOR_BYTES, RESERVED_OVER_ALLOCATED
 from sim.mesh import compute_times_of, mesh_options, prepare, times_of, worker_node
 from sim.parallel.lower.layouts import Layout
 from sim.parallel.program import PassPart
@@ -244,8 +244,8 @@ def _memory(setting: Setting, geometry: _Geometry, own: Sequence[LayoutCandidate
     if sharded.any():
         _gather(geometry, setting, own, held, sharded, flying, activations)
     many = [sum(size > 1 for size in (each.tensor, each.context, each.data * each.context, each.pipeline)) for each in own]
-    other = numpy.minimum(numpy.array(many), 1) * COMMUNICATOR + gpu.context_memory
-    least: FloatRow = (fixed + activations).max(axis=1) * ROUNDING + other
+    other = numpy.minimum(numpy.array(many), 1) * COMMUNICATOR_BYTES + gpu.context_memory
+    least: FloatRow = (fixed + activations).max(axis=1) * RESERVED_OVER_ALLOCATED + other
     return least
 
 

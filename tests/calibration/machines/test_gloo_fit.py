@@ -10,7 +10,7 @@ import pytest
 from calibration.machines.gloo_fit import BETWEEN, INSIDE, gloo_fits, gloo_processor, long_pass
 from calibration.machines.machine_fit import MergedRecords, merge_records
 from calibration.measure.machine_record import MachineRecord, ProbeRecord, write_record
-from sim.training.collectives.price.gloo_ring import pass_time
+from sim.training.collectives.price.gloo_ring import segments_time
 from tests.calibration.machine_records import Meter, _collective, cpu_record, over_two_machines
 
 
@@ -24,7 +24,7 @@ def measured(folder: Path, record: MachineRecord) -> MergedRecords:
 def test_many_segments_keep_the_rhythm_of_a_few(count: int, one_line: bool) -> None:
     """Wires from idle to busy: the whole pass, segment by segment, is the oracle."""
     for wire in (1e-6, 1e-4, 3e-4, 1e-2):
-        assert long_pass(count, wire, 1e-4, one_line) == pytest.approx(pass_time(count, wire, 1e-4, one_line), rel=1e-9)
+        assert long_pass(count, wire, 1e-4, one_line) == pytest.approx(segments_time(count, wire, 1e-4, one_line), rel=1e-9)
 
 
 def test_constants_of_a_socket_come_out(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.parallel.lower.exchange_plan import gradient_tensors, plan_exchange, wire_bytes
+from sim.parallel.lower.exchange_plan import gradient_tensors, plan_exchange, sent_width
 from sim.parallel.program import Load, Message, Pack, Start, Unpack, Update, Wait, Work
 from sim.training.step_plan import plan_step
 from tests.harness import layer, toy_node, toy_workload
@@ -146,7 +146,7 @@ def test_matrices_are_told_by_their_output_channels():
 def test_autocast_wire_follows_the_precision():
     """Definition: 16 bits under amp, FP32 otherwise."""
     workload = toy_workload(stack={"wire_dtype": "autocast"})
-    widths = {name: wire_bytes(with_training(workload, precision=name)) for name in ("fp32", "tf32", "amp_fp16", "amp_bf16", "fp16")}
+    widths = {name: sent_width(with_training(workload, precision=name)) for name in ("fp32", "tf32", "amp_fp16", "amp_bf16", "fp16")}
     assert widths == {"fp32": 4, "tf32": 4, "amp_fp16": 2, "amp_bf16": 2, "fp16": 2}
 
 

@@ -1,7 +1,7 @@
 """What does a collective cost over Gloo? Copies to host memory, one ring of all ranks over sockets, and copies back.
 
 All-reduce: a ring in rank order, reduce-scatter then all-gather (facebookincubator/gloo, docs/algorithms.md), each a pass of segments
-(`gloo_ring`): ``launch + 2 pass_time(segments, segment / rate, latency / 2)``. The rate is the lowest of one socket, the NIC, and the
+(`gloo_ring`): ``launch + 2 segments_time(segments, segment / rate, latency / 2)``. The rate is the lowest of one socket, the NIC, and the
 copying and adding of a rank's two threads. A reduce-scatter is an all-reduce of which each rank keeps its part (ProcessGroupGloo.cpp). A
 gather goes around once, with each rank's part in two segments. A broadcast is a binomial tree. Each byte takes ``cpu_time_per_byte`` on the
 cores that loaders share. GPU tensors are copied to pinned memory and back (ProcessGroupGloo.cpp). Two torch threads take collectives from
@@ -33,7 +33,7 @@ from sim.training.collectives.price.collective_plan import (
     live_load,
     live_name,
 )
-from sim.training.collectives.price.gloo_ring import cut_segments, gather_time, pass_time
+from sim.training.collectives.price.gloo_ring import cut_segments, gather_time, segments_time
 from sim.training.collectives.price.layout import JobLayout
 from sim.training.collectives.price.traffic import CORE, CORE_LIMIT, CORES, FABRIC, Cost, LinkLoad, SlotPart
 from sim.training.collectives.routes.channels import ring_channels
@@ -101,7 +101,7 @@ class GlooPlan(CollectivePlan):
             return gather_time(nbytes, self.ranks, rate, one_way, self._burst) - (self.ranks - 1) / self.ranks * nbytes / rate
         count, segment = cut_segments(nbytes, self.ranks)
         wire = segment / rate
-        return (2 if op in _REDUCING else 1) * (pass_time(count, wire, one_way, self.ranks == 2) - count * wire)
+        return (2 if op in _REDUCING else 1) * (segments_time(count, wire, one_way, self.ranks == 2) - count * wire)
 
     def crossings(self, slot: str) -> dict[str, Hashable]:
         """Return, for each physical link of one node of *slot*, a key that distinguishes links by their loads."""

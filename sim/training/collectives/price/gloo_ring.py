@@ -42,10 +42,10 @@ def gather_time(nbytes: float, ranks: int, rate: float, one_way: float, burst: f
     half = nbytes / ranks / IN_FLIGHT / rate
     if ranks == 2:
         return IN_FLIGHT * half + max(0.0, half - burst / rate) + 2 * one_way
-    return pass_time(IN_FLIGHT * (ranks - 1), half, one_way, one_line=False)
+    return segments_time(IN_FLIGHT * (ranks - 1), half, one_way, one_line=False)
 
 
-def pass_time(count: int, wire: float, one_way: float, one_line: bool) -> float:
+def segments_time(count: int, wire: float, one_way: float, one_line: bool) -> float:
     """Return the time (s) in which every rank passes on *count* segments, each *wire* seconds long; the one-way latency is *one_way*.
 
     *one_line*: notices queue behind data, as between two ranks.

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.training.collectives.price.gloo_ring import LARGEST, cut_segments, pass_time
+from sim.training.collectives.price.gloo_ring import LARGEST, cut_segments, segments_time
 
 TIMES = st.floats(0.0, 1.0).map(lambda value: round(value, 3))
 
@@ -82,13 +82,13 @@ def test_the_recurrence_is_the_protocol_played(count: int, wire: float, one_way:
     played = Play(count, wire, one_way, one_line).run()
     if one_line and abs(wire - one_way) < 1e-9:
         return
-    assert pass_time(count, wire, one_way, one_line) == pytest.approx(played)
+    assert segments_time(count, wire, one_way, one_line) == pytest.approx(played)
 
 
 def test_busy_wires_hide_notices_and_idle_ones_wait_for_them() -> None:
     """Closed forms: all segments in a row and one way out and in; or, for each two, one segment and both ways."""
-    assert pass_time(10, 1.0, 0.1, False) == pytest.approx(10 * 1.0 + 0.2)
-    assert pass_time(10, 0.1, 1.0, False) == pytest.approx(5 * (0.1 + 2.0) + 0.1)
+    assert segments_time(10, 1.0, 0.1, False) == pytest.approx(10 * 1.0 + 0.2)
+    assert segments_time(10, 0.1, 1.0, False) == pytest.approx(5 * (0.1 + 2.0) + 0.1)
 
 
 @given(st.floats(1, 1e9), st.integers(2, 64))

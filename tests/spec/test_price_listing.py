@@ -17,7 +17,7 @@ from sim.spec.days import STALE_DAYS, first_day
 from sim.spec.library import load_hardware
 from sim.spec.listing import export_row, per_hour_text
 from sim.spec.node_prices import Prices
-from sim.spec.prices import PRICES, fitting_columns, named_rows, price_rows
+from sim.spec.price_listing import PRICES, fitting_columns, named_rows, price_rows
 from sim.spec.yaml import SpecError
 from sim.study.scenario import Scenario
 
