@@ -7,7 +7,8 @@ buffer, copies them out of it, and reduce-scatters gradients out of another buff
 A group of one rank needs no buffer for weights, but copies gradients through the same one as other groups.
 
 The allocator's blocks belong to a stream. Other streams cannot reuse what a side stream frees, so each stream counts with its own peak.
-Limits: no fragmentation beyond a share for the allocator's rounding; NCCL's buffers are an estimate.
+Limits: no fragmentation beyond a share for the allocator's rounding (`StageMemory.reserved`); NCCL's buffers are an estimate. Jobs without
+a layout: `sim.analysis.memory`.
 """
 
 from __future__ import annotations

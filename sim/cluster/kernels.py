@@ -5,6 +5,7 @@ A product is divided into tiles, one thread block each, and the blocks run on th
 load serves fewer products. Meanwhile the multiprocessors that have a block read memory. The library chooses the fastest tile and split
 along k (as cuBLAS and CUTLASS do; NVIDIA, "Matrix Multiplication Background User's Guide"). Fused attention walks over the keys that a
 block of queries sees, with products and exponentials in parallel (Dao 2023; Shah and others 2024).
+The constants come from the GPU's ``kernels`` block; a GPU without one is timed by its efficiency curves (`sim.cluster.gpu`).
 Limits: one kernel at a time; rows are spread evenly over experts; the cost of operand layouts is part of the shares. The minimum time of a
 kernel, ``Gpu.kernel_time``, is not included.
 """

@@ -1,4 +1,7 @@
-"""What does one node cost? Its on-demand and spot prices, with date, region and source, and the lowest prices of any region."""
+"""What does one node cost? Its on-demand and spot prices, with date, region and source, and the lowest prices of any region.
+
+Which of them a run pays is decided in `sim.analysis.cost`; prices of the user's own replace them in `sim.spec.own_prices`.
+"""
 
 from sim.spec.fields import Price, Source, Spec
 

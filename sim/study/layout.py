@@ -1,4 +1,4 @@
-"""How does a job with a layout run? From a scenario to a simulated step; a layout that does not fit is refused with a change that helps.
+"""Which step does a scenario with a layout have? One that `sim.mesh` simulates; a layout that does not fit is refused with what helps.
 
 Plain data parallelism is the task of `sim.study.scenario`.
 """

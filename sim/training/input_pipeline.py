@@ -5,8 +5,8 @@ are outstanding; batches are returned in order, so a slow batch delays later one
 memory. Worker starts are spread over the time of one batch, and workers take turns at a saturated disk. Without workers, the rank builds
 its own batches and waits for them. DALI: a pipeline of threads builds one batch at a time, up to two ahead, reads and decodes
 concurrently, and leaves the batch on the GPU. Loaders never stop, as if the next epoch followed at once.
-Limits: the ranks of a class run in lockstep. With one worker per rank, a node alternates between reading and decoding, and real ranks
-would overlap the two.
+Limits: all batches cost the mean, so no worker falls behind by chance. The ranks of a class run in lockstep. With one worker per rank, a
+node alternates between reading and decoding, and real ranks would overlap the two.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Megatron-LM ``distributed_data_parallel.py``: gradients are reduced in buckets as the backward pass of the last micro-batch makes them. The
 weights of a sharded optimizer are gathered before their next use; the next bucket is gathered while one is used. After these reductions,
-the gradients of norms are summed over tensor ranks (``finalize_model_grads.py``).
+the gradients of norms are summed over tensor ranks (``finalize_model_grads.py``). Jobs without a layout: `sim.parallel.lower.buckets`.
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@ DDP, after its first iteration, takes tensors in the order in which their gradie
 reach its cap; the first cap is 1 MiB, the others 25 MiB (torch/csrc/distributed/c10d/reducer.cpp,
 ``compute_bucket_assignment_by_size``). Apex closes a bucket when it holds ``message_size`` elements (NVIDIA/apex
 apex/parallel/distributed.py); with 1, as Stash runs it, after every tensor. Horovod: `sim.parallel.lower.fusion`. A tensor that is sent as
-rows (a sparse embedding) has a message of its own with any strategy.
+rows (a sparse embedding) has a message of its own with any strategy. When a bucket starts: `sim.parallel.lower.step_program`. Layouts:
+`sim.parallel.lower.bucketed`.
 """
 
 from __future__ import annotations
