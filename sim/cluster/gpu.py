@@ -91,47 +91,57 @@ class LayerWork(NamedTuple):
 
 def layer_work(layer: Layer, gpu: Gpu, precision: Precision, stack: Stack, batch: int, backward: bool = False) -> LayerWork:
     """Return the work of one layer for a batch (samples)."""
-    if backward:
-        flop, traffic, kernels = layer.backward, layer.backward_traffic, layer.backward_kernels
-    else:
-        flop, traffic, kernels = layer.forward, layer.read + layer.write, layer.forward_kernels
-    if layer.dropped and not stack.kernels.fused_dropout and kernels:  # backward has a kernel for it anyway, and reads once more
-        traffic += (1.0 if backward else 2.0) * _ELEMENT * layer.dropped
-        kernels += not backward
+    flop, traffic, kernels = _described_work(layer, stack.kernels, backward)
     composed = composed_elements(layer, stack.kernels) if kernels else 0
     if composed:
         kernels, traffic = composed_kernels(layer, precision, backward), 0.0
+
     peak = _peak(layer, gpu, precision, stack.kernels)
-    shaped = _shaped(layer, gpu, peak)
+    shaped, few_bits = _shaped(layer, gpu, peak), peak in _FEW_BITS
+    if shaped:
+        recipe = recipe_of(precision, stack.kernels, gpu) if few_bits else None
+        products, least = _shaped_time(layer, gpu, stack.kernels, peak, recipe, batch, backward), 0.0
+    else:
+        products, least = _compute_time(layer, flop * batch, batch, gpu, stack.kernels, peak, backward)
+
     fused = _traffic(layer, stack.kernels) if layer.op in FUSIBLE else 1.0
     extra = _separate_bytes(layer) if backward else 0.0
     scale = _element_scale(layer, precision, stack.kernels)
     moved = (traffic - extra) * batch * scale * fused + _weight_bytes(layer, precision, stack.exchange, backward)
     if shaped:
         moved = 0.0 if layer.op in PRODUCTS else elementwise_time(moved, gpu) * gpu.memory_bandwidth * gpu.memory_efficiency
+
+    of_gelu = 0 if layer.op == "norm" else composed  # the result of a GELU is cast for the next product
+    casts = layer.casts + of_gelu if PRECISION_TRAITS[precision].autocast and kernels else 0
+    hooks, passes = _gradient_upkeep(stack.update) if backward else (0.0, 0.0)
     converted = (_layout_bytes(layer, precision, stack.kernels, peak, backward) + extra * scale) * batch
     converted += _cast_bytes(layer, precision, backward)
-    few_bits = peak in _FEW_BITS
     if shaped and few_bits and layer.channels:
         converted += quantizing_bytes(layer, _tokens(layer) * batch, gpu, precision, stack, backward)
     if composed:
         converted += composed_bytes(layer, precision, backward) * composed * batch
-    of_gelu = 0 if layer.op == "norm" else composed  # the result of a GELU is cast for the next product
-    casts = layer.casts + of_gelu if PRECISION_TRAITS[precision].autocast and kernels else 0
     converted += _CAST_BYTES * casts * batch
-    hooks, passes = _gradient_upkeep(stack.update) if backward else (0.0, 0.0)
     converted += passes * layer.gradient_bytes(PRECISION_TRAITS[precision].gradient)
     if shaped:
         converted += _score_bytes(layer, stack.kernels, precision, batch)
-        recipe = recipe_of(precision, stack.kernels, gpu) if few_bits else None
-        products, least = _shaped_time(layer, gpu, stack.kernels, peak, recipe, batch, backward), 0.0
-    else:
-        products, least = _compute_time(layer, flop * batch, batch, gpu, stack.kernels, peak, backward)
+
     kernels += bool(casts) + len(_cast_weights(layer, precision, backward))
     launched = kernels * LIBRARY_LAUNCH if layer.op == "rnn" else kernels
     upkeep = hooks * len(layer.gradients)
     started, launched = (count * stack.kernels.kernels_per_operator + upkeep for count in (kernels, launched))
     return LayerWork(products, least, peak, moved, converted, started, launched, shaped and layer.op in PRODUCTS)
+
+
+def _described_work(layer: Layer, stack_kernels: StackKernels, backward: bool) -> tuple[float, float, float]:
+    """Return FLOP and bytes per sample of a pass, and its kernels, as the layer table has them, with dropout that is not fused."""
+    if backward:
+        flop, traffic, kernels = layer.backward, layer.backward_traffic, layer.backward_kernels
+    else:
+        flop, traffic, kernels = layer.forward, layer.read + layer.write, layer.forward_kernels
+    if layer.dropped and not stack_kernels.fused_dropout and kernels:  # backward has a kernel for it anyway, and reads once more
+        traffic += (1.0 if backward else 2.0) * _ELEMENT * layer.dropped
+        kernels += not backward
+    return flop, traffic, kernels
 
 
 def _traffic(layer: Layer, stack_kernels: StackKernels) -> float:
