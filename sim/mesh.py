@@ -421,14 +421,14 @@ def times_of(hardware: Hardware, workload: Workload, layout: Layout, book: Price
 
 def compute_times_of(hardware: Hardware, workload: Workload, layout: Layout, book: PriceBook) -> UnitTimes:
     """Return the times of units without messages, which are the same on every stage; layouts with the same *book* share them."""
-    prices = FreePrices(hardware, layout.mesh, tuning_of(workload.training.stack), book=book)
+    prices = FreePrices(hardware, layout.mesh, tuning_of(workload.training.stack.library), book=book)
     return _times(worker_node(hardware).gpu, workload, layout, prices, 0, book)
 
 
 def _prices(hardware: Hardware, workload: Workload, layout: Layout, book: PriceBook | None) -> LayoutPrices:
     stack = workload.training.stack
     sockets = stack.library.gloo_transport if stack.library.backend == "gloo" else None
-    tuning = tuning_of(stack)
+    tuning = tuning_of(stack.library)
     return LayoutPrices(hardware, layout.mesh, tuning, sockets, book=PriceBook() if book is None else book)
 
 

@@ -187,7 +187,7 @@ def _planned(hardware: Hardware, jobs: Sequence[Job], fold: bool) -> tuple[Seque
     stacks = [job.workload.training.stack for job in jobs]
     if any(isinstance(stack.exchange, ServerExchange) or stack.library.gloo_transport for stack in stacks):
         return plan()  # depends on more than the key contains
-    return memo.get_or_make((slots, id(hardware), placements, fold, *map(tuning_of, stacks)), plan, hardware)
+    return memo.get_or_make((slots, id(hardware), placements, fold, *(tuning_of(stack.library) for stack in stacks)), plan, hardware)
 
 
 def _plan(hardware: Hardware, jobs: Sequence[Job], number: int, cluster: Sequence[Slot], fold: bool) -> RankWiring | None:
@@ -207,7 +207,7 @@ def _plan(hardware: Hardware, jobs: Sequence[Job], number: int, cluster: Sequenc
     fabric = job_fabric(hardware, lists, number, fold)
     if stack.library.gloo_transport is not None:
         return plan_gloo(job_slots(number, cluster), hardware.fabric, stack.library.gloo_transport, fabric)
-    used, tuning = job_slots(number, cluster), tuning_of(stack)
+    used, tuning = job_slots(number, cluster), tuning_of(stack.library)
     if fabric is not UNLIMITED_FABRIC:
         return plan_collectives(used, hardware.fabric, tuning, fabric)
     slot_keys = tuple((slot.name, slot.count, slot.numbers, slot.graph, gpus) for slot, gpus in used)

@@ -24,7 +24,7 @@ from sim.spec.catalogue import UnknownName
 from sim.spec.hardware import Hardware, Node
 from sim.spec.library import load_part
 from sim.spec.reliability import Reliability, Restart
-from sim.spec.stack import Stack
+from sim.spec.stack import StackKernels
 from sim.spec.stores import Store
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
@@ -313,7 +313,7 @@ def long_run(steps: Steps, weeks: Weeks, reliability: Reliability) -> LongRun:
         restart_time(restart, steps.gpus),
         restart_time(reliability.in_place, steps.gpus),
         Uniform(*reliability.communicators),
-        compilation_of(steps.workload.training.stack),
+        compilation_of(steps.workload.training.stack.kernels),
         work,
         horizon,
         reliability.spread_of_nodes,
@@ -376,9 +376,9 @@ def restart_time(restart: Restart, gpus: int) -> float:
     return max(restart.least, restart.base + restart.per_doubling * math.log2(gpus / 2048))
 
 
-def compilation_of(stack: Stack) -> Uniform:
-    """Return how long a job of *stack* compiles at each start, including the capture of its CUDA graphs if it has any."""
-    (low, high), captured = stack.kernels.compilation, stack.kernels.capture if stack.kernels.cuda_graphs else (0.0, 0.0)
+def compilation_of(kernels: StackKernels) -> Uniform:
+    """Return how long a job compiles at each start, with *kernels* of its stack; capturing CUDA graphs counts if it has any."""
+    (low, high), captured = kernels.compilation, kernels.capture if kernels.cuda_graphs else (0.0, 0.0)
     return Uniform(low + captured[0], high + captured[1])
 
 

@@ -16,7 +16,7 @@ from sim.cluster.storage import ios_per_sample, most_bandwidth, most_iops, read_
 from sim.events import Cause, EventLog, LoggedRank
 from sim.parallel.program import Start
 from sim.spec.hardware import Node
-from sim.spec.stack import AsyncParameterServer, Stack
+from sim.spec.stack import AsyncParameterServer, Library
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 from sim.training.collectives.play.gloo import GlooExecutor, GlooPlan
@@ -350,9 +350,9 @@ def _loader(site: LoaderSite, workload: Workload) -> InputPipeline:
     return WorkerLoader(site, options.num_workers, options.prefetch_factor, options.pin_memory, start)
 
 
-def tuning_of(stack: Stack) -> Tuning:
-    """Return the settings of *stack* that affect NCCL's choice of algorithm, protocol and channels."""
-    return Tuning(stack.library.nccl, stack.library.nccl_algo, stack.library.nccl_proto, stack.library.channels)
+def tuning_of(library: Library) -> Tuning:
+    """Return the settings of *library* that affect NCCL's choice of algorithm, protocol and channels."""
+    return Tuning(library.nccl, library.nccl_algo, library.nccl_proto, library.channels)
 
 
 def job_slots(number: int, slots: Sequence[Slot]) -> list[tuple[Slot, tuple[int, ...]]]:
