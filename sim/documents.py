@@ -138,7 +138,7 @@ class RentalOptions:
 
     budget: Budget
     hardware: Sequence[str] = ()
-    """Machines to compare; the whole catalog by default."""
+    """Machines to compare; all single machines of the catalog by default."""
     where: Sequence[str] = ()
     nodes: Sequence[int] = (1, 2, 3, 4)
     on_demand: bool = False

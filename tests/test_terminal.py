@@ -143,6 +143,13 @@ def test_progress_is_a_line_a_minute_without_a_terminal(monkeypatch: pytest.Monk
     clock[0] += 58
     other(62, 100)
     assert capsys.readouterr().err.splitlines() == ["1 of 100 runs", "62 of 100 runs, about 38 s left"]
+    machines = console.counter("machines")
+    machines(0, 105)
+    for after, number in ((170, 1), (60, 2), (60, 3)):  # the first of many takes much longer: no estimate from it alone
+        clock[0] += after
+        machines(number, 105)
+    expected = ["1 of 105 machines", "2 of 105 machines", "3 of 105 machines, about 2.7 h left"]
+    assert capsys.readouterr().err.splitlines() == expected
     console.quiet = True
     clock[0] += 600
     done(10, 10)

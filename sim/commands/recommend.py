@@ -43,7 +43,9 @@ def recommend(
     options: RecommendOptions,
     hardware: Annotated[
         list[str],
-        typer.Argument(metavar="HW...", help="machines to compare; the whole catalog by default", autocompletion=names.hardware),
+        typer.Argument(
+            metavar="HW...", help="machines to compare; all single machines of the catalog by default", autocompletion=names.hardware
+        ),
     ] = [],  # noqa: B006
     where: WhereOption = [],  # noqa: B006
     nodes: Nodes = "1..4:4",

@@ -139,7 +139,10 @@ class Mesh:
 
     def _pool(self, rank: int) -> tuple[int, ...]:
         """Return the ranks that differ from *rank* only along data and context."""
-        return tuple(sorted(other for peer in self._along(rank, "data") for other in self._along(peer, "context")))
+        stride = self._strides["context"]
+        first = rank - self.coordinate(rank, "context") * stride
+        offsets = range(0, stride * self.sizes["context"], stride)
+        return tuple(sorted(peer + offset for peer in self._along(first, "data") for offset in offsets))
 
     def _expert_pool(self, rank: int) -> tuple[int, ...]:
         """Return the ranks that together hold the experts of a layer, each expert equally often."""
@@ -164,8 +167,9 @@ class Mesh:
         for node in range(-(-self.gpus // self.gpus_per_node)):
             ranks = self.on_node(node)
             held = tuple(self.stage_of(rank) for rank in ranks)
+            by_axis = [self._placements(ranks, axis) for axis in _POOLED]
             for stage in set(held):
-                placements = [[self._placement(rank, axis) for axis in _POOLED] for rank in ranks if self.stage_of(rank) == stage]
+                placements = [[by_rank[rank] for by_rank in by_axis] for rank in ranks if self.stage_of(rank) == stage]
                 if any(counts != placements[0][axis][1] for each in placements for axis, (_, counts) in enumerate(each)):
                     return False
                 key = (held, [[where for where, _ in each] for each in placements])
@@ -185,18 +189,27 @@ class Mesh:
         ends = [stride * self.sizes[axis] for axis, stride in self._strides.items()]
         return all(end % inside == 0 or inside % end == 0 for end in ends)
 
-    def _placement(self, rank: int, axis: GroupAxis) -> tuple[object, object]:
-        """Return the GPUs of the group of *rank* on its own node and on other nodes, and their numbers per node."""
+    def _placements(self, ranks: range, axis: GroupAxis) -> dict[int, tuple[object, object]]:
+        """Return `_placement` of each of *ranks*, which are those of one node; it is the same for all of them in one group."""
+        placed: dict[int, tuple[object, object]] = {}
+        for rank in ranks:
+            if rank not in placed:
+                members = self.group(rank, axis)
+                placement = self._placement(rank, axis, members)
+                placed |= {other: placement for other in members if other in ranks}
+        return placed
+
+    def _placement(self, rank: int, axis: GroupAxis, members: Sequence[int]) -> tuple[object, object]:
+        """Return the GPUs of *members*, the group of *rank*, on its own node and on other nodes, and their numbers per node."""
         home, _ = self.place(rank)
-        members = self.group(rank, axis)
+        if axis == "pipeline":  # here the order of the members matters
+            return (tuple((self.place(other)[1], self.place(other)[0] == home) for other in members), ())
         by_node: dict[int, list[int]] = {}
         for other in members:
             node, gpu = self.place(other)
             by_node.setdefault(node, []).append(gpu)
         own = by_node.pop(home)
         others = tuple(map(tuple, by_node.values()))
-        if axis == "pipeline":  # here the order of the members matters
-            return (tuple((self.place(other)[1], self.place(other)[0] == home) for other in members), ())
         return (tuple(own), tuple(sorted(others))), (len(own), tuple(sorted(map(len, others))))
 
 

@@ -39,7 +39,7 @@ def missing_defaults(workload: Mapping[str, Any]) -> dict[str, Any]:
     if training is None and not decoder:
         return {}
     settings = training if isinstance(training, Mapping) else {}
-    stack = _part_or_extension(settings.get("stack"), stack_of(settings), "strategy")
+    stack = _part_or_extension(settings.get("stack"), stack_of(settings), "name")
     if not decoder:
         return {"training": {"stack": stack}}
     dataset = _part_or_extension(workload.get("dataset"), TOKENS, "sample")

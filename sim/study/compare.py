@@ -6,11 +6,12 @@ another is at least as good in epoch time and cost, and better in one. A machine
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import PurePath
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from sim.check import require
 from sim.spec.elsewhere import with_user_paths
@@ -25,6 +26,7 @@ from sim.study.one_batch import at_global_batch
 from sim.study.scenario import Scenario, sorted_overrides
 
 Item = TypeVar("Item")
+_ABOUT_NODES: Final = re.compile(r"\s*nodes\b")
 RunDocument = Mapping[str, Any]
 MakesDocument = Callable[[Scenario], RunDocument]
 """Turns a scenario into the document of its run (see `sim.documents`)."""
@@ -44,9 +46,10 @@ class ComparedMachine:
 
 
 def machines(names: Sequence[str], where: Sequence[str]) -> list[str]:
-    """Return the machines in *names*, each once, or the whole catalogue, filtered by the conditions *where*.
+    """Return the machines in *names*, each once, or all single machines of the catalogue, filtered by the conditions *where*.
 
-    Raise SpecError if nothing is left, or for a name or file that describes no machine.
+    Clusters of the catalogue are included only if a condition is about ``nodes``: beside one of 1,152 GPUs, nothing else matters. Raise
+    SpecError if nothing is left, or for a name or file that describes no machine.
     """
     if names and not where:
         require([problem for name in names for problem in _problems(name)])
@@ -56,7 +59,12 @@ def machines(names: Sequence[str], where: Sequence[str]) -> list[str]:
     unknown = next((name for name in names if name not in listed), None)
     if unknown:
         raise SpecError(f"--where: {unknown} is not in the catalog; write names that `python -m sim list` shows, or paths without --where")
-    matching = [str(row["name"]) for row in select(rows, where, HARDWARE)]
+    selected = select(rows, where, HARDWARE)
+    if not names and not any(_ABOUT_NODES.match(condition) for condition in where):
+        clusters, selected = selected, [row for row in selected if row["nodes"] == 1]
+        if clusters and not selected:
+            raise SpecError(f"--where {' --where '.join(where)}: only clusters match, such as {clusters[0]['name']}; name them")
+    matching = [str(row["name"]) for row in selected]
     kept = [name for name in names if name in matching] if names else matching
     if not kept:
         if matching:

@@ -22,7 +22,7 @@ from sim.spec.sections import (
     with_fields,
     written_keys,
 )
-from sim.spec.stack import Ddp, Horovod, Stack
+from sim.spec.stack import Ddp, Flat, Horovod, Stack
 
 
 class Wheel(Spec):
@@ -166,3 +166,10 @@ def test_a_workload_that_extends_one_and_an_option_drop_it_too(tmp_path) -> None
     assert isinstance(set_, Ddp)
     (tmp_path / "again.yaml").write_text("extends: mine\nname: again\ntraining: {stack: {strategy: ddp}}\n")
     assert load_workload(str(tmp_path / "again.yaml")).spec.training.stack.exchange == set_
+
+
+def test_a_strategy_alone_changes_the_default_stack_of_a_decoder() -> None:
+    changed = load_workload("llama-3.2-1b", ["training.stack.strategy=flat"]).spec.training.stack
+    default = load_workload("llama-3.2-1b").spec.training.stack
+    assert isinstance(changed.exchange, Flat)
+    assert (changed.name, changed.kernels, changed.update) == (default.name, default.kernels, default.update)

@@ -44,6 +44,10 @@ def test_where_chooses_from_the_catalogue() -> None:
         machines(["p3.2xlarge", "anything"], [])
     assert set(machines([], ["provider=aws", "gpus=16"])) >= {"p2.16xlarge"}
     assert machines(["p2.16xlarge", "p3.2xlarge"], ["gpus=16"]) == ["p2.16xlarge"]
+    assert "2x-p3.8xlarge" not in machines([], ["provider=aws"])
+    assert machines([], ["provider=aws", "nodes=2", "gpu=V100-SXM2-16GB"]) == ["2x-p3.8xlarge"]
+    with pytest.raises(SpecError, match=r"^--where gpus=1152: only clusters match, such as 144x-hgx-h100-dragonfly; name them"):
+        machines([], ["gpus=1152"])
     with pytest.raises(
         SpecError, match=r"^--where: no row matches gpus=3; gpus ranges from 1 to 1,152; 'python -m sim list hardware' shows"
     ):

@@ -1,4 +1,7 @@
-"""What does Accelerate's YAML file specify about a run? Keys are those written by accelerate/commands/config."""
+"""What does Accelerate's YAML file specify about a run, or the options of ``accelerate launch``?
+
+Keys are those written by accelerate/commands/config; options of the same names are those of accelerate/commands/launch.py.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from typing import Any, Final
 
 from sim.spec.fields import Fp8Recipe
 from sim.spec.foreign.launch_deepspeed import ZERO_STAGES, zero_stack
+from sim.spec.foreign.launch_scripts import is_set
 from sim.spec.foreign.launch_settings import LaunchSettings, block_of, exchange_of, note_offloading
 from sim.spec.strict import whole_number
 from sim.spec.yaml import SpecError
@@ -22,6 +26,7 @@ _KEPT: Final = ("SHARD_GRAD_OP", "2", "HYBRID_SHARD_ZERO2", "5", "FALSE")
 _HYBRID: Final = ("HYBRID_SHARD", "4", "HYBRID_SHARD_ZERO2", "5")
 """Strategies that shard inside a node and replicate between nodes."""
 _STRATEGIES: Final = [name for name in _FSDP if "_" in name]
+_OFFLOADED: Final = ("offload_optimizer_device", "offload_param_device")
 _TYPES: Final = ("NO", "MULTI_GPU", "FSDP", "DEEPSPEED", "MEGATRON_LM")
 """Values of ``distributed_type`` for GPUs that are modeled (accelerate/utils/dataclasses.py, DistributedType)."""
 _MX: Final = "use_mxfp8_block_scaling"
@@ -54,7 +59,7 @@ def accelerate(config: Mapping[str, Any], place: str) -> LaunchSettings:
         told.training |= zero_stack(int(stage)) if precision in ("bf16", "amp_fp16") else {}
         steps = zero.get("gradient_accumulation_steps")
         told.training |= {"gradient_accumulation_steps": steps} if isinstance(steps, int) else {}
-        for option in ("offload_optimizer_device", "offload_param_device"):
+        for option in _OFFLOADED:
             note_offloading(f"deepspeed_config.{option}", zero.get(option), told)
     machines = _number(config, "num_machines", place)
     if sharded:
@@ -80,6 +85,27 @@ def accelerate(config: Mapping[str, Any], place: str) -> LaunchSettings:
             "their command lines are, such as 'torchrun --nproc-per-node=2 train.py --per_device_train_batch_size 4 --lora_r 16'"
         )
     return told
+
+
+def accelerate_options(said: Mapping[str, str], place: str) -> LaunchSettings:
+    """Return the settings of the options *said* of ``accelerate launch``; none unless they turn on DeepSpeed or FSDP."""
+    width = next((name for name in ("bf16", "fp16") if is_set(said, name)), "")
+    config: dict[str, Any] = {"mixed_precision": said.get("mixed-precision") or width, "num_machines": said.get("num-machines", 1)}
+    if "use-deepspeed" in said:
+        steps = whole_number(said.get("gradient-accumulation-steps", ""))
+        zero: dict[str, Any] = {"zero_stage": said.get("zero-stage", 2), "gradient_accumulation_steps": steps}
+        zero |= {key: said[key.replace("_", "-")] for key in _OFFLOADED if key.replace("_", "-") in said}
+        return accelerate({**config, "distributed_type": "DEEPSPEED", "deepspeed_config": zero}, place)
+    if "use-fsdp" in said:
+        sharded: dict[str, Any] = {name.replace("-", "_"): _typed(value) for name, value in said.items() if name.startswith("fsdp-")}
+        return accelerate({**config, "distributed_type": "FSDP", "fsdp_config": sharded}, place)
+    return LaunchSettings()
+
+
+def _typed(text: str) -> Any:
+    """Return the value of an option as the YAML file contains it."""
+    number = whole_number(text)
+    return number if number is not None else {"true": True, "false": False}.get(text.lower(), text)
 
 
 def _add_fsdp(sharded: Mapping[str, Any], told: LaunchSettings, place: str, machines: int) -> None:

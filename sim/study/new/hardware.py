@@ -93,7 +93,7 @@ def hardware_yaml(wiring: Wiring, file: Path, name: str, options: Options = Opti
         f"  gpu_count: {wiring.gpus}",
         *_topology(wiring, gpu, lanes, file),
         *_host(wiring, gpu, cpu, options),
-        *_nic(wiring, options),
+        *_nic(wiring, gpu, options),
         *_storage(),
         "  peer_transport: pcie-peer",
         "  host_transport: host-staged",
@@ -260,10 +260,10 @@ def _cpu(wiring: Wiring, choice: PartChoice) -> str:
     )
 
 
-def _nic(wiring: Wiring, options: Options) -> list[str]:
+def _nic(wiring: Wiring, gpu: Gpu, options: Options) -> list[str]:
     transport = new_parts.find_transport(wiring.cards, options.transport)
     speed, speed_source = _speed(wiring.cards, options)
-    direct, direct_source = _gpudirect(wiring.cards, transport.name)
+    direct, direct_source = _gpudirect(wiring.cards, gpu, transport.name)
     return [
         "  nic:",
         f"    count: {max(1, len(wiring.cards))}",
@@ -293,9 +293,11 @@ def _gigabits(rate: float) -> str:
     return f"{rate * 8e-9:g} Gbps"
 
 
-def _gpudirect(cards: Sequence[Card], transport: str) -> tuple[bool, str]:
+def _gpudirect(cards: Sequence[Card], gpu: Gpu, transport: str) -> tuple[bool, str]:
     if cards and all(card.gpudirect is not None for card in cards):
         return all(card.gpudirect for card in cards), _quoted("NCCL topology file: gdr of the ports")
+    if not gpu.pcie_peers:  # GeForce: "available on both Tesla and Quadro GPUs" (docs.nvidia.com/cuda/gpudirect-rdma)
+        return False, _estimate(f"{_NOT_TOLD}; {gpu.name} gives no other device on PCIe access to its memory")
     direct = bool(cards) and not transport.startswith("tcp")
     return direct, _estimate(f"{_NOT_TOLD}; {'RDMA cards support it with nvidia-peermem or DMA-BUF' if direct else 'TCP cannot use it'}")
 

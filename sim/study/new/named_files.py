@@ -1,24 +1,27 @@
-"""Which configuration files does a launch command name, and what do they change? DeepSpeed's JSON and Accelerate's YAML.
+"""Which configuration files does a launch command name, and what do they change? DeepSpeed's JSON, Accelerate's YAML, torchtitan's TOML.
 
 Paths are relative to the folder of the script, or else to the current one. DeepSpeed's engine reads its file only, so the file wins over
 the command (transformers' Trainer refuses different values: src/transformers/integrations/deepspeed.py, trainer_config_finalize), and
 ``auto`` takes the Trainer's option. Options of ``accelerate launch`` and of the program win over Accelerate's file. Differences are noted.
+torchtitan's options, such as ``--training.seq_len``, replace keys of its file (torchtitan/config/manager.py).
 """
 
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from sim.spec import yaml
-from sim.spec.foreign.launch_accelerate import accelerate
+from sim.spec.foreign.launch_accelerate import accelerate, accelerate_options
 from sim.spec.foreign.launch_deepspeed import deepspeed
 from sim.spec.foreign.launch_megatron import NUMERIC
 from sim.spec.foreign.launch_options import arguments
 from sim.spec.foreign.launch_scripts import is_set
 from sim.spec.foreign.launch_settings import LaunchSettings
+from sim.spec.foreign.launch_torchtitan import torchtitan
 from sim.spec.strict import parse_json
 from sim.spec.yaml import SpecError
 from sim.units import shorten
@@ -27,6 +30,7 @@ _MOST: Final = 2**20
 """Maximum bytes of a file that is read."""
 _DEEPSPEED: Final = ("deepspeed", "deepspeed-config", "deepspeed-config-file")
 """Options of transformers' Trainer, of ``deepspeed.add_config_arguments``, and of ``accelerate launch``."""
+_TORCHTITAN: Final = "job.config-file"
 _ACCELERATE: Final = re.compile(r"\baccelerate(\s+launch|\.commands\.launch)\b")
 _BATCHES: Final = ("per-device-train-batch-size", "micro-batch-size")
 
@@ -44,12 +48,22 @@ def json_of(text: str, place: str) -> Mapping[str, Any]:
     return config
 
 
+def toml_of(text: str, place: str) -> dict[str, Any]:
+    """Return the TOML *text*. Raise SpecError for anything else."""
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise SpecError(f"{place}: is not TOML: {error}") from None
+
+
 def with_named_files(told: LaunchSettings, text: str, place: str, folder: Path, given: Collection[str]) -> LaunchSettings:
     """Return *told*, read from the command or script *text* in *folder*, joined with the files that the command names.
 
     Files with the name of one of *given*, which are read anyway, are skipped. Raise SpecError for a file that does not exist.
     """
     said = arguments(text, place, NUMERIC)
+    if _ACCELERATE.search(text):
+        told = accelerate_options(said, place).joined(told)
     explicit = _explicit(told, said)
     if (option := "config-file") in said and _ACCELERATE.search(text):
         for path, name in _found(option, said[option], place, folder, given, told.notes):
@@ -68,7 +82,40 @@ def with_named_files(told: LaunchSettings, text: str, place: str, folder: Path, 
             notes = _differences(zero, explicit, name, lambda file, _: file, rule)
             told = told.joined(zero)
             told.notes += [f"read {name}, which --{option} names", *notes]
+    for path, name in _found(_TORCHTITAN, said.get(_TORCHTITAN, ""), place, folder, given, told.notes):
+        config = toml_of(text_of(path), name)
+        changed = _replace_keys(config, said)
+        told = told.joined(torchtitan(config, name))
+        told.notes.append(f"read {name}, which --job.config_file names" + (f", with {', '.join(changed)}" if changed else ""))
     return told
+
+
+def _replace_keys(config: dict[str, Any], said: Mapping[str, str]) -> list[str]:
+    """Replace the keys of torchtitan's *config* that the options *said* set, and return these options as text."""
+    changed = []
+    for option, value in said.items():
+        *blocks, key = option.replace("-", "_").split(".")
+        if not blocks or option == _TORCHTITAN:
+            continue
+        block = config
+        for name in blocks:
+            inner = block.setdefault(name, {})
+            block = inner if isinstance(inner, dict) else {}  # a key that is no block is reported by the reader
+        block[key] = _toml_value(value)
+        changed.append(f"--{'.'.join((*blocks, key))}" + (f" {value}" if value else ""))
+    return changed
+
+
+def _toml_value(text: str) -> Any:
+    """Return the value of an option as a TOML file would contain it; an option without one is a flag that turns something on."""
+    if not text:
+        return True
+    if text in ("True", "False"):
+        return text == "True"
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
 
 
 def accelerate_file(

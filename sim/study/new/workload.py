@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import re
 import shlex
-import tomllib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +31,7 @@ from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 from sim.study.new.file import for_editors, write_new
 from sim.study.new.first_command import MACHINE, NextMachine, first_command, machine_with
-from sim.study.new.named_files import accelerate_file, json_of, text_of, with_named_files
+from sim.study.new.named_files import accelerate_file, json_of, text_of, toml_of, with_named_files
 from sim.units import pluralized, rounded
 
 LONGEST: Final = 8192
@@ -264,10 +263,7 @@ def _told_by_file(path: Path, text: str, others: Collection[str]) -> LaunchSetti
     if suffix == ".json":
         return _configuration(json_of(text, place), place)
     if suffix == ".toml":
-        try:
-            return torchtitan(tomllib.loads(text), place)
-        except tomllib.TOMLDecodeError as error:
-            raise SpecError(f"{place}: is not TOML: {error}") from None
+        return torchtitan(toml_of(text, place), place)
     if _ARGUMENTS.search(text):
         return _launch(text, place, path.parent, others)
     if suffix in (".yaml", ".yml"):

@@ -254,6 +254,14 @@ def test_boards_without_peer_access_copy_through_host_memory(gpu, staged, tmp_pa
     assert ("no peer access over PCIe" in (load_hardware(str(tmp_path / "box.yaml")).spec.note or "")) is staged
 
 
+@pytest.mark.parametrize(("gpu", "direct"), [("RTX4090", False), ("RTX6000Ada", True)])
+def test_geforce_boards_have_no_gpudirect(gpu, direct, tmp_path):
+    """GPUDirect RDMA is "available on both Tesla and Quadro GPUs" (docs.nvidia.com/cuda/gpudirect-rdma)."""
+    rows = [row.replace("\tCPU", "\tmlx5_0\tCPU").replace("\t0-15", "\tPXB\t0-15") for row in PCIE_SWITCHES.splitlines()]
+    card = "mlx5_0\tPXB\tPXB\tPXB\tPXB\t X \t\t\n"
+    assert written(tmp_path, "\n".join([*rows, card]), gpu).nic.gpudirect is direct
+
+
 def test_what_is_assumed_is_told_with_its_lines_and_with_each_run(tmp_path, capsys):
     """The lines are those of the written file; naming the parts, in the file or as options, ends it."""
     (tmp_path / "topo.txt").write_text(PCIE_SWITCHES)
