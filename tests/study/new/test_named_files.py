@@ -1,7 +1,8 @@
-"""What a launch command says about Accelerate and torchtitan. Oracles: the options' defaults in these programs, and their files."""
+"""Which files does a launch command name, and what does it say itself? Oracles: the defaults of these programs, and their files."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,11 @@ from sim.spec.library import load_workload
 from sim.spec.yaml import SpecError
 from sim.study.new.workload import new_workload
 
+pytestmark = pytest.mark.usefixtures("no_layout_search")
+
 QWEN = "train.py --model_name_or_path Qwen/Qwen2.5-7B --per_device_train_batch_size 1 --bf16"
+ZERO_3 = {"zero_optimization": {"stage": 3}, "gradient_accumulation_steps": 4, "bf16": {"enabled": "auto"}}
+ACCELERATE = "distributed_type: FSDP\nnum_machines: 2\nnum_processes: 16\nmixed_precision: fp16\nfsdp_config: {fsdp_version: 2}\n"
 
 
 @pytest.mark.parametrize(
@@ -64,3 +69,75 @@ def test_a_command_names_the_toml_of_torchtitan_and_replaces_its_keys(tmp_path: 
         new_workload([line.replace("t.toml", "gone.toml")], tmp_path / "x.yaml")
     with pytest.raises(SpecError, match=r"t\.toml: training\.local_batch_size two"):
         new_workload([line.replace("local_batch_size 2", "local_batch_size two")], tmp_path / "x.yaml")
+
+
+@pytest.mark.parametrize("option", ["--deepspeed ds.json", "--deepspeed_config=ds.json", "--deepspeed --deepspeed_config conf/../ds.json"])
+@pytest.mark.parametrize("as_script", [False, True])
+def test_a_command_names_the_json_of_deepspeed(option: str, as_script: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The JSON's own numbers; ``auto`` is the Trainer's --bf16."""
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "ds.json").write_text(json.dumps(ZERO_3))
+    source = f"deepspeed {QWEN} {option}"
+    if as_script:  # from another folder, so relative to the script
+        (tmp_path / "run.sh").write_text(source + "\n")
+        source = str(tmp_path / "run.sh")
+    else:
+        monkeypatch.chdir(tmp_path)
+    made = new_workload([source], tmp_path / "w.yaml")
+    training = load_workload(str(made.path)).spec.training
+    assert (training.parallel.shard, training.gradient_accumulation_steps, training.batch) == ("parameters", 4, 1)
+    assert training.precision == "bf16"
+    assert any("read " in note and "ds.json" in note for note in made.left_out)
+
+
+def test_a_command_names_the_file_of_accelerate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The program's own --bf16 wins over the file's fp16, with a note; the file's 16 GPUs and FSDP remain."""
+    monkeypatch.chdir(tmp_path)
+    Path("acc.yaml").write_text(ACCELERATE)
+    made = new_workload([f"accelerate launch --config_file acc.yaml {QWEN}"], tmp_path / "w.yaml")
+    training = load_workload(str(made.path)).spec.training
+    assert (training.parallel.shard, training.precision) == ("parameters", "bf16")
+    assert any("request 16 GPUs" in note for note in made.left_out)
+    assert "acc.yaml sets precision fp16, the command bf16: used bf16 (options win over Accelerate's file)" in made.left_out
+
+
+def test_the_file_of_accelerate_names_the_json_of_deepspeed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("ds.json").write_text(json.dumps(ZERO_3))
+    Path("acc.yaml").write_text("distributed_type: DEEPSPEED\ndeepspeed_config: {deepspeed_config_file: ds.json}\n")
+    training = load_workload(
+        str(new_workload([f"accelerate launch --config_file acc.yaml {QWEN}"], tmp_path / "w.yaml").path)
+    ).spec.training
+    assert (training.parallel.shard, training.gradient_accumulation_steps, training.precision) == ("parameters", 4, "bf16")
+
+
+def test_the_json_of_deepspeed_wins_over_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """DeepSpeed's engine reads only its file; the difference is told."""
+    monkeypatch.chdir(tmp_path)
+    Path("ds.json").write_text(json.dumps(ZERO_3))
+    made = new_workload([f"deepspeed {QWEN} --gradient_accumulation_steps 2 --deepspeed ds.json"], tmp_path / "w.yaml")
+    assert load_workload(str(made.path)).spec.training.gradient_accumulation_steps == 4
+    assert any(note.startswith("ds.json sets gradient_accumulation_steps 4, the command 2: used 4 (DeepSpeed") for note in made.left_out)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [f"deepspeed {QWEN} --deepspeed nope.json", f"accelerate launch --config_file nope.json {QWEN}"],
+)
+def test_a_missing_file_that_a_command_names_is_an_error(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SpecError, match=r"nope\.json': no such file in the current folder or in that of the script; write the path"):
+        new_workload([line], tmp_path / "w.yaml")
+    assert not (tmp_path / "w.yaml").exists()
+
+
+def test_a_file_that_a_command_names_may_be_passed_from_elsewhere(tmp_path: Path) -> None:
+    (tmp_path / "ds.json").write_text(json.dumps(ZERO_3))
+    line = f"deepspeed {QWEN} --deepspeed /cluster/only/ds.json"
+    made = new_workload([line, str(tmp_path / "ds.json")], tmp_path / "w.yaml")
+    assert load_workload(str(made.path)).spec.training.gradient_accumulation_steps == 4
+
+
+def test_a_file_whose_name_is_unknown_has_a_note(tmp_path: Path) -> None:
+    made = new_workload([f"deepspeed {QWEN} --deepspeed $CONFIG"], tmp_path / "w.yaml")
+    assert any("--deepspeed '$CONFIG' is not read, as its variables are unknown" in note for note in made.left_out)

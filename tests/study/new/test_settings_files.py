@@ -1,4 +1,4 @@
-"""What do settings files of torchtitan, DeepSpeed and Accelerate become, also if a command names them? Oracles: their keys and defaults."""
+"""What do the settings files of torchtitan, DeepSpeed and Accelerate become? Oracles: their keys and defaults."""
 
 from __future__ import annotations
 
@@ -120,80 +120,3 @@ def capture(words: list[str]) -> dict[str, Any]:
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         assert main([*words, "--json", "--fast"]) == 0
     return json.loads(printed.getvalue())  # type: ignore[no-any-return]
-
-
-ZERO_3 = {"zero_optimization": {"stage": 3}, "gradient_accumulation_steps": 4, "bf16": {"enabled": "auto"}}
-QWEN = "train.py --model_name_or_path Qwen/Qwen2.5-7B --per_device_train_batch_size 1 --bf16"
-ACCELERATE = "distributed_type: FSDP\nnum_machines: 2\nnum_processes: 16\nmixed_precision: fp16\nfsdp_config: {fsdp_version: 2}\n"
-
-
-@pytest.mark.parametrize("option", ["--deepspeed ds.json", "--deepspeed_config=ds.json", "--deepspeed --deepspeed_config conf/../ds.json"])
-@pytest.mark.parametrize("as_script", [False, True])
-def test_a_command_names_the_json_of_deepspeed(option: str, as_script: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The JSON's own numbers; ``auto`` is the Trainer's --bf16."""
-    (tmp_path / "conf").mkdir()
-    (tmp_path / "ds.json").write_text(json.dumps(ZERO_3))
-    source = f"deepspeed {QWEN} {option}"
-    if as_script:  # from another folder, so relative to the script
-        (tmp_path / "run.sh").write_text(source + "\n")
-        source = str(tmp_path / "run.sh")
-    else:
-        monkeypatch.chdir(tmp_path)
-    made = new_workload([source], tmp_path / "w.yaml")
-    training = load_workload(str(made.path)).spec.training
-    assert (training.parallel.shard, training.gradient_accumulation_steps, training.batch) == ("parameters", 4, 1)
-    assert training.precision == "bf16"
-    assert any("read " in note and "ds.json" in note for note in made.left_out)
-
-
-def test_a_command_names_the_file_of_accelerate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The program's own --bf16 wins over the file's fp16, with a note; the file's 16 GPUs and FSDP remain."""
-    monkeypatch.chdir(tmp_path)
-    Path("acc.yaml").write_text(ACCELERATE)
-    made = new_workload([f"accelerate launch --config_file acc.yaml {QWEN}"], tmp_path / "w.yaml")
-    training = load_workload(str(made.path)).spec.training
-    assert (training.parallel.shard, training.precision) == ("parameters", "bf16")
-    assert any("request 16 GPUs" in note for note in made.left_out)
-    assert "acc.yaml sets precision fp16, the command bf16: used bf16 (options win over Accelerate's file)" in made.left_out
-
-
-def test_the_file_of_accelerate_names_the_json_of_deepspeed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("ds.json").write_text(json.dumps(ZERO_3))
-    Path("acc.yaml").write_text("distributed_type: DEEPSPEED\ndeepspeed_config: {deepspeed_config_file: ds.json}\n")
-    training = load_workload(
-        str(new_workload([f"accelerate launch --config_file acc.yaml {QWEN}"], tmp_path / "w.yaml").path)
-    ).spec.training
-    assert (training.parallel.shard, training.gradient_accumulation_steps, training.precision) == ("parameters", 4, "bf16")
-
-
-def test_the_json_of_deepspeed_wins_over_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """DeepSpeed's engine reads only its file; the difference is told."""
-    monkeypatch.chdir(tmp_path)
-    Path("ds.json").write_text(json.dumps(ZERO_3))
-    made = new_workload([f"deepspeed {QWEN} --gradient_accumulation_steps 2 --deepspeed ds.json"], tmp_path / "w.yaml")
-    assert load_workload(str(made.path)).spec.training.gradient_accumulation_steps == 4
-    assert any(note.startswith("ds.json sets gradient_accumulation_steps 4, the command 2: used 4 (DeepSpeed") for note in made.left_out)
-
-
-@pytest.mark.parametrize(
-    "line",
-    [f"deepspeed {QWEN} --deepspeed nope.json", f"accelerate launch --config_file nope.json {QWEN}"],
-)
-def test_a_missing_file_that_a_command_names_is_an_error(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(SpecError, match=r"nope\.json': no such file in the current folder or in that of the script; write the path"):
-        new_workload([line], tmp_path / "w.yaml")
-    assert not (tmp_path / "w.yaml").exists()
-
-
-def test_a_file_that_a_command_names_may_be_passed_from_elsewhere(tmp_path: Path) -> None:
-    (tmp_path / "ds.json").write_text(json.dumps(ZERO_3))
-    line = f"deepspeed {QWEN} --deepspeed /cluster/only/ds.json"
-    made = new_workload([line, str(tmp_path / "ds.json")], tmp_path / "w.yaml")
-    assert load_workload(str(made.path)).spec.training.gradient_accumulation_steps == 4
-
-
-def test_a_file_whose_name_is_unknown_has_a_note(tmp_path: Path) -> None:
-    made = new_workload([f"deepspeed {QWEN} --deepspeed $CONFIG"], tmp_path / "w.yaml")
-    assert any("--deepspeed '$CONFIG' is not read, as its variables are unknown" in note for note in made.left_out)
