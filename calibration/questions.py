@@ -128,7 +128,8 @@ def _spelled(name: str, kind: str, folders: tuple[Path | None, ...]) -> str:
     try:
         path = _file(name, kind, folders)
     except SpecError:
-        own = [each.stem for folder in filter(None, folders) for place_ in (folder / kind, folder) for each in place_.glob("*" + SUFFIX)]
+        searched = (inside for folder in filter(None, folders) for inside in (folder / kind, folder))
+        own = [each.stem for inside in searched for each in inside.glob("*" + SUFFIX)]
         same = {each for each in (*own, *all_names(kind)) if plain_name(each) == plain_name(name)}
         return same.pop() if len(same) == 1 else name
     return path.stem if path.stem.lower() == name.lower() else name
@@ -247,10 +248,10 @@ def _file(name: str, kind: str, folders: tuple[Path | None, ...]) -> Path:
     """Return the file for *name*: from *folders*, from the catalogue, or *name* itself as a path."""
     names: list[str] = []
     for folder in filter(None, folders):
-        for place_ in (folder / kind, folder):
-            if is_file(path := place_ / (name + SUFFIX)):
+        for searched in (folder / kind, folder):
+            if is_file(path := searched / (name + SUFFIX)):
                 return path
-            names += [each.stem for each in sorted(place_.glob("*" + SUFFIX))]
+            names += [each.stem for each in sorted(searched.glob("*" + SUFFIX))]
     try:
         return locate(name, kind)
     except UnknownName as error:

@@ -126,16 +126,16 @@ MOST_SHARED = 256
 def shares_of(text: str, ranks: int) -> tuple[tuple[float, ...], ...]:
     """Return the matrix in *text*; row p is what rank p sends to each rank: one row for all (``3,1``), or one per rank (``1,3/1,1``)."""
     try:
-        rows_ = tuple(tuple(float(each) for each in row.split(",")) for row in text.split("/"))
+        by_sender = tuple(tuple(float(each) for each in row.split(",")) for row in text.split("/"))
     except ValueError:
         raise SpecError(f"--shares {text}: write numbers, for example 3,1,1,1, or a row for each sender: 1,3/1,1") from None
-    if any(not 0 <= each < math.inf for row in rows_ for each in row):
+    if any(not 0 <= each < math.inf for row in by_sender for each in row):
         raise SpecError(f"--shares {text}: shares must be finite and at least 0")
-    if len(rows_) not in (1, ranks) or any(len(row) != ranks for row in rows_):
+    if len(by_sender) not in (1, ranks) or any(len(row) != ranks for row in by_sender):
         raise SpecError(f"--shares {text}: {ranks} ranks need one row of {ranks} numbers, or {ranks} such rows")
     if ranks > MOST_SHARED:
         raise SpecError(f"--shares: {ranks} ranks are too many; at most {MOST_SHARED} are supported, so use fewer nodes")
-    matrix = rows_ * ranks if len(rows_) == 1 else rows_
+    matrix = by_sender * ranks if len(by_sender) == 1 else by_sender
     if not any(each for place, row in enumerate(matrix) for other, each in enumerate(row) if place != other):
         raise SpecError(f"--shares {text}: no rank sends data to another; write a share above 0")
     return matrix

@@ -26,8 +26,7 @@ class Bucketed(Lowering):
     def __init__(self, layout: Layout, stage: int) -> None:
         super().__init__(layout, stage)
         self.sharded = layout.mesh.parallel.shard in ("optimizer", "gradients", "parameters")
-        locals_ = range(layout.mesh.parallel.chunks)
-        chunks = sorted(layout.chunk_of(stage, each) for each in locals_)
+        chunks = sorted(layout.chunk_of(stage, own) for own in range(layout.mesh.parallel.chunks))
         self.buckets = {chunk: list(self._cut(layout.chunks[chunk])) for chunk in chunks}
         """Units of each bucket of a chunk, in the order in which backward fills the buckets."""
         self.gathers = deque(self._gathers()) if self.sharded and layout.options.overlap_parameters else deque()

@@ -181,10 +181,10 @@ _BlockSpread = tuple[int, int, tuple[float, float] | None]
 
 @lru_cache(maxsize=1024)
 def _geometry(
-    kinds: tuple[UnitKind, ...], pipeline: int, chunks: int, schedule: str, spread_: _BlockSpread, counts: tuple[int, ...]
+    kinds: tuple[UnitKind, ...], pipeline: int, chunks: int, schedule: str, block_spread: _BlockSpread, counts: tuple[int, ...]
 ) -> _Geometry:
     parallel = Parallel(pipeline=pipeline, virtual_stages=chunks, schedule=schedule if pipeline > 1 else None, layers_per_stage=counts)
-    cut = stages(kinds, parallel, *spread_)
+    cut = stages(kinds, parallel, *block_spread)
     ends = numpy.cumsum([len(units) for units in cut])
     own = [holder(schedule, pipeline, chunks, chunk)[0] for chunk in range(pipeline * chunks)]
     return _Geometry(ends - numpy.array([len(units) for units in cut]), ends, numpy.array(own), pipeline, schedule)

@@ -346,8 +346,8 @@ class LayoutPrices:
         if (slot, link) == CORE:
             return CORE_LINK, plan.fabric.core_bandwidth or 0.0, (Cause.NETWORK, CORE_LIMIT)
         if slot == FABRIC:
-            crossed_ = plan.layout.job_fabric
-            return f"{FABRIC}.{link}", crossed_.capacities[link], (Cause.NETWORK, crossed_.descriptions[link])
+            job_fabric = plan.layout.job_fabric
+            return f"{FABRIC}.{link}", job_fabric.capacities[link], (Cause.NETWORK, job_fabric.descriptions[link])
         return link, *link_of(self.slot, link)
 
     def on_node(self, nodes: str, link: str) -> str:
