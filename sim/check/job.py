@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from itertools import combinations
 from typing import Final
 
@@ -13,7 +14,7 @@ from sim.check.topology import Problem
 from sim.spec import memo
 from sim.spec.algorithms import OTHER_ALGORITHMS, other_algorithm
 from sim.spec.catalogue import catalogue
-from sim.spec.fields import Peak, Precision
+from sim.spec.fields import OperatorClass, Peak, Precision
 from sim.spec.fp8_recipe import recipes_on
 from sim.spec.hardware import Gpu, Group, Hardware
 from sim.spec.input import Dataset
@@ -26,6 +27,10 @@ from sim.units import pluralized
 MemoryFit = Callable[[Gpu, Workload], str | None]
 """Returns a sentence with the memory that a step needs, what is available and what would fit; None if it fits."""
 
+_CURVES: Final[Mapping[OperatorClass, tuple[OperatorClass, ...]]] = {
+    "conv": ("conv",), "gemm": ("gemm",), "attention": ("attention", "gemm"), "rnn": ("rnn",),
+}  # fmt: skip
+"""Curves of efficiency, one of which products of each class need."""
 NEEDS: Final[dict[Precision, Peak]] = {name: meaning.needs for name, meaning in PRECISION_TRAITS.items() if meaning.needs}
 """The compute units that a precision requires."""
 
@@ -44,7 +49,7 @@ def check_job(
     *fit* checks GPU memory. *documents* are those of hardware and workload, for the places of problems.
     """
     problems = [*_counts(hardware, nodes, gpus, workload.training.parallel.model_ranks)]
-    for_hardware = [*_storage(hardware, workload)]
+    for_hardware = [*_storage(hardware, workload), *_operators(hardware, workload)]
     for_workload = [*_precision(hardware, workload), *_batches(hardware, workload), *check_servers(hardware, workload, nodes)]
     if len(workload.training.batches) in (0, len(hardware.worker_groups)):
         for_workload += _memory(hardware, workload, fit)
@@ -161,6 +166,18 @@ def _storage(hardware: Hardware, workload: Workload) -> Iterator[Problem]:
                 f"is missing, but the loader '{workload.input.loader}' reads {workload.dataset.name} from a disk; for example, write "
                 "{volume: gp2, source: ...}, or --set input.loader=synthetic",
             )
+
+
+def _operators(hardware: Hardware, workload: Workload) -> Iterator[Problem]:
+    """Find products whose time nothing describes; GPUs with ``kernels`` compute it from shapes, and attention may use the curve of gemm."""
+    if workload.model.measured is not None:
+        return
+    counts = Counter(layer.op for layer in workload.model.layers if layer.forward)
+    for gpu in {group.node.gpu.name: group.node.gpu for group in hardware.worker_groups}.values():
+        needed = _CURVES if gpu.kernels is None else {}
+        for op in (op for op, curves in needed.items() if counts[op] and not any(curve in gpu.efficiency for curve in curves)):
+            layers = pluralized(counts[op], "layer")
+            yield ("node", "gpu", "efficiency"), f"has no curve for {op}, the class of {layers} of {workload.model.name}; write {op}: ..."
 
 
 def _precision(hardware: Hardware, workload: Workload) -> Iterator[Problem]:

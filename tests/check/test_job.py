@@ -69,6 +69,14 @@ def test_a_precision_needs_its_units(precision: str, unit: str) -> None:
     assert problems(hardware=(f"node.gpu.peak.{unit}=20 TFLOP/s",), workload=(setting,)) == []
 
 
+def test_products_need_a_curve(library: Path) -> None:
+    """Without one they would take no time."""
+    assert {layer.op for layer in load_workload("toy-job").spec.model.layers} >= {"gemm"}
+    (library / "other.yaml").write_text("extends: toy\nname: other\nnode: {gpu: {efficiency: {gemm: null, rnn: {fp32: 0.5}}}}\n")
+    [message] = check_job(load_hardware(str(library / "other.yaml")).spec, load_workload("toy-job").spec)
+    assert message == "node.gpu.efficiency: has no curve for gemm, the class of 2 layers of toy-net; write gemm: ..."
+
+
 def test_fp32_and_tf32_run_everywhere() -> None:
     assert problems(workload=("training.precision=tf32",)) == problems(workload=("training.precision=fp32",)) == []
 
