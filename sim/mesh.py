@@ -22,6 +22,7 @@ from sim.parallel.checkpointing import check_saves
 from sim.parallel.lower.layouts import Layout, program
 from sim.parallel.mesh import Mesh, mesh_of
 from sim.parallel.own_schedule import own_passes
+from sim.parallel.ring import ring_of
 from sim.parallel.schedule import actions, check_schedule, find_deadlock
 from sim.parallel.split import ModelKey, Unit, split, split_block, tied_layers
 from sim.parallel.stages import distribution_of, stages_of
@@ -167,7 +168,7 @@ def prepare(
         raise SpecError([f"training.parallel: {problem}" for problem in error.problems]) from None
     if check_deadlock and user_passes is None:
         _check_deadlock(schedule, parallel, micro_batches)
-    units = split(_as_run(workload), parallel, options.gathers_again)
+    units = split(_as_run(workload), parallel, options.gathers_again, ring_of(training, options))
     _check_wraps(workload, units)
     check_saves(training, units)
     chunks = stages_of(units, parallel, *distribution_of(options, workload.model.transformer, parallel.virtual_stages))

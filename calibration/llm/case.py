@@ -73,6 +73,8 @@ class Case:
     pipeline: int
     virtual_stages: int
     context: int
+    context_exchange: str
+    """How context ranks exchange keys and values: ``ring`` or ``all_gather``."""
     expert: int
     zero: int
     seq: int

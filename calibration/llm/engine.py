@@ -48,6 +48,7 @@ def workload_document(case: Case) -> dict[str, Any]:
         "tensor": case.tensor,
         "pipeline": case.pipeline,
         "context": case.context,
+        "context_exchange": case.context_exchange,
         "expert": case.expert,
         "virtual_stages": case.virtual_stages,
         "shard": _SHARD[case.zero],

@@ -77,8 +77,12 @@ def expert_settings(row: LlmRow, notes: str, practice: Mapping[str, Any]) -> dic
 
 
 def data_settings(practice: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a `Case` on fine-tuning, from the scripts of a source: what adapters train, and how documents are packed."""
-    return {"lora_targets": tuple(practice.get("lora_targets", ())), "document_tokens": int(practice.get("document_tokens", 0))}
+    """Return the fields of a `Case` on data, from the scripts of a source: what adapters train, documents, and keys of context ranks."""
+    return {
+        "lora_targets": tuple(practice.get("lora_targets", ())),
+        "document_tokens": int(practice.get("document_tokens", 0)),
+        "context_exchange": str(practice.get("context_exchange", "ring")),
+    }
 
 
 def memory_settings(practice: Mapping[str, Any]) -> dict[str, Any]:

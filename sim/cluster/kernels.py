@@ -166,6 +166,8 @@ def attention_time(
 
     Raise ValueError if the GPU's kernels are not described for *peak*, or have no attention.
     """
+    if shape.in_steps:
+        return sum(count * attention_time(gpu, peak, step, batch, backward, kernel, burst) for step, count in ring_steps(shape))
     batch *= shape.documents
     kernels, rate = kernels_of(gpu, peak), attention_rate(gpu, peak, kernel)
     if kernels is None or rate is None:
@@ -186,6 +188,19 @@ def attention_time(
     memory = _attention_bytes(shape, batch, ELEMENT[peak], backward) / (gpu.memory_bandwidth * kernels.memory_share)
     sinks = rate.sinks * shape.queries * shape.heads * batch / kernels.sm_count if backward and shape.sinks else 0.0
     return overlap_time(max(work, longest), memory, kernels.sharpness) + sinks
+
+
+def ring_steps(shape: Attention) -> tuple[tuple[Attention, int], ...]:
+    """Return the calls of the last context rank around torch's ring, and their numbers: its own keys, then those of each other rank.
+
+    Under a causal mask, only the first half of other ranks' keys is visible (``_templated_ring_attention``). Limit: torch's ring has no
+    windows; with one, a single call sees the keys in it.
+    """
+    own = shape.model_copy(update={"keys": max(1, shape.keys // shape.shares), "shares": 1, "in_steps": False})
+    if shape.window:
+        return ((shape.model_copy(update={"in_steps": False}), 1),)
+    others = own.model_copy(update={"keys": max(1, own.keys // 2), "causal": False}) if shape.causal else own
+    return ((own, 1), (others, shape.shares - 1))
 
 
 def visible_keys(shape: Attention) -> float:

@@ -18,11 +18,17 @@ class LayerMessage(NamedTuple):
     """One exchange of a rank: bytes per sample for 4-byte elements; *overlaps*: whether it overlaps with the layer's own work."""
 
     axis: Literal["tensor", "context", "expert"]
-    op: Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all"]
+    op: Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv"]
     nbytes: float
     overlaps: bool = False
     skew: float = 1.0
     """For an all-to-all: bytes that the most loaded rank receives (in combine: sends), divided by the mean."""
+    times: int = 1
+    """Number of such messages, one after another."""
+    steps: int = 1
+    """Number of equal steps of the layer's work, of which each message overlaps with one."""
+    wide: float = 0.0
+    """Bytes in addition that have 4-byte elements in any precision."""
 
 
 SPLIT = frozenset({"colwise", "heads", "per_head"})
@@ -91,9 +97,8 @@ def expert_messages(
 
 
 def context_messages(attention: Attention, parallel: Parallel, forward: list[LayerMessage], backward: list[LayerMessage]) -> None:
-    """Add the exchange of keys and values: around a ring that overlaps with attention, or gathered before it."""
-    width = 4.0 * (attention.head_dim + (attention.value_dim or attention.head_dim))
-    local = attention.keys * attention.documents / parallel.context * max(1.0, attention.kv_heads / parallel.tensor) * width
+    """Add the exchange of keys and values: around a ring that overlaps with attention, or gathered before it (Transformer Engine)."""
+    local = key_bytes(attention, parallel)
     if parallel.context_exchange == "ring":
         forward.append(LayerMessage("context", "all_gather", local * parallel.context, overlaps=True))  # one ring step per rank
         backward.append(LayerMessage("context", "all_gather", 2.0 * local * parallel.context, overlaps=True))
@@ -101,3 +106,9 @@ def context_messages(attention: Attention, parallel: Parallel, forward: list[Lay
         gathered = LayerMessage("context", "all_gather", local * parallel.context)
         forward.append(gathered)
         backward += [gathered, gathered._replace(op="reduce_scatter")]
+
+
+def key_bytes(attention: Attention, parallel: Parallel) -> float:
+    """Return the bytes (4-byte elements) of the keys and values of one tensor and context rank."""
+    width = 4.0 * (attention.head_dim + (attention.value_dim or attention.head_dim))
+    return attention.keys * attention.documents / parallel.context * max(1.0, attention.kv_heads / parallel.tensor) * width

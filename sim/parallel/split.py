@@ -11,8 +11,9 @@ from functools import cached_property, lru_cache
 from itertools import groupby, islice, pairwise
 from typing import Final, NamedTuple
 
-from sim.parallel.layer_messages import SPLIT, LayerMessage, begins_experts, context_messages, expert_messages, tensor_messages
+from sim.parallel.layer_messages import SPLIT, LayerMessage, begins_experts, context_messages, expert_messages, key_bytes, tensor_messages
 from sim.parallel.mesh import nearest_divisors
+from sim.parallel.ring import Ring, around, ring_messages
 from sim.parallel.shares import rank_layer, rowwise_bias
 from sim.parallel.units import UnitKind, cut_layers, units, wrapping
 from sim.parallel.wraps import WrapChain, chains
@@ -123,7 +124,9 @@ _NAMES: Final = frozenset({"name", "segment", "shares"})
 
 
 @lru_cache(maxsize=1024)
-def _split(model: ModelKey, parallel: Parallel, regathers: bool, wrapping_rule: Wrapping | None, cuts: tuple[str, ...]) -> tuple[Unit, ...]:
+def _split(
+    model: ModelKey, parallel: Parallel, regathers: bool, ring: Ring | None, wrapping_rule: Wrapping | None, cuts: tuple[str, ...]
+) -> tuple[Unit, ...]:
     _check(model.model, parallel)
     begin = _stage_starts(model.model, parallel, cuts)
     around = iter(() if wrapping_rule is None else chains(model.model, wrapping_rule))
@@ -135,7 +138,7 @@ def _split(model: ModelKey, parallel: Parallel, regathers: bool, wrapping_rule: 
         runs = [(chain, len(list(members))) for chain, members in groupby(of_layers)]
         key = (kind, *(length for _, length in runs), *islice(of_layer, len(layers)))
         if key not in contents:
-            pieces = iter(_pieces(layers, parallel, regathers))
+            pieces = iter(_pieces(layers, parallel, regathers, ring))
             parts = (tuple(islice(pieces, length)) for _, length in runs)
             contents[key] = tuple(
                 Unit(name, kind, part, len(result) + index, unsplit_content=(index, *key)) for index, part in enumerate(parts)
@@ -203,17 +206,17 @@ def _contents(held: ModelKey) -> tuple[_LayerFields, ...]:
     return tuple(unique.setdefault(each, each) for each in map(_LayerFields, held.model.layers))
 
 
-def split(model: Model, parallel: Parallel, regathers: bool = True) -> tuple[Unit, ...]:
+def split(model: Model, parallel: Parallel, regathers: bool = True, ring: Ring | None = None) -> tuple[Unit, ...]:
     """Return the units of *model* as one rank of a tensor, context and expert group holds them.
 
     With *regathers*, the inputs of split products are not kept, and backward gathers them again (Megatron-LM); otherwise they are kept
-    (torch).
+    (torch). Context ranks attend around torch's *ring*, or, without it, as in Transformer Engine.
 
     Raise SpecError if heads or experts cannot be divided evenly, for layers without a tensor plan, for context without attention, and for
     cuts where no stage can begin.
     """
     own = {name: getattr(parallel, name) for name in _SPLITTING}
-    return _split(ModelKey(model), Parallel(**own), regathers, wrapping(model, parallel), parallel.cuts)
+    return _split(ModelKey(model), Parallel(**own), regathers, ring, wrapping(model, parallel), parallel.cuts)
 
 
 def split_block(units: Sequence[Unit], model: Model) -> str:
@@ -272,7 +275,7 @@ def _split_heads(layers: Iterable[Layer]) -> Iterator[int]:
             columns = 0  # the product with values sums over keys, not over the elements of a head
 
 
-def _pieces(layers: Sequence[Layer], parallel: Parallel, regathers: bool) -> list[LayerPiece]:
+def _pieces(layers: Sequence[Layer], parallel: Parallel, regathers: bool, ring: Ring | None) -> list[LayerPiece]:
     """Return one rank's pieces of the layers of one unit; a unit begins and ends outside of any split."""
     inside = False
     pieces = []
@@ -283,11 +286,18 @@ def _pieces(layers: Sequence[Layer], parallel: Parallel, regathers: bool) -> lis
             inside = tensor_messages(layer, parallel, inside, regathers, forward, backward)
         if layer.share == "expert":
             expert_messages(layers, index, parallel, forward, backward)
-        if parallel.context > 1 and layer.attention is not None:
-            context_messages(layer.attention, parallel, forward, backward)
+        own = rank_layer(layers, index, parallel, regathers)
+        if parallel.context > 1 and layer.attention is not None and own.attention is not None:
+            if ring is None:
+                context_messages(layer.attention, parallel, forward, backward)
+            else:
+                own = own.model_copy(update={"attention": around(own.attention, ring)})
+                local = key_bytes(around(layer.attention, ring), parallel)
+                forward += ring_messages(local, parallel.context, ring, backward=False)
+                backward += ring_messages(local, parallel.context, ring, backward=True)
         pieces.append(
             LayerPiece(
-                rank_layer(layers, index, parallel, regathers),
+                own,
                 tuple(forward),
                 tuple(backward),
                 _needs_counts(layers, index),

@@ -48,6 +48,8 @@ class Attention(Spec):
     shares: Count = 1
     """Number of context ranks that split the queries of a longer sequence; each has a piece from both ends, so that all see the same number
     of keys."""
+    in_steps: bool = False
+    """Whether a context rank attends to the keys of each rank in a call of its own (torch's ring)."""
 
 
 class Layer(Spec):

@@ -149,7 +149,8 @@ class Parallel(Spec):
     context: Count = 1
     """Context parallelism: number of ranks that split each sequence, including attention."""
     context_exchange: Literal["ring", "all_gather"] = "ring"
-    """How keys and values reach the other ranks of a context group: passed around a ring, or all-gathered at once."""
+    """How keys and values reach the other ranks of a context group: passed around a ring, or all-gathered at once (torch's ``alltoall`` and
+    ``allgather``)."""
     expert: Count = 1
     """Expert parallelism: number of ranks that split the experts of a layer; they are taken from the tensor, context and data ranks."""
     replicate: Count = 1
@@ -299,6 +300,13 @@ class MeshOptions(Spec):
     regathers: bool | None = None
     """Whether backward gathers the inputs of split products again under sequence parallelism, instead of keeping them. None: true for
     megatron and nanotron."""
+    context_ring: Literal["transformer_engine", "torch"] = "transformer_engine"
+    """Whose attention context ranks run. transformer_engine: keys and values, and their gradients, move while attention computes. torch:
+    ``torch.distributed.tensor.experimental.context_parallel``, which repeats attention for each rank's keys, merges results and adds
+    gradients in FP32; its messages overlap only if blocks are not compiled."""
+    repeats_keys: bool = False
+    """Whether keys and values are repeated for all query heads before attention, so that context ranks exchange the repeated ones. Applies
+    with ``context_ring: torch``."""
     expert_counts: bool = True
     """Whether the host waits for the token count of each expert before it launches the experts. With ``pad_to_capacity`` it never does."""
     host_waits: Literal["nothing", "reductions", "everything"] = "nothing"

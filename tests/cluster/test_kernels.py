@@ -319,6 +319,29 @@ def test_ranks_of_a_context_group_share_causal_attention_evenly(context):
     assert ratio == pytest.approx(1 / context, rel=0.03)  # up to a last wave
 
 
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("context", [2, 4, 8])
+def test_the_steps_of_a_ring_see_the_keys_that_one_call_would(context, causal):
+    # each step is a call of its own, which fills its pipeline: with the fill of a call, n times as many
+    sequence, fill = 65536, 128
+    alone = Attention(heads=32, kv_heads=8, head_dim=128, queries=sequence // context, keys=sequence, shares=context, causal=causal)
+    around = alone.model_copy(update={"in_steps": True})
+    steps = kernels.ring_steps(around)
+    assert sum(count for _, count in steps) == context
+    assert sum(count * step.queries * kernels.visible_keys(step) for step, count in steps) == alone.queries * kernels.visible_keys(alone)
+    card = gpu(attention=[PLAIN["attention"][0] | {"fill": fill}])
+    ratio = kernels.attention_time(card, "bf16", around, 1.0) / kernels.attention_time(card, "bf16", alone, 1.0)
+    keys = kernels.visible_keys(alone)
+    assert ratio == pytest.approx((keys + context * fill) / (keys + fill), rel=1e-6)
+
+
+def test_a_ring_with_a_window_is_one_call():
+    windowed = Attention(heads=1, kv_heads=1, head_dim=64, queries=512, keys=1024, shares=2, window=128, in_steps=True)
+    assert kernels.attention_time(gpu(), "bf16", windowed, 1.0) == kernels.attention_time(
+        gpu(), "bf16", windowed.model_copy(update={"in_steps": False}), 1.0
+    )
+
+
 def test_kernels_of_whole_steps_count_for_stacks_that_run_layouts_alone():
     """Half as long where the stack's factor is said to go by kernels; other stacks know nothing of it."""
     product = Layer.model_validate({"name": "l", "op": "gemm", "forward": "128 GFLOP", "channels": [4096, 4096]})

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sim.parallel.ring import Ring
 from sim.parallel.shares import rank_share
 from sim.parallel.split import Unit, split
 from sim.spec.decoder import decoder_layers
@@ -89,6 +90,21 @@ def test_keys_and_values_go_round_the_ring() -> None:
         backward = sum(each.nbytes for piece in unit.pieces for each in piece.backward if each.axis == "context")
         keys = 4.0 * TOKENS * 4 * 64 / 2
         assert (forward, backward) == (2 * keys, 4 * keys)
+
+
+@pytest.mark.parametrize(("repeats", "heads"), [(False, 4), (True, 8)])
+def test_torch_passes_the_keys_and_values_that_attention_reads(repeats: bool, heads: int) -> None:
+    """Those of all query heads if they are repeated before; gradients in 4-byte elements, once to each rank and home again."""
+    ring = Ring(sends=False, compiled=True, repeats_keys=repeats, keeps_keys=True)
+    for unit in split(decoder(LLAMA), parallel(tensor=2, context=4), ring=ring):
+        for piece in unit.pieces:
+            if piece.layer.attention is None:
+                continue
+            own = 4.0 * TOKENS / 4 * heads * (64 + 64) / 2
+            assert piece.layer.attention.in_steps
+            assert piece.layer.attention.kv_heads == heads / 2
+            assert [(each.op, each.nbytes, each.times) for each in piece.forward if each.axis == "context"] == [("all_gather", 4 * own, 1)]
+            assert [(each.op, each.wide, each.times) for each in piece.backward if each.axis == "context"] == [("send_recv", own, 4)]
 
 
 def test_tensor_ranks_that_split_every_expert_hold_all_copies_of_their_tokens() -> None:

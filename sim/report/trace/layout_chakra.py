@@ -58,7 +58,9 @@ class _StageGraph:
         self.stream: list[int] = []
         """The nodes that the next kernel waits for."""
         self.ended: dict[Tag, list[int]] = {}
-        self.open: tuple[int, float] | None = None
+        self.around: dict[int, tuple[GroupAxis, int, int]] = {}
+        """The axis of each end of a message around a group, by its number, and where sender and receiver are relative to the rank."""
+        self.open: tuple[list[int], float] | None = None
         """A message inside a unit that is in flight, and the seconds of further compute that hide it."""
         self.sending: list[int] = []
         self.worked = self.worked_in_step = 0.0
@@ -152,19 +154,30 @@ class _StageGraph:
         self._compute(name, compute)
         for message, own in zip(sent, beside, strict=True):
             self._compute(name, 0.0)
-            size, op = self.run.mesh.group_size(message.axis), message.op or "all_reduce"
-            number = self.made.collective(f"{message.axis} {op}", op, message.nbytes, message.axis, size, self.stream)
-            self.among[number] = _Among(message.axis, message.axis)
+            numbers = self._exchange(message)
             self._run(name, own)
-            self.open = (number, message.uncontended_time - message.seconds - own)
+            self.open = (numbers, message.uncontended_time - message.seconds - own)
         return 0.0
+
+    def _exchange(self, message: ExposedWait) -> list[int]:
+        """Record *message* inside a unit; return its nodes: a collective, or the two ends of a rank that sends on around its group."""
+        size, op = self.run.mesh.group_size(message.axis), message.op or "all_reduce"
+        name = f"{message.axis} {op}"
+        if op != "send_recv":
+            number = self.made.collective(name, op, message.nbytes, message.axis, size, self.stream)
+            self.among[number] = _Among(message.axis, message.axis)
+            return [number]
+        tag, ends = self._tag((name, len(self.made.nodes), self.stage)), (self.stage, self.stage)
+        numbers = [self.made.message(name, message.nbytes, ends, sends, tag, self.stream) for sends in (True, False)]
+        self.around |= dict(zip(numbers, ((message.axis, 0, 1), (message.axis, -1, 0)), strict=True))
+        return numbers
 
     def _compute(self, name: str, seconds: float) -> None:
         """Record *seconds* of the GPU; a message in flight overlaps with as much of them as hides it."""
         if self.open is not None:
             sent, hidden = self.open
             self._run(name, min(hidden, seconds))
-            self.stream, self.open = [*self.stream, sent], None
+            self.stream, self.open = [*self.stream, *sent], None
             seconds -= min(hidden, seconds)
         self._run(name, seconds)
 
@@ -225,6 +238,11 @@ class _StageGraph:
             if node.id in self.among:
                 axis, name = self.among[node.id]
                 own = {"pg_name": communicators.number(name, mesh.group(rank, axis))}
+            elif node.id in self.around:
+                axis, *ends = self.around[node.id]
+                group = mesh.group(rank, axis)
+                places = [(group.index(rank) + end) % len(group) for end in ends]
+                own = {end: group[place] for end, place in zip(("comm_src", "comm_dst"), places, strict=True)}
             elif "comm_src" in node.attributes:
                 own = {end: rank + mesh.rank(pipeline=_stage_at(node, end)) - first for end in ("comm_src", "comm_dst")}
             if own:

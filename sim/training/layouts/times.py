@@ -21,6 +21,7 @@ from sim.parallel.checkpointing import checkpointed_share, recomputed_pieces
 from sim.parallel.collective_check import check_time
 from sim.parallel.layer_messages import LayerMessage
 from sim.parallel.program import Copy, Op, PassPart
+from sim.parallel.ring import elements_of, ring_of, ring_passes
 from sim.parallel.routing import (
     BACKWARD_LAUNCHES,
     bias_operations,
@@ -246,8 +247,10 @@ class UnitTimes:
         drained = piece.awaits_counts and waits and not backward
         host = self._checked(messages) + self._started(messages) + self._routing(piece, backward)
         busy += share * (self._sorted(messages, layer) + self._unfused(layer, backward))
+        beside = share * self._merged(layer, backward)
         return UnitTime(
-            (Burst(busy, launches * share, drained, host),), tuple(self._exposed(message, layer, busy, backward) for message in messages)
+            (Burst(busy + beside, launches * share, drained, host),),
+            tuple(self._exposed(message, layer, busy, backward) for message in messages for _ in range(message.times)),
         )
 
     def _checked(self, messages: Sequence[LayerMessage]) -> float:
@@ -310,20 +313,29 @@ class UnitTimes:
             seconds += indexed_time(training.batch * indexed, self.gpu)
         return seconds * training.compute_factor
 
+    def _merged(self, layer: Layer, backward: bool) -> float:
+        """Return the GPU time (s) of merges and additions around torch's ring, beside which no message moves."""
+        training, ring = self.workload.training, ring_of(self.workload.training, self.options)
+        if ring is None or layer.attention is None:
+            return 0.0
+        width = element_bytes(layer.op, training.precision)
+        moved = ring_passes(elements_of(layer.attention), training.parallel.context, width, ring, backward)
+        return memory_time(training.batch * moved, self.gpu) * training.compute_factor
+
     def _bytes(self, message: LayerMessage, layer: Layer) -> float:
-        """Return the bytes of *message* for one micro-batch."""
+        """Return the bytes of one *message* for one micro-batch."""
         training = self.workload.training
-        return message.nbytes * training.batch * element_bytes(layer.op, training.precision) / 4.0
+        return (message.nbytes * element_bytes(layer.op, training.precision) / 4.0 + message.wide) * training.batch
 
     def _exposed(self, message: LayerMessage, layer: Layer, busy: float, backward: bool) -> ExposedWait:
-        """Return how long compute waits for *message* of a layer with a GPU time of *busy* seconds."""
+        """Return how long compute waits for one *message* of a layer with a GPU time of *busy* seconds."""
         nbytes = self._bytes(message, layer)
         if message.op == "all_to_all":
             nbytes *= self._between_nodes
         price, links = self.prices.outline(self.stage, message.axis, message.op, nbytes, message.skew)
         seconds = price.uncontended_time
         if message.overlaps:
-            seconds = max(0.0, seconds - (0.5 * busy if message.axis == "tensor" and backward else busy))
+            seconds = max(0.0, seconds - (0.5 * busy if message.axis == "tensor" and backward else busy) / message.steps)
         hidden = {"tensor": self.options.tensor_overlap, "expert": self.options.expert_overlap, "context": 0.0}[message.axis]
         seconds *= 1.0 - hidden
         volume = price.volume * seconds / price.uncontended_time if price.uncontended_time else 0.0

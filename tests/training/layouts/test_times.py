@@ -8,10 +8,12 @@ import pytest
 
 from sim.analysis.layout_memory import memory_by_stage
 from sim.cluster.build import with_nodes
+from sim.cluster.gpu import layer_time, memory_time
 from sim.events import Cause
 from sim.mesh import prepare, run_layout, times_of
 from sim.parallel.lower.layouts import program
 from sim.parallel.program import Copy
+from sim.parallel.ring import RankElements, ring_of, ring_passes
 from sim.spec.hardware import Hardware
 from sim.spec.library import load_hardware, load_workload
 from sim.spec.sections import with_fields
@@ -199,3 +201,33 @@ def test_one_book_tells_apart_what_micro_batches_and_groups_change(precision: st
             ],
         ).spec  # fmt: skip
         assert run_layout(hardware, given, 8, book=book).step_time == run_layout(hardware, given, 8).step_time, (number, tensor, pipeline)
+
+
+def test_messages_of_a_ring_overlap_with_one_step_each_unless_compiled() -> None:
+    """Of a message, a wait is what a step of attention does not cover; if compiled, all of it. Merges take their bytes' memory time."""
+    ranks, hardware, computes = 4, load_hardware("hgx-h100").spec, []
+    card, elements = hardware.groups[0].node.gpu, 4096 / ranks * 32 * 128
+    shards = RankElements(elements, elements, 2 * elements)
+    own = ["stack=torchtitan-2.x", f"parallel.context={ranks}", "parallel.context_exchange=all_gather", "parallel.shard=parameters"]
+    own += ["precision=bf16", "batch=1", "activation_checkpointing=none"]
+    for seconds in (0, 1):
+        changes = ["model.sequence=4096", *(f"training.{each}" for each in own), f"training.stack.compilation=[{seconds} s, {seconds} s]"]
+        given = load_workload("llama-3.1-8b", changes).spec
+        layout = prepare(hardware, given)
+        times = times_of(hardware, given, layout, PriceBook())[0]
+        number, unit = next((number, unit) for number, unit in enumerate(layout.units) if unit.kind == "block")
+        attention = next(piece.layer for piece in unit.pieces if piece.layer.attention is not None)
+        gathered = times.prices.outline(0, "context", "all_gather", 2.0 * 2 * elements * ranks).price.uncontended_time
+        sent = times.prices.outline(0, "context", "send_recv", 4.0 * 2 * elements).price.uncontended_time
+        steps = [layer_time(attention, card, "bf16", given.layer_stack, 1, backward).time / ranks for backward in (False, True)]
+        if not seconds:
+            covered = max(0.0, gathered - steps[1]) + (ranks - 1) * max(0.0, sent - steps[1]) + sent
+            waits = max(0.0, gathered - steps[0]), covered
+        else:
+            waits = gathered, ranks * sent
+        assert (times(number, "F").waits, times(number, "B").waits) == pytest.approx(waits)
+        ring = ring_of(given.training, times.options)
+        assert ring is not None
+        merges = [memory_time(ring_passes(shards, ranks, 2.0, ring, backward), card) for backward in (False, True)]
+        computes.append([times(number, part).compute - merge for part, merge in zip("FB", merges, strict=True)])  # type: ignore[arg-type]
+    assert computes[0] == pytest.approx(computes[1])
