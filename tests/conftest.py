@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import gc
 import os
+from functools import lru_cache
 
 import pytest
 from hypothesis import Phase, settings
 
 from sim.__main__ import OBJECTS
+from sim.spec import yaml
 from sim.study import pool
+from tests.report.page import browser
 
 # A process for each core runs tests: threads of torch would wait for one another in a loop, for several times the work of small products.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -17,6 +20,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # By default a study starts no processes here: each would import for a second while tests already keep every core busy.
 if "PYTEST_XDIST_WORKER" in os.environ:
     pool.cores = lambda: 1
+
+# Most tests read the same few files of the catalog.
+yaml.parse = lru_cache(maxsize=512)(yaml.parse)
 
 gc.set_threshold(OBJECTS)  # as seldom as the program does
 
@@ -32,6 +38,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("nightly") is not None:
             item.add_marker(pytest.mark.timeout(1800))
+
+
+def pytest_sessionfinish() -> None:
+    """End the browser, if a test started one."""
+    browser.close()
 
 
 def pytest_collection_finish() -> None:

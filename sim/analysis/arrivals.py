@@ -62,8 +62,7 @@ class Arrivals:
         """
         child = self.children[a].argmin(axis=1)
         again = a[kind == FAULT]
-        times = self._next_fault(again)
-        self.next_fault[again] = times[again]
+        self.next_fault[again] = self._next_fault(again)
         self.children[a[kind == REPEAT], child[kind == REPEAT]] = math.inf
         for number, waiting, stream, rate in (
             (SEVERAL, self.next_several, "correlated", self.run.correlated[0]),
@@ -87,17 +86,21 @@ class Arrivals:
         return np.asarray(drawn / (rate * self.others[stream])) if rate > 0 else np.full(self.trials, math.inf)
 
     def _next_fault(self, active: NDArray[np.intp]) -> Array:
-        """Return when the accumulated hazard of each course reaches its next threshold, which is redrawn only for *active* courses."""
-        self.hazard[active] += self.run.law.gaps(self.trials, self.random["faults"])[active]
+        """Redraw the thresholds of the *active* courses, and return when their accumulated hazards reach them."""
+        gaps = self.run.law.gaps(self.trials, self.random["faults"])  # of all courses, so that the draws of one do not depend on the others
+        if not active.size:
+            return np.empty(0)
+        self.hazard[active] += gaps[active]
+        hazard, rates = self.hazard[active], self.rates[active]
         with np.errstate(divide="ignore"):
-            times = np.where(self.rates > 0, self.hazard / self.rates, math.inf)
-        early, within = self.early, self.run.new_fleet[1]
+            times = np.where(rates > 0, hazard / rates, math.inf)
         if self.run.new_fleet[0] <= 0:
             return np.asarray(times)
-        start = np.zeros(self.trials)
+        early, within = (self.early * (1 - self.again))[active], self.run.new_fleet[1]
+        start = np.zeros(active.size)
         end = np.minimum(times, _NEVER)
         for _ in range(60):  # bisect rate * t + early * (1 - exp(-t/within)) = hazard
             middle = 0.5 * (start + end)
-            short = self.rates * middle + early * (1 - self.again) * -np.expm1(-middle / within) < self.hazard
+            short = rates * middle + early * -np.expm1(-middle / within) < hazard
             start, end = np.where(short, middle, start), np.where(short, end, middle)
         return np.asarray(np.where(end >= 0.999 * _NEVER, math.inf, end))

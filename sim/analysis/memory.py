@@ -155,7 +155,11 @@ def largest_batch(
         raise ValueError(f"{workload.model.name}: the layer table has no activation sizes, so any batch fits")
     if not fits(1):
         return 0
-    return bisect_left(range(1, _ANY_BATCH), True, key=lambda batch: not fits(batch))
+    too_large = 2
+    while fits(too_large):
+        too_large *= 2
+    half = too_large // 2  # fits
+    return half - 1 + bisect_left(range(half, too_large), True, key=lambda batch: not fits(batch))
 
 
 def _elements(layer: Layer) -> int:

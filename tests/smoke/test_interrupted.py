@@ -68,7 +68,7 @@ def test_ctrl_c_while_modules_are_imported(tmp_path: Path) -> None:
 def test_a_plan_that_is_stopped_shows_the_best_so_far(tmp_path: Path, number: int, code: int, word: str) -> None:
     """Ctrl-C, and SIGTERM as ``timeout`` and batch systems send it: exit codes are 128 plus the signal's number (POSIX sh, 2.8.2)."""
     journal = tmp_path / "journal"
-    words = ["plan", "hgx-h100", "llama-3.1-70b", "--gpus", "64", "--global-batch", "128", "--jobs", "1", "--journal", str(journal)]
+    words = ["plan", "hgx-h100", "llama-3.1-8b", "--gpus", "32", "--global-batch", "64", "--jobs", "1", "--journal", str(journal)]
     process = started(words, tmp_path)
     end = time.monotonic() + SECONDS
     while (not journal.exists() or journal.read_text().count("\n") < 2) and process.poll() is None and time.monotonic() < end:

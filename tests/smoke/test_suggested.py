@@ -176,7 +176,8 @@ REFUSED = (
     "plan hgx-h100 llama-3.2-1b --simulate 1 --gpus 7 --nodes 2",
     "collective p3.16xlarge --gpus 100", "collective p3.16xlarge --gpus 9 --nodes 2", "collective p3.2xlarge",
     "run p3.16xlarge vgg16 --fast --power-cap 1W", "run p3.16xlarge vgg16 --fast --set price.date=2026-13-01",
-    "whatif p3.16xlarge vgg16 --gpus 9", "spot p3.2xlarge resnet50 --epochs 1 --batch 3000", "run p3.16xlarge vgg16 --fast --epochs 1e300",
+    "whatif p3.16xlarge alexnet --gpus 9", "spot p3.2xlarge resnet50 --epochs 1 --batch 3000",
+    "run p3.16xlarge vgg16 --fast --epochs 1e300",
 )  # fmt: skip
 """Commands that are refused with advice on numbers, most of them numbers of GPUs."""
 _AXES = {"tensor": "--tp", "context": "--cp", "pipeline": "--pp", "replicate": "--replicate", "expert": "--ep"}

@@ -104,7 +104,7 @@ def test_a_sweep_survives_a_worker(machines: Machines, capfd: pytest.CaptureFixt
 
 @pytest.mark.slow
 def test_a_plan_on_a_cluster_is_that_of_one_process(lasting: Machines) -> None:
-    question = PlanQuestion(Scenario("hgx-h100", "gpt2", global_batch=8), (1,), 4)
+    question = PlanQuestion(Scenario("hgx-h100", "gpt2", global_batch=8), (1,), 2)
     with workers(None, lasting.address, print) as crew:
         assert crew is not None
         assert crew.processes == 2

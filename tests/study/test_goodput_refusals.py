@@ -66,7 +66,7 @@ def test_a_run_that_never_ends_leaves_the_others_their_figures(monkeypatch: pyte
     """One fleet in many fails faster than it saves: a share of runs is named and counts as zero, and half of them are refused."""
     monkeypatch.setattr(course, "FRUITLESS", 100)  # interruptions; 1,000 take half a minute
     outcome = weeks(days=None, epochs=3.0, trials=100)
-    run = replace(outcome.run, rate=(outcome.run.rate[0], outcome.run.rate[1], 1.0))
+    run = replace(outcome.run, rate=(outcome.run.rate[0], outcome.run.rate[1], 0.01))
     mixed = replace(outcome, run=run, courses=draw(run, 100))
     document = goodput_document(mixed)
     json.dumps(document, allow_nan=False)

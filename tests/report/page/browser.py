@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -29,27 +30,41 @@ def browser() -> str | None:
     return next((path for name in BROWSERS if (path := shutil.which(name))), None)
 
 
-class Tab:
-    """One page; *events* are what the browser said on its own."""
+class Browser:
+    """A running browser; what it says on its own is filed by the tab that it is about."""
 
-    def __init__(self, send: int, receive: int) -> None:
-        self._send, self._receive = send, receive
+    def __init__(self, executable: str) -> None:
+        read_there, self._send = os.pipe()
+        self._receive, write_there = os.pipe()
+        self._folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+        # The browser reads commands from descriptor 3 and answers on 4; the shell moves the pipes there.
+        command = 'exec 3<&"$0" 4>&"$1"; shift; exec "$@"'
+        words = ["bash", "-c", command, str(read_there), str(write_there), executable, *FLAGS, f"--user-data-dir={self._folder.name}"]
+        self._process = subprocess.Popen(words, pass_fds=(read_there, write_there), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        os.close(read_there)
+        os.close(write_there)
         self._text = b""
         self._number = 0
-        self.events: list[dict[str, Any]] = []
-        self.session = ""
+        self.events: dict[str, list[dict[str, Any]]] = defaultdict(list)
 
-    def ask(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """The browser's answer to *method*."""
+    def ask(self, method: str, session: str = "", **parameters: Any) -> dict[str, Any]:
+        """The answer to *method* of the tab *session*, or of the browser."""
         self._number += 1
-        message = {"id": self._number, "method": method, "params": parameters} | ({"sessionId": self.session} if self.session else {})
+        message = {"id": self._number, "method": method, "params": parameters} | ({"sessionId": session} if session else {})
         os.write(self._send, json.dumps(message).encode() + b"\0")
         while True:
             reply = self._next()
             if reply.get("id") == self._number:
                 assert "error" not in reply, reply
                 return dict(reply["result"])
-            self.events.append(reply)
+            self._file(reply)
+
+    def listen(self) -> None:
+        """Wait until the browser says something on its own."""
+        self._file(self._next())
+
+    def _file(self, event: dict[str, Any]) -> None:
+        self.events[event.get("sessionId", "")].append(event)
 
     def _next(self) -> dict[str, Any]:
         while b"\0" not in self._text:
@@ -61,10 +76,44 @@ class Tab:
         message, _, self._text = self._text.partition(b"\0")
         return dict(json.loads(message))
 
+    def is_running(self) -> bool:
+        """Whether its process has not ended."""
+        return self._process.poll() is None
+
+    def close(self) -> None:
+        """End it."""
+        with contextlib.suppress(OSError):
+            os.write(self._send, json.dumps({"id": 0, "method": "Browser.close"}).encode() + b"\0")
+        os.close(self._send)
+        try:
+            self._process.wait(20)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        os.close(self._receive)
+        self._folder.cleanup()
+
+
+class Tab:
+    """One page; *context* is its own storage in *browser*, as of a new browser."""
+
+    def __init__(self, browser: Browser, context: str) -> None:
+        self._browser, self._context = browser, context
+        self.session = ""
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        """What the browser said on its own about this page."""
+        return self._browser.events[self.session]
+
+    def ask(self, method: str, **parameters: Any) -> dict[str, Any]:
+        """The browser's answer to *method*."""
+        return self._browser.ask(method, self.session, **parameters)
+
     def open(self, page: Path | str) -> None:
         """Open *page*, a file or an address, in a new tab, and wait until it has loaded."""
-        target = self.ask("Target.createTarget", url="about:blank")["targetId"]
-        self.session = self.ask("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        target = self._browser.ask("Target.createTarget", url="about:blank", browserContextId=self._context)["targetId"]
+        self.session = self._browser.ask("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network", "Accessibility"):
             self.ask(f"{domain}.enable")
         self.go(page)
@@ -74,7 +123,7 @@ class Tab:
         self.events.clear()
         self.ask("Page.navigate", url=page if isinstance(page, str) else page.resolve().as_uri())
         while not any(event.get("method") == "Page.loadEventFired" for event in self.events):
-            self.events.append(self._next())
+            self._browser.listen()
 
     def until(self, expression: str) -> None:
         """Wait until *expression* is true in the page, at most `PATIENCE` seconds."""
@@ -140,31 +189,29 @@ class Tab:
         return [url for url in urls if not url.startswith(("file:", "data:", "about:"))]
 
 
+_RUNNING: list[Browser] = []
+
+
+def close() -> None:
+    """End the browser of this process, if one was started."""
+    while _RUNNING:
+        _RUNNING.pop().close()
+
+
 @contextlib.contextmanager
 def opened(page: Path | str) -> Iterator[Tab]:
-    """The *page*, a file or an address, in a new browser."""
-    executable = browser()
-    assert executable is not None
-    read_there, send = os.pipe()
-    receive, write_there = os.pipe()
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        # The browser reads commands from descriptor 3 and answers on 4; the shell moves the pipes there.
-        command = 'exec 3<&"$0" 4>&"$1"; shift; exec "$@"'
-        words = ["bash", "-c", command, str(read_there), str(write_there), executable, *FLAGS, f"--user-data-dir={folder}"]
-        process = subprocess.Popen(words, pass_fds=(read_there, write_there), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        os.close(read_there)
-        os.close(write_there)
-        try:
-            tab = Tab(send, receive)
-            tab.open(page)
-            yield tab
-        finally:
-            with contextlib.suppress(OSError):
-                os.write(send, json.dumps({"id": 0, "method": "Browser.close"}).encode() + b"\0")
-            os.close(send)
-            try:
-                process.wait(20)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-            os.close(receive)
+    """The *page*, a file or an address, in the one browser of this process, which takes ten times as long to start as a page."""
+    if not _RUNNING or not _RUNNING[0].is_running():
+        executable = browser()
+        assert executable is not None
+        close()
+        _RUNNING.append(Browser(executable))
+    running = _RUNNING[0]
+    context = running.ask("Target.createBrowserContext")["browserContextId"]
+    tab = Tab(running, context)
+    try:
+        tab.open(page)
+        yield tab
+    finally:
+        running.ask("Target.disposeBrowserContext", browserContextId=context)
+        running.events.pop(tab.session, None)

@@ -10,7 +10,7 @@ the load of any link. The search does not combine NVLink rings with PCIe rings, 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import pairwise, product
@@ -20,7 +20,7 @@ from sim.cluster.node_links import Tier
 from sim.cluster.topology import INTEL_RELAY, PATH_CLASSES, NodeGraph, Route
 from sim.spec.fields import curve_value
 from sim.spec.hardware import Transport
-from sim.training.collectives.routes.packing import pack_cycles, pack_paths
+from sim.training.collectives.routes.packing import Ends, pack_cycles, pack_paths
 from sim.training.collectives.routes.tours import shortest_tour, tree_order
 
 ChannelKind = Literal["single", "nvswitch", "nvlink", "pcie"]
@@ -329,12 +329,11 @@ def _nearest_paths(graph: NodeGraph, gpus: tuple[int, ...], slots: Mapping[tuple
     return []
 
 
-def _ends_within(graph: NodeGraph, arriving: int, leaving: int, farthest: int) -> Callable[[int, int], bool]:
+def _ends_within(graph: NodeGraph, arriving: int, leaving: int, farthest: int) -> Ends:
     def near(nic: int) -> set[int]:
         return {gpu for gpu in range(graph.node.gpu_count) if _distance(graph, gpu, nic) <= farthest}
 
-    first_of, last_of = near(arriving), near(leaving)
-    return lambda first, last: first in first_of and last in last_of
+    return frozenset(product(near(arriving), near(leaving)))
 
 
 def _network_channel(graph: NodeGraph, order: tuple[int, ...], arriving: int, leaving: int, inside: Sequence[Hop] | None = None) -> Channel:

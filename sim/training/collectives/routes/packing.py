@@ -8,11 +8,13 @@ budget suffices, as it does for every subset of a DGX-1; otherwise the result is
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 
 Slots = Mapping[tuple[int, int], int]
 """Free slots of each directed pair of GPUs."""
+Ends = frozenset[tuple[int, int]]
+"""Pairs of a first and a last vertex."""
 
 STEP_BUDGET = 50_000
 """Maximum steps of one search; NCCL gives up after a similar number (search.cc)."""
@@ -40,7 +42,7 @@ def _pack_cycles(slots: tuple[tuple[tuple[int, int], int], ...]) -> tuple[tuple[
     vertices = sorted({vertex for pair, _ in slots for vertex in pair})
     if len(vertices) < 2:
         return ()
-    cycles = [path for path in _paths(vertices[0], vertices, free, _StepBudget()) if free[path[-1], path[0]]]
+    cycles = [path for path in _paths(vertices[0], _following(vertices, free), _StepBudget()) if free[path[-1], path[0]]]
     bound = min(_degrees(vertices, free))
     return _Packing(cycles, free, vertices, bound).best
 
@@ -76,40 +78,52 @@ class _Packing:
         return chosen + min(_degrees(self._vertices, self._free)) <= len(self.best)
 
 
-def pack_paths(slots: Slots, vertices: Sequence[int], ends: Sequence[Callable[[int, int], bool]]) -> tuple[tuple[int, ...], ...] | None:
-    """Return one path through all *vertices* for each of *ends*, or None if there are none.
+def pack_paths(slots: Slots, vertices: Sequence[int], ends: Sequence[Ends]) -> tuple[tuple[int, ...], ...] | None:
+    """Return one path through all *vertices* for each of *ends*, which are those that the path may have, or None if there are none.
 
-    Each of *ends* is a predicate of a path's first and last vertex. No directed pair is used more often than its *slots* allow.
+    No directed pair is used more often than its *slots* allow.
     """
-    free = Counter(dict(slots))
-    return _pack_paths(free, tuple(vertices), list(ends), _StepBudget())
+    return _pack_paths(tuple(sorted(slots.items())), tuple(vertices), tuple(ends))
 
 
+@lru_cache(maxsize=256)
 def _pack_paths(
-    free: Counter[tuple[int, int]], vertices: tuple[int, ...], ends: Sequence[Callable[[int, int], bool]], budget: _StepBudget
+    slots: tuple[tuple[tuple[int, int], int], ...], vertices: tuple[int, ...], ends: tuple[Ends, ...]
+) -> tuple[tuple[int, ...], ...] | None:
+    return _chosen_paths(Counter(dict(slots)), vertices, ends, _StepBudget())
+
+
+def _chosen_paths(
+    free: Counter[tuple[int, int]], vertices: tuple[int, ...], ends: tuple[Ends, ...], budget: _StepBudget
 ) -> tuple[tuple[int, ...], ...] | None:
     if not ends:
         return ()
-    for path in (path for start in vertices for path in _paths(start, vertices, free, budget) if ends[0](path[0], path[-1])):
+    following = _following(vertices, free)
+    for path in (path for start in vertices for path in _paths(start, following, budget) if (path[0], path[-1]) in ends[0]):
         pairs = _pairs(path, closed=False)
         free.subtract(pairs)
-        rest = _pack_paths(free, vertices, ends[1:], budget)
+        rest = _chosen_paths(free, vertices, ends[1:], budget)
         free.update(pairs)
         if rest is not None:
             return (path, *rest)
     return None
 
 
-def _paths(start: int, vertices: Sequence[int], free: Mapping[tuple[int, int], int], budget: _StepBudget) -> Iterator[tuple[int, ...]]:
-    """Yield the paths from *start* through all *vertices* over pairs with free slots, in lexicographic order."""
+def _following(vertices: Sequence[int], free: Mapping[tuple[int, int], int]) -> dict[int, list[int]]:
+    """Return the vertices that follow each over pairs with free slots, the last first."""
+    return {vertex: [other for other in reversed(vertices) if free.get((vertex, other), 0)] for vertex in vertices}
+
+
+def _paths(start: int, following: Mapping[int, Sequence[int]], budget: _StepBudget) -> Iterator[tuple[int, ...]]:
+    """Yield the paths from *start* through all vertices, each of which one of *following* follows, in lexicographic order."""
     stack: list[tuple[int, ...]] = [(start,)]
     while stack:
         if budget.spent():
             return
         path = stack.pop()
-        if len(path) == len(vertices):
+        if len(path) == len(following):
             yield path
-        stack.extend((*path, vertex) for vertex in reversed(vertices) if vertex not in path and free.get((path[-1], vertex), 0))
+        stack += [(*path, vertex) for vertex in following[path[-1]] if vertex not in path]
 
 
 def _pairs(order: Sequence[int], closed: bool) -> list[tuple[int, int]]:
