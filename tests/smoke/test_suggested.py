@@ -27,7 +27,7 @@ _OTHERS = frozenset(
 """Options of other programs that messages name, and those that only the script ``stallsim`` has."""
 _FOREIGN = (
     "sim/report/page/", "sim/spec/foreign/launch_",
-    "sim/spec/foreign/layout_megatron", "sim/study/new/workload.py", "sim/commands/words.py",
+    "sim/spec/foreign/layout_megatron", "sim/study/new/workload.py", "sim/study/new/named_files.py", "sim/commands/words.py",
 )  # fmt: skip
 """Where words that begin with two dashes are variables of CSS, or options of other programs, read or answered (`test_words`)."""
 _WITH_PACKAGE = "docs/develop/own-"
