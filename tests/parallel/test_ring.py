@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Self
@@ -186,17 +187,12 @@ def order(code: str) -> list[str]:
     return [_SENT.get(name, name) or waited or "attention" for name, waited in calls]
 
 
-NIGHTLY = (pytest.mark.nightly, pytest.mark.slow)
-
-
+@pytest.mark.nightly
 @pytest.mark.slow
+@pytest.mark.skipif(not any(map(shutil.which, ("g++", "clang++"))), reason="Inductor needs a C++ compiler")
 @pytest.mark.parametrize(
-    ("exchange", "checkpointing"),
-    [
-        ("all_gather", "none"), pytest.param("all_gather", "blocks", marks=NIGHTLY), pytest.param("ring", "blocks", marks=NIGHTLY),
-        pytest.param("all_gather", "operators", marks=NIGHTLY),
-    ],
-)  # fmt: skip
+    ("exchange", "checkpointing"), [("all_gather", "none"), ("all_gather", "blocks"), ("ring", "blocks"), ("all_gather", "operators")]
+)
 @pytest.mark.filterwarnings("ignore")
 def test_compiled_blocks_wait_for_each_message_and_fuse_merges(exchange: str, checkpointing: str) -> None:
     """Inductor counts the bytes of its kernels. Here, keys are made contiguous in addition, which a block does as it computes them."""
