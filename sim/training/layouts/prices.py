@@ -100,7 +100,6 @@ class LayoutPrices:
     """Whether the hashed paths of one node represent those of all nodes that hold the same stages."""
     _prices: dict[tuple[object, ...], GroupPrice] = field(default_factory=dict)
     _names: dict[int, str] = field(default_factory=dict)
-    _used: dict[tuple[int, ...], tuple[dict[tuple[int, ...], list[int]], dict[int, list[int]]]] = field(default_factory=dict)
 
     @cached_property
     def slot(self) -> Slot:
@@ -307,9 +306,7 @@ class LayoutPrices:
         return (tuple((gpus, len(numbers)) for gpus, numbers in by_gpus.items()), where, tuple(sorted(by_node[node])))
 
     def _alike(self, ranks: tuple[int, ...]) -> tuple[dict[tuple[int, ...], list[int]], dict[int, list[int]]]:
-        """Return the nodes of *ranks* by the GPUs used on them, and those GPUs by node. Cached: groups may hold thousands of ranks."""
-        if ranks in self._used:
-            return self._used[ranks]
+        """Return the nodes of *ranks* by the GPUs used on them, and those GPUs by node."""
         by_node: dict[int, list[int]] = defaultdict(list)
         for rank in ranks:
             number, gpu = self.mesh.place(rank)
@@ -317,7 +314,6 @@ class LayoutPrices:
         by_gpus: dict[tuple[int, ...], list[int]] = defaultdict(list)
         for number, gpus in by_node.items():
             by_gpus[tuple(sorted(gpus))].append(number)
-        self._used[ranks] = by_gpus, by_node
         return by_gpus, by_node
 
     def _plan(self, ranks: tuple[int, ...], node: int, apart: bool = False) -> tuple[CollectivePlan, str]:
