@@ -14,8 +14,21 @@ WHOLE_NODE: Final = 1000.0
 ONE_NIC: Final = 100.0
 """Gbit/s up to which a bare figure is that of a node's only NIC: estimate (faster NICs come one per GPU or two)."""
 
-EFA_TOTALS: Final = "100|400"
+EFA_TOTALS: Final = (100.0, 400.0)
 """Gbit/s that are a whole instance's where the network is EFA: p3dn's and p4d's (AWS's table of instances)."""
+LARGEST: Final = 800.0
+"""Largest Gbit/s per GPU: that of the fastest NIC (NVIDIA's data sheet of ConnectX-8); what is read as more is not taken for a network."""
+_NUMBERS: Final = {
+    "one": 1, "single": 1, "two": 2, "dual": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8,
+}  # fmt: skip
+_IN_NODE: Final = re.compile(r"nvlink|nvswitch|nvl\d|xgmi|infinity fabric", re.IGNORECASE)
+_OF_NICS: Final = re.compile(r"infiniband|\bib\b|ethernet|gbe\b|roce|rdma|efa\b|slingshot|connectx|\bcx-?\d|[xnhef]dr", re.IGNORECASE)
+_BUS: Final = re.compile(r"\bpcie?(?:[- ]?(?:gen)?[- ]?\d(?:\.0)?)?(?: ?x ?\d+)?\b", re.IGNORECASE)
+"""The slot of a card, whose number of lanes is no number of cards."""
+_NOT_FOR_TRAINING: Final = re.compile(r"storage|management|\bmgmt\b|front-?end|in-band", re.IGNORECASE)
+_COUNT: Final = r"(?<![-.\w])(\d{1,2})"
+_GBPS: Final = r"(?:gbps|gbit/s|gb/s|gb/sec|gbe|gb|g)\b"
+_CARDS: Final = r"(?:rails?|nics?|ports?|hcas?|cards?)\b"
 
 
 def nic_of(text: str, chip: Chip, stated: float | None, gpus_per_node: int = 8) -> tuple[float, bool]:
@@ -25,34 +38,49 @@ def nic_of(text: str, chip: Chip, stated: float | None, gpus_per_node: int = 8) 
     """
     if stated is not None:
         return stated * 1e9 / 8, True
-    words = _with_digits(text.split("in node")[0])
+    words = _about_nics(_with_digits(text.split("in node")[0]))
     rate, usual = _in_words(words, gpus_per_node), _in_words(words, max(gpus_per_node, chip.usual_gpus))
-    if rate is None or usual is None:
+    if rate is None or usual is None or usual > LARGEST:
         return chip.nic, False
     return min(rate * 1e9 / 8, max(usual * 1e9 / 8, chip.nic)), True
 
 
 def _with_digits(text: str) -> str:
     """Return *text* with rates in Gbit/s, number words as digits, and the number of cards of a node before their rate."""
-    for number, word in enumerate(("one", "two", "three", "four", "five", "six", "seven", "eight"), 1):
-        text = re.sub(rf"\b{word}\b", f"{number}", text, flags=re.IGNORECASE)
-    text = re.sub(r"(\d+(?:\.\d+)?)\s*tb(?:ps|/s|it/s)", lambda rate: f"{float(rate.group(1)) * 1000:g} Gbps", text, flags=re.IGNORECASE)
+    text = re.sub(r"(?<=\d),(?=\d{3}\b)", "", text)
+    text = re.sub(r"\s*[\u00d7*]\s*", "x", text)
+    for word, number in _NUMBERS.items():
+        text = re.sub(rf"\b{word}(?=[- ]\w)(?! node)", f"{number}", text, flags=re.IGNORECASE)
+    text = re.sub(r"(\d+(?:\.\d+)?)\s*GB(?:/s|/sec|ps)\b", lambda rate: f"{float(rate.group(1)) * 8:g} Gbps", text)
+    text = re.sub(
+        r"(\d+(?:\.\d+)?)\s*t(?:b(?:ps|/s|it/s))?\b", lambda rate: f"{float(rate.group(1)) * 1000:g} Gbps", text, flags=re.IGNORECASE
+    )
     cards = re.search(r"(?<![.\d])(\d{1,2}) (?:\w+ )?per node", text)
     return f"{cards.group(1)}x {text.replace(cards.group(), '')}" if cards else text
 
 
+def _about_nics(text: str) -> str:
+    """Return *text* without what it says on links inside nodes, and on networks for other purposes."""
+    parts = re.split(r"([,;]| \+ )", _BUS.sub("PCIe", text))
+    is_other = [
+        bool(_IN_NODE.search(part) and not _OF_NICS.search(part)) or bool(_NOT_FOR_TRAINING.search(part) and "compute" not in part.lower())
+        for part in parts[::2]
+    ]
+    kept = ["" if other else part for part, other in zip(parts[::2], is_other, strict=True)]
+    return "".join(each for pair in zip(kept, [*parts[1::2], ""], strict=True) for each in pair).strip(" ,+")
+
+
 def _in_words(text: str, node: int) -> float | None:
     """Return the Gbit/s per GPU that *text* specifies for a node of *node* GPUs; None if it specifies none."""
-    compute = re.search(r"compute:?\s*(.*)", text, re.IGNORECASE)
-    text = compute.group(1).split("management")[0] if compute else text
-    each = re.search(r"(\d+)\s*(?:gbps|gb/s|gbe?)\b[^,;]*per gpu", text, re.IGNORECASE)
+    each = re.search(rf"(?:{_COUNT}\s*x\s*)?(\d+(?:\.\d+)?)\s*{_GBPS}[^,;]*(?:per |/ ?)gpu", text, re.IGNORECASE)
     if each:
-        return float(each.group(1))
-    patterns = (r"(\d+)\s*x\s*[^,;]*?(\d{3})\s*gb", r"\b(\d+)\s*x\s*(\d{2,3})\b", r"(?<![-.\w])(\d{1,2}) (\d{2,3})\s*g")
+        one, both = float(each.group(2)), float(each.group(2)) * float(each.group(1) or 1)
+        return both if both <= LARGEST else one  # else the number is that of a node
+    patterns = (rf"{_COUNT}\s*x\s*[^,;]*?(?<!\d)(\d{{2,3}})\s*{_GBPS}", r"\b(\d+)\s*x\s*(\d{2,3})\b", rf"{_COUNT} (\d{{2,3}})\s*g")
     several = next((match for pattern in patterns if (match := re.search(pattern, text, re.IGNORECASE))), None)
     if several:
         return float(several.group(1)) * float(several.group(2)) / node
-    total = re.search(r"(\d+)\s*gbps per node", text, re.IGNORECASE) or re.search(rf"\befa\D*({EFA_TOTALS})\s*g", text, re.IGNORECASE)
+    total = re.search(r"(\d+)\s*gbps per node", text, re.IGNORECASE)
     if total:
         return float(total.group(1)) / node
     return None if ";" in text else _bare(text.lower(), node)
@@ -64,16 +92,16 @@ def _bare(text: str, node: int) -> float | None:
     The rate is that of one NIC per GPU, unless the text states the number of NICs. A rate up to `ONE_NIC` or from `WHOLE_NODE` is that of
     the whole node.
     """
-    named = re.search(r"(xdr|ndr|hdr|edr|fdr)[- ]?(\d{2,3}(?!\d))?|slingshot[- ]?1[01]", text)
-    figure = re.search(r"(\d+(?:\.\d+)?)\s*(?:gbps|gbit/s|gb/s|gbe|gb|g\b)", text)
+    named = re.search(r"(xdr|ndr|hdr|edr|fdr)[- ]?(\d{3}(?!\d))?|slingshot[- ]?1[01]", text)
+    figure = re.search(rf"(\d+(?:\.\d+)?)\s*{_GBPS}", text)
     rate = float(figure.group(1)) if figure else _of_generation(named) if named else None
     if rate is None:
         return None
-    count = re.search(r"(\d+)\s*x\b|(?<!-)\bx\s*(\d{1,2})\b|(\d+)\s*(?:rails|nics|ports|hcas)|(dual)", text)
+    count = re.search(rf"{_COUNT}\s*x\b|(?<![-\w])x\s*(\d{{1,2}})\b|{_COUNT}[- ](?:[\w-]+ )?{_CARDS}", text)
     if count:
-        number = next(group for group in count.groups() if group)
-        return (2.0 if number == "dual" else float(number)) * rate / node
-    return rate / node if rate >= WHOLE_NODE or rate <= ONE_NIC else rate
+        return float(next(group for group in count.groups() if group)) * rate / node
+    is_total = rate >= WHOLE_NODE or rate <= ONE_NIC or ("efa" in text and rate in EFA_TOTALS)
+    return rate / node if is_total else rate
 
 
 def _of_generation(named: re.Match[str]) -> float:

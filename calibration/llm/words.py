@@ -107,7 +107,9 @@ def recompute_of(text: str, family: str, blocks: int = 0) -> tuple[Recompute, in
     if share is not None:
         some = round(share * blocks)
         return ("full", 0 if some == blocks else some) if some else ("none", 0)
-    if re.match(r"gradient[ _]checkpointing\s*[=:]\s*(false|0|no)", plain) or plain.startswith("-") or _NONE.match(plain):
+    if re.fullmatch(r"[a-z_ ]*(checkpoint\w*|recompute|remat)[\s=:]+(false|0|no(ne)?|off|disabled)", plain) or plain.startswith("-"):
+        return "none", 0
+    if _NONE.match(plain):
         return "none", 0
     if _FULL.match(plain):
         limit = _BLOCKS.search(plain)
@@ -148,12 +150,14 @@ _STRATEGIES: Final[Mapping[str, Shards]] = {
 
 
 def shards_of(text: str) -> Shards | None:
-    """Return the sharding of the strategy with which *text* begins, or of the ZeRO stage that it names; None if it is neither."""
-    plain = text.strip().lower().removeprefix("shardingstrategy.")
-    word, stage = re.match(r"[a-z_0-9]+", plain), re.match(r"zero[- _]?(?:stage[- ]?)?([0-3])", plain)
-    if stage or plain.startswith("distributed optimizer"):  # Megatron's
-        return Shards(int(stage.group(1)) if stage else 1)
-    return _STRATEGIES.get(word.group()) if word else None
+    """Return the sharding of the strategy or of the ZeRO stage that *text* names; None if it names neither. A stage wins."""
+    plain = text.lower()
+    stage = re.search(r"(?<![a-z])zero[-_ =:]*(?:stage[-_ =:]*)?([0-3])(?!\d)", plain)
+    named = re.search(rf"(?<![a-z0-9])({'|'.join(sorted(_STRATEGIES, key=len, reverse=True))})(?![a-z0-9_])", plain)
+    shards = _STRATEGIES[named.group(1)] if named else None
+    if stage or "distributed optimizer" in plain:  # Megatron's
+        return Shards(int(stage.group(1)) if stage else 1, shards is not None and shards.replicated)
+    return shards
 
 
 def offloads(text: str) -> bool:
@@ -166,7 +170,7 @@ def zero_of(text: str) -> int:
     plain = text.strip().lower()
     if re.match(r"(none|no|off|false|ddp|disabled)\b", plain):
         return 0
-    stage = re.search(r"(?<!\d)[0-3](?!\d)", plain)
+    stage = re.search(r"(?<!\d)[0-3](?!\d)", re.sub(r"^fsdp[- ]?[12]\b", "fsdp", plain))  # versions of FSDP are no stages
     if stage is not None:
         return int(stage.group())
     if re.match(r"(fsdp|full|fully)", plain):

@@ -86,6 +86,15 @@ def test_no_layout_works_less_than_a_whole_batch_on_one_gpu(workload: str, name:
         assert 0.5 * least < work.step_time(name, nodes) <= least
 
 
+@pytest.mark.parametrize("workload", ["qwen3-30b-a3b", "gpt-oss-20b"])
+def test_experts_that_multiply_the_tokens_of_many_ranks_work_no_less(workload: str) -> None:
+    """An expert has few tokens of a micro-batch, but many of its group's: as products of one GPU have only with a larger micro-batch."""
+    scenario = Scenario("p5.48xlarge", workload, global_batch=1024, sequence=512)
+    plan = prepare_plan(PlanQuestion(scenario, (8,)))
+    least = min(float(bounds(setting, each, float("inf")).compute.min()) for setting, each in plan.layouts if each)
+    assert 0.5 * least < LeastWork(scenario).step_time("p5.48xlarge", 8) <= least
+
+
 def test_a_machine_without_a_bound_is_planned() -> None:
     contest = Contest(JOB, JobPlan(None, tokens=10**9), Budget(time=1e5), ("on_demand",), None)
     exclusion = Exclusion(contest)

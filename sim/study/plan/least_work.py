@@ -9,6 +9,7 @@ a product may favor a part of a layer, by less than `MARGIN`, as a test checks f
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -17,6 +18,7 @@ from sim.spec.library import load_hardware
 from sim.spec.yaml import SpecError
 from sim.study.plan.question import PlanQuestion, prepare_plan
 from sim.study.plan.refine import bounds
+from sim.study.plan.space import LayoutCandidate
 from sim.study.scenario import Scenario, sorted_overrides
 
 MARGIN: Final = 0.02
@@ -45,5 +47,14 @@ class LeastWork:
 def _gpu_time(scenario: Scenario) -> float:
     """Return the least seconds of a step on one GPU of unlimited memory; 0 if no layout is possible there."""
     plan = prepare_plan(PlanQuestion(scenario, nodes=(1,), gpus=1))
-    least = min((float(bounds(setting, each, math.inf).compute.min()) for setting, each in plan.layouts if each), default=0.0)
+    whole = ((setting, _with_whole_batch(each, plan.global_batch)) for setting, each in plan.layouts if each)
+    least = min((float(bounds(setting, each, math.inf).compute.min()) for setting, each in whole), default=0.0)
     return least if math.isfinite(least) else 0.0
+
+
+def _with_whole_batch(layouts: Sequence[LayoutCandidate], samples: int) -> list[LayoutCandidate]:
+    """Return *layouts* on one GPU, and each with all *samples* of a step in one micro-batch.
+
+    Ranks of an expert group multiply the tokens of all their micro-batches at once, and ranks accumulate fewer gradients than one GPU.
+    """
+    return list(dict.fromkeys([*layouts, *(each._replace(batch=samples, micro_batches=1) for each in layouts)]))

@@ -74,6 +74,7 @@ def test_yes_no_and_stages() -> None:
     ]
     assert [zero_of(text) for text in ("ZeRO-3", "stage 1", "2")] == [3, 1, 2]
     assert [zero_of(text) for text in ("none", "DDP", "FSDP", "ZeRO-1 (dist opt)", "Z2")] == [0, 0, 3, 1, 2]
+    assert [zero_of(text) for text in ("FSDP1", "FSDP2", "fsdp-2", "FSDP (ZeRO-2)")] == [3, 3, 3, 2]  # versions are no stages
     texts = ("TRUE", "full", "False", "none (default)", "selective", "selective: mlp")
     assert [recompute_of(text, "megatron")[0] for text in texts] == ["full", "full", "none", "none", "attention", "none"]
     for wrong in (lambda: recompute_of("sometimes", "megatron"), lambda: zero_of("16"), lambda: zero_of("sometimes")):
@@ -85,6 +86,7 @@ def test_yes_no_and_stages() -> None:
     ("text", "meant"),
     [
         ("uniform", ("full", 0)), ("enabled", ("full", 0)), ("gradient_checkpointing=True", ("full", 0)), ("full recompute", ("full", 0)),
+        ("activation checkpointing off", ("none", 0)), ("checkpointing disabled", ("none", 0)), ("recompute: none", ("none", 0)),
         ("gradient_checkpointing=False", ("none", 0)), ("w/o recompute", ("none", 0)), ("no recompute", ("none", 0)), ("-", ("none", 0)),
         ("full (block, 10)", ("full", 10)), ("block 4", ("full", 4)), ("full && export ACM=block && export ACL=21", ("full", 21)),
         ("null", ("none", 0)), ("-r 0 (recompute GELU)", ("none", 0)),
@@ -263,6 +265,15 @@ def test_memory_and_form_without_a_maker_s_order() -> None:
         ("8x HDR InfiniBand 200 Gbps per node, three-level fat tree", 200.0), ("RoCE", None), ("3200", None),
         ("HDR100", 100 / 8), ("4x NDR200", 100.0), ("NDR", 400.0), ("dual-rail EDR", 25.0), ("Slingshot-11 4x200", 100.0),
         ("4x Slingshot 11", 100.0), ("HDR200 InfiniBand x2", 50.0), ("IB 200Gb x4", 100.0), ("RoCE 400G", 400.0),
+        ("Slingshot-11 4x200G", 100.0), ("EFA 4x100G", 50.0), ("32x100G EFA", 400.0), ("2x10GbE", 2.5), ("4\u00d7200 Gbit/s", 100.0),
+        ("400 Gbps EFA", 50.0), ("p4d 400 Gbps ENA/EFA", 50.0), ("EFA v1 400 Gbps", 50.0), ("3.2T IB", 400.0), ("3,200 Gbps", 400.0),
+        ("8 mlx5 NICs at 400 Gb/s", 400.0), ("single 200 Gbps HDR", 25.0), ("one 400G NIC per GPU", 400.0), ("400 Gbps/GPU", 400.0),
+        ("2x 400G per GPU", 800.0), ("8x 400G NICs (1 per GPU)", 400.0),
+        ("50 GB/s", 400.0), ("25 GB/s per GPU", 200.0), ("8x 25 GB/s", 200.0), ("100 GB/s per node", 100.0),  # bytes
+        ("NVLink 900 GB/s", None), ("NVLink 4.0 900 GB/s + IB NDR 400", 400.0), ("NVLink4 + 8x400G IB", 400.0), ("28.8 Tb/s NVL72", None),
+        ("PCIe 4.0 x16", None), ("PCIe Gen4 x16 + 100GbE", 12.5), ("PCIe Gen5 x16, 400G NDR", 400.0),
+        ("8x400G compute, 2x200G storage", 400.0), ("2x200G storage, 8x400G compute", 400.0),
+        ("Storage: 2x ConnectX-7 NDR 400Gb/s, Compute: 4x ConnectX-7 NDR 400Gb/s, Management: 100Gb/s Ethernet", 200.0),
     ],
 )  # fmt: skip
 def test_networks_in_words(text: str, each: float | None) -> None:
@@ -345,6 +356,9 @@ def test_what_is_offloaded_is_listed(tmp_path: Path) -> None:
 
 def test_strategies_of_torchs_fsdp(tmp_path: Path) -> None:
     """torch.distributed.fsdp.ShardingStrategy: gradients and states, what FULL_SHARD adds, and the same inside replicas."""
+    inside = {"DeepSpeed ZeRO-2": 2, "zero=1": 1, "zero_stage_3": 3, "fsdp SHARD_GRAD_OP": 2, "FSDP NO_SHARD": 0}
+    assert {text: shards_of(text) for text in inside} == {text: Shards(stage) for text, stage in inside.items()}
+    assert shards_of("hsdp zero2") == shards_of("_HYBRID_SHARD_ZERO2") == Shards(2, True)
     assert shards_of("ShardingStrategy.SHARD_GRAD_OP") == Shards(2)
     stages = [shards_of(text) for text in ("ZeRO-1", "zero stage 3", "distributed optimizer (recipe)", "")]
     assert stages == [Shards(1), Shards(3), Shards(1), None]
