@@ -34,7 +34,9 @@ def nccl_tests_rows(path: Path, text: str, hardware: str) -> list[tuple[int, lis
     Raise SpecError if the machine is not given, or if *text* names no collective, ranks or sizes.
     """
     if not hardware:
-        raise SpecError(f"{path}: is an output of nccl-tests, which does not describe the machine; add --hardware, a file or a catalog name")
+        raise SpecError(
+            f"{path}: is an output of nccl-tests, which does not describe the machine; add --hardware, a file or a catalog name"
+        )
     program = _PROGRAM.search(text) or _PROGRAM.search(path.name)
     if program is None:
         raise SpecError(f"{path}: does not name its collective; add a line such as '# all_reduce_perf', or put it into the file's name")

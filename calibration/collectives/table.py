@@ -84,7 +84,9 @@ def read_table(path: Path, hardware: str = "") -> CollectiveTable:
         raise SpecError(f"{where}: column '{twice}' appears twice")
     present = {"time_s" if name in _UNITS_OF_TIME else name for name in names} | ({"gpus_per_node"} if _TOTAL in names else set())
     if missing := [name for name in COLUMNS if name not in present and name not in OPTIONAL_COLUMNS]:
-        raise SpecError(f"{where}: expected the columns {', '.join(COLUMNS)}; {', '.join(missing)} missing; or pass the output of nccl-tests")
+        raise SpecError(
+            f"{where}: expected the columns {', '.join(COLUMNS)}; {', '.join(missing)} missing; or pass the output of nccl-tests"
+        )
     notes = [f"{where}: column '{mine}' was read as {name}" for mine, name in zip(header, names, strict=True) if mine != name]
     ignored = [name for name in names if name not in (*COLUMNS, _TOTAL, *_UNITS_OF_TIME)]
     notes += [f"{where}: column '{name}' is not part of a record and is ignored" for name in ignored]

@@ -214,7 +214,7 @@ def _waits(trace: RankTrace, rank: int, window: Window) -> list[WaitSpan]:
 
 
 def awaited(trace: RankTrace) -> list[TraceSpan]:
-    """Return the collectives for which operators of *trace* wait inside: over Gloo, those of ranks that share the model, but no messages."""
+    """Return the collectives for which operators of *trace* wait inside: over Gloo, those of a divided model, but no messages."""
     if trace.gpu != CPU or not trace.layout_event or trace.simulated:
         return []
     return [span for span in trace.collectives if not MESSAGE.match(span.name)]

@@ -93,7 +93,9 @@ def _from_layout(job: ProfiledJob) -> dict[str, Any]:
     mesh: dict[str, Any] = {}
     if first.gpu == CPU and base.training.stack.library.backend != "gloo":
         fitted, mesh = dict(_OVER_GLOO), dict(_GLOO_MESH)
-        base = job.workload(*(f"training.stack.{key}={value}" for key, value in (fitted | {f"mesh.{key}": mesh[key] for key in mesh}).items()))
+        base = job.workload(
+            *(f"training.stack.{key}={value}" for key, value in (fitted | {f"mesh.{key}": mesh[key] for key in mesh}).items())
+        )
     parallel = base.training.parallel
     if parallel.is_trivial:
         raise SpecError(

@@ -22,7 +22,11 @@ def replay_assumptions(nodes: Sequence[Node], workload: Workload) -> list[str]:
     changed = [*gpus, *batches, *([training.precision] if training.precision != on.precision else [])]
     measured = f"layer times were measured on {on.gpu.name} with {pluralized(on.batch, 'sample')} in {on.precision}"
     scaled = [f"{measured}, and are scaled to {', '.join(changed)} by modeled times"] if changed else []
-    return scaled + _sockets(nodes, workload) + (["GPU memory without activations, which the trace does not show"] if _is_only_traced(workload) else [])
+    return (
+        scaled
+        + _sockets(nodes, workload)
+        + (["GPU memory without activations, which the trace does not show"] if _is_only_traced(workload) else [])
+    )
 
 
 def replay_warnings(workload: Workload) -> list[str]:

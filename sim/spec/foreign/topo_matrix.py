@@ -265,7 +265,7 @@ def _notes(tree: Tree, nvlinks: dict[Pair, int], devices: Sequence[str], gpus: i
         notes.append("NVLink hides the PCIe path of its pairs: GPUs without a nearer device are attached directly to their socket.")
     if distant := _distant_cards(tree.branches, devices[gpus:]):
         notes.append(
-            f"{', '.join(distant)} {'share' if len(distant) > 1 else 'shares'} no PCIe switch with a GPU, unlike the other cards: counted as "
+            f"{', '.join(distant)} {'share' if len(distant) > 1 else 'shares'} no PCIe switch with a GPU, unlike other cards: counted as "
             "cards of the network between GPUs; if they serve only storage, delete their rows and columns and read the print again."
         )
     if not nvlinks and gpus > 1 and all(not branch.gpus for branch in tree.branches):

@@ -352,7 +352,9 @@ def with_cards(*paths: tuple[str, str]) -> str:
     rows = ["\t".join(["", "GPU0", "GPU1", *cards, "CPU Affinity"])]
     for gpu, other in (("GPU0", [" X ", "NV4"]), ("GPU1", ["NV4", " X "])):
         rows.append("\t".join([gpu, *other, *(pair[gpu == "GPU1"] for pair in paths), "0-15"]))
-    rows += ["\t".join([card, *pair, *(" X " if card == one else "NODE" for one in cards)]) for card, pair in zip(cards, paths, strict=True)]
+    rows += [
+        "\t".join([card, *pair, *(" X " if card == one else "NODE" for one in cards)]) for card, pair in zip(cards, paths, strict=True)
+    ]
     return "\n".join(rows) + "\n"
 
 
@@ -368,5 +370,7 @@ def test_cards_far_from_gpus_are_told_if_others_are_near() -> None:
 
 def test_the_path_that_nvlink_hides_is_no_news_if_cards_show_it() -> None:
     """Each GPU has a card below its switch; without one, the GPU is attached to its socket as a guess."""
-    shown, hidden = (parse_topology(with_cards(*paths), "topo.txt").notes for paths in ((("PIX", "NODE"), ("NODE", "PIX")), (("PIX", "NODE"),)))
+    shown, hidden = (
+        parse_topology(with_cards(*paths), "topo.txt").notes for paths in ((("PIX", "NODE"), ("NODE", "PIX")), (("PIX", "NODE"),))
+    )
     assert not any("NVLink hides" in note for note in shown) and any("NVLink hides" in note for note in hidden)
