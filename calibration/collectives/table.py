@@ -11,10 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple, get_args
 
+from calibration.collectives.nccl_tests import is_nccl_tests, nccl_tests_rows
 from calibration.collectives.records import COLUMNS, NETWORKS, OPTIONAL_COLUMNS, CollectiveRecord, plan_of, record_of
 from calibration.run_words import NAMES_OF_COLUMNS, plain_name
 from sim.spec.catalogue import all_names
-from sim.spec.strict import csv_lines, csv_rows
+from sim.spec.strict import csv_lines, csv_rows, decode, read_bytes
 from sim.spec.yaml import SpecError
 from sim.training.collectives.nccl.constants import VERSIONS
 from sim.training.collectives.price.collective_plan import Op
@@ -64,18 +65,28 @@ class CollectiveTable(NamedTuple):
     skipped: tuple[UnpredictedRow, ...]
 
 
-def read_table(path: Path) -> CollectiveTable:
-    """Return the rows of *path*. Raise SpecError if a column is missing, or if there are no rows."""
-    lines = csv_lines(path)
-    rows = list(csv_rows(lines, str(path)))
+def read_table(path: Path, hardware: str = "") -> CollectiveTable:
+    """Return the rows of *path*: a table, or an output of nccl-tests on *hardware*.
+
+    Raise SpecError if a column is missing, if there are no rows, or if *hardware* is missing or does not apply.
+    """
+    text = decode(read_bytes(path), str(path), "save the table as CSV in UTF-8")
+    if is_nccl_tests(text):
+        rows = nccl_tests_rows(path, text, hardware)
+    elif hardware:
+        raise SpecError(f"--hardware {hardware}: is for outputs of nccl-tests; the column 'hardware' of {path} names the machines")
+    else:
+        rows = list(csv_rows(csv_lines(path), str(path)))
     header = rows[0][1] if rows else []
-    where = f"{path}:{lines[0][0] if lines else 1}"
+    where = f"{path}:{rows[0][0] if rows else 1}"
     names = [_column(name, header) for name in header]
     if twice := next((name for name in names if name in (*COLUMNS, _TOTAL) and names.count(name) > 1), None):
         raise SpecError(f"{where}: column '{twice}' appears twice")
     present = {"time_s" if name in _UNITS_OF_TIME else name for name in names} | ({"gpus_per_node"} if _TOTAL in names else set())
     if missing := [name for name in COLUMNS if name not in present and name not in OPTIONAL_COLUMNS]:
-        raise SpecError(f"{where}: expected the columns {', '.join(COLUMNS)}; {', '.join(missing)} missing")
+        raise SpecError(
+            f"{where}: expected the columns {', '.join(COLUMNS)}; {', '.join(missing)} missing; or pass the output of nccl-tests"
+        )
     notes = [f"{where}: column '{mine}' was read as {name}" for mine, name in zip(header, names, strict=True) if mine != name]
     ignored = [name for name in names if name not in (*COLUMNS, _TOTAL, *_UNITS_OF_TIME)]
     notes += [f"{where}: column '{name}' is not part of a record and is ignored" for name in ignored]

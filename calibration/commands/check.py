@@ -19,10 +19,17 @@ from sim.units import pluralized
 
 
 @app.command(
-    epilog="Examples:\n  python -m calibration collectives\n  python -m calibration collectives my-collectives.csv -o predicted.csv"
+    epilog="Examples:\n  python -m calibration collectives\n  python -m calibration collectives my-collectives.csv -o predicted.csv\n"
+    "  python -m calibration collectives all_reduce_perf.txt --hardware hgx-h100"
 )
 def collectives(
-    file: Annotated[Path | None, typer.Argument(metavar="[FILE.csv]", help="measured collectives; default: the committed records")] = None,
+    file: Annotated[
+        Path | None,
+        typer.Argument(metavar="[FILE]", help="measured collectives: a CSV, or an output of nccl-tests; default: the committed records"),
+    ] = None,
+    hardware: Annotated[
+        str, typer.Option(metavar="HW", help="if FILE is an output of nccl-tests: its machine, a file or a name from the catalog")
+    ] = "",
     write: Annotated[bool, typer.Option("--write", help="write the errors where `collective` and the tests read them")] = False,
     as_json: JsonOption = False,
     output: Annotated[
@@ -40,7 +47,9 @@ def collectives(
         raise SpecError(f"--write {file}: writes only the errors of the committed records; leave the file out")
     if file and output and output.resolve() == file.resolve():
         raise SpecError(f"-o {output}: is the table of measurements; write to another file")
-    table = read_table(file) if file else None
+    if hardware and not file:
+        raise SpecError(f"--hardware {hardware}: is for an output of nccl-tests; write collectives FILE --hardware {hardware}")
+    table = read_table(file, hardware) if file else None
     skipped = [SkippedRun(*one) for one in table.skipped] if table else []
     if table and not table.records:
         raise SpecError("\n".join(["no row can be predicted:", *reason_lines(skipped)]))

@@ -30,7 +30,7 @@ def _cell(row: LlmRow, column: str) -> str:
 
 def practice_assumptions(row: LlmRow, practice: Mapping[str, Any]) -> list[str]:
     """Return what is assumed about the software of *row*."""
-    assumed = ["not in the table: " + practice["place"]] if practice["place"].startswith("assumed") else []
+    assumed = ["software settings that the table does not state: " + practice["place"]] if practice["place"].startswith("assumed") else []
     if not {"source", "framework", "software"} & practice["match"].keys():
         stated, stack = row.text["framework"], practice["stack"]
         assumed.append(f"framework {stated!r} is unknown; predicted as {stack}" if stated else f"framework {stack}")

@@ -15,8 +15,9 @@ from typing import Any, Final
 from calibration.traces.import_trace import ImportedJob
 from calibration.traces.job_description import JobDescription
 from calibration.traces.kineto import CPU
+from sim.spec.catalogue import locate
 from sim.spec.hardware import Hardware
-from sim.spec.library import load_hardware, load_part, load_workload
+from sim.spec.library import load, load_hardware, load_workload
 from sim.spec.stack import Stack
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
@@ -33,6 +34,7 @@ def complete_description(profile: ImportedJob, job: JobDescription) -> tuple[Job
     """Return *job* completed with the facts of the trace, and the remaining doubts. Raise SpecError if they contradict each other."""
     first = profile.traces[0]
     if not first.simulated:
+        _require_known(job)
         if job.workload and not first.layout_event:
             _require_same_parameters(profile, job)
         return job, _gpu_doubts(first.gpu, first.file, job)
@@ -52,12 +54,19 @@ def complete_description(profile: ImportedJob, job: JobDescription) -> tuple[Job
     return replace(job, **{name: value for name, value in shown.items() if value and not getattr(job, name)}), doubts
 
 
+def _require_known(job: JobDescription) -> None:
+    """Raise SpecError for a machine, workload or stack that does not exist, which may be without any other effect."""
+    for name, (load_named, _) in _EQUIVALENCE.items():
+        if specified := getattr(job, name):
+            try:
+                load_named(specified, job)
+            except SpecError as error:
+                raise SpecError(f"--{name} {specified}: {error}") from None
+
+
 def _require_same_parameters(profile: ImportedJob, job: JobDescription) -> None:
     """Raise SpecError if the gradients of a micro-batch in *profile* are not those of the workload that *job* names."""
-    try:
-        workload = _workload(job.workload, job)
-    except SpecError:  # reported by the code that needs the workload
-        return
+    workload = _workload(job.workload, job)
     trace, window = profile.traces[0], profile.windows[0]
     kept = [span.ident for span in trace.gradients if window.start <= span.t0 < window.end]
     due = [size for layer in workload.model.layers for size in layer.gradients]
@@ -76,12 +85,12 @@ def _matches(name: str, specified: Any, shown: Any, job: JobDescription) -> bool
     """Return whether the option *specified* is equivalent to the trace's value *shown*; None if the latter is not in the catalogue."""
     if specified == shown or name not in _EQUIVALENCE:
         return bool(specified == shown)
-    load, equivalent = _EQUIVALENCE[name]
-    mine = load(str(specified), job)
+    load_named, equivalent = _EQUIVALENCE[name]
+    mine = load_named(str(specified), job)
     if shown in (mine.name, *getattr(mine, "aliases", ())) or (isinstance(mine, Workload) and shown == mine.model.name):
         return True
     try:
-        theirs = load(str(shown), job)
+        theirs = load_named(str(shown), job)
     except SpecError:
         return None
     return equivalent(mine, theirs)
@@ -96,7 +105,7 @@ def _workload(name: str, job: JobDescription) -> Workload:
 
 
 def _stack(name: str, job: JobDescription) -> Any:
-    return load_part(Stack, name, "workloads/stacks")
+    return load(Stack, locate(name, "workloads/stacks", job.folders.workloads)).spec
 
 
 def _same_gpus(mine: Hardware, theirs: Hardware) -> bool:
@@ -122,10 +131,7 @@ def _gpu_doubts(device: str, file: str, job: JobDescription) -> list[str]:
     shown = set(_MODEL_OF_GPU.findall(device.upper()))
     if device == CPU or not shown or not job.hardware:
         return []
-    try:
-        names = [group.node.gpu.name for group in _hardware(job.hardware, job).groups if group.node.gpu_count]
-    except SpecError:  # reported by the code that needs the machine
-        return []
+    names = [group.node.gpu.name for group in _hardware(job.hardware, job).groups if group.node.gpu_count]
     if any(shown & set(_MODEL_OF_GPU.findall(name.upper())) for name in names):
         return []
     return [

@@ -2,7 +2,8 @@
 
 Each moment of a rank has the first cause that applies. Compute: a kernel of a compute stream runs. Launch: the host is in an operator or a
 call, the next kernel is not launched yet, and the host waits neither for the GPU nor the loader nor a copy. Gradient exchange: a collective
-runs; it is blamed on the straggler until the last rank has joined and then on its tier. Input (prep, because a profile cannot separate disk
+runs; it is blamed on the straggler until the last rank has joined and then on its tier. Over Gloo, the operators of a job that divides the
+model wait inside for their collectives, which is gradient exchange, too. Input (prep, because a profile cannot separate disk
 from decode): the host waits in the loader's ``__next__``. Copy: a copy runs. Otherwise launch. A step ends when the host has begun the next
 one and the GPU has finished all work launched before. If there are several steps, the first is skipped, because the GPU is still busy with
 unrecorded work. Clocks of hosts are aligned at the ends of collectives.
@@ -21,7 +22,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from calibration.traces.kineto import RankTrace, TraceSpan, read_trace
+from calibration.traces.kineto import CPU, RankTrace, TraceSpan, read_trace
 from sim.analysis.stalls import Blame, Window, blame
 from sim.events import STALLS, Cause, EventLog, LoggedRank, WaitSpan, WorkSpan
 from sim.spec.yaml import SpecError
@@ -212,6 +213,13 @@ def _waits(trace: RankTrace, rank: int, window: Window) -> list[WaitSpan]:
     return waits
 
 
+def awaited(trace: RankTrace) -> list[TraceSpan]:
+    """Return the collectives for which operators of *trace* wait inside: over Gloo, those of a divided model, but no messages."""
+    if trace.gpu != CPU or not trace.layout_event or trace.simulated:
+        return []
+    return [span for span in trace.collectives if not MESSAGE.match(span.name)]
+
+
 _TraceMoment = tuple[float, float, dict[str, int], tuple[int, int]]
 """Begin, end, number of active spans of each kind, and the indices of the current or next kernel and of the current or next loader wait."""
 
@@ -220,7 +228,7 @@ def _moments(trace: RankTrace, window: Window) -> Iterable[_TraceMoment]:
     """Yield the intervals of *window* between events: the begin or end of a span, or the launch of a kernel."""
     kinds = {
         "compute": trace.compute, "exchange": trace.collectives, "copy": trace.copies, "input": trace.inputs, "busy": trace.busy,
-        "blocked": trace.blocked,
+        "blocked": trace.blocked, "waiting": awaited(trace),
     }  # fmt: skip
     trace.compute.sort(key=lambda span: span.t0)
     trace.inputs.sort(key=lambda span: span.t0)
@@ -244,7 +252,7 @@ def _moments(trace: RankTrace, window: Window) -> Iterable[_TraceMoment]:
 def _cause(trace: RankTrace, start: float, end: float, running: dict[str, int], place: tuple[int, int]) -> tuple[Cause, str, int]:
     """Return cause, resource and batch of a rank's wait from *start* to *end*."""
     kernel = trace.compute[place[0]] if place[0] < len(trace.compute) else None
-    if running["compute"]:
+    if running["compute"] and not running["waiting"]:
         return Cause.COMPUTE, (kernel.resource if kernel and kernel.resource else f"{trace.gpu} compute"), -1
     launching = running["busy"] and not running["blocked"] and not running["copy"] and not running["input"]
     if launching and kernel is not None and kernel.queued >= end:

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from statistics import mean, median
 from typing import NamedTuple
 
-from calibration.traces.import_trace import MESSAGE, ImportedJob
+from calibration.traces.import_trace import ImportedJob, awaited
 from calibration.traces.kineto import CPU, RankTrace, TraceSpan
 from calibration.traces.pass_times import overlap, union
 from calibration.traces.table_times import measured_times
@@ -59,7 +59,7 @@ class _Excluded(NamedTuple):
         """Return the intervals of *trace*. With Gloo, operators wait inside for collectives but not for messages, which overlap."""
         if trace.gpu != CPU:
             return cls((), ())
-        return cls(union(span for span in trace.collectives if not MESSAGE.match(span.name)), union(trace.collectives))
+        return cls(union(awaited(trace)), union(trace.collectives))
 
 
 def _of_step(trace: RankTrace, step: TraceSpan, excluded: _Excluded) -> RankPasses:

@@ -80,7 +80,8 @@ def job_of(profile: ImportedJob, job: JobDescription, path: Path) -> ProfiledJob
     if profile.traces[0].gpu == CPU and isinstance(machine.gpu_reference, str):
         raise SpecError(
             f"{profile.traces[0].file}: shows no kernels of a GPU, but {machine.name} has {machine.gpu_reference}s; profile with "
-            "activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]"
+            "activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], or, if the job ran on CPUs, name their machine, described by "
+            "'calibration profile' and 'calibration fit'"
         )
     return ProfiledJob(profile, job, machine, path)
 

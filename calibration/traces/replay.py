@@ -43,6 +43,10 @@ _SET_UP: Final = ("gradient_accumulation_steps", "activation_checkpointing")
 """Fields of the training that a simulated trace contains in addition to batch and precision."""
 _STACKS: Final = {True: "gloo-ddp", False: "torch-2.x-ddp"}
 """Default stacks of jobs on CPUs (True) and on GPUs (False): those of torch's DistributedDataParallel."""
+_OVER_GLOO: Final = {"backend": "gloo", "gloo_transport": "tcp-single-flow"}
+"""Fields of the stack of a job on CPUs, the same as in ``gloo-ddp``: NCCL needs GPUs."""
+_GLOO_MESH: Final = {"host_waits": "everything"}
+"""And of its mesh: no device stream holds Gloo's collectives (torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py)."""
 _OPTIMIZERS: Final = {"SGD": "momentum", "Adam": "adam", "AdamW": "adam", "Adafactor": "adafactor", "Muon": "muon", "LAMB": "lamb"}
 _SAMPLES: Final = 1_000_000
 _SECONDS: Final = ("distributed_overhead", "launch_cpu")
@@ -85,6 +89,13 @@ def _from_table(job: ProfiledJob) -> dict[str, Any]:
 def _from_layout(job: ProfiledJob) -> dict[str, Any]:
     """Return the workload that the user named, which specifies the layout of the job's ranks, with measured times in its layers."""
     base, first = job.workload(), job.profile.traces[0]
+    fitted: dict[str, Any] = {}
+    mesh: dict[str, Any] = {}
+    if first.gpu == CPU and base.training.stack.library.backend != "gloo":
+        fitted, mesh = dict(_OVER_GLOO), dict(_GLOO_MESH)
+        base = job.workload(
+            *(f"training.stack.{key}={value}" for key, value in (fitted | {f"mesh.{key}": mesh[key] for key in mesh}).items())
+        )
     parallel = base.training.parallel
     if parallel.is_trivial:
         raise SpecError(
@@ -99,9 +110,11 @@ def _from_layout(job: ProfiledJob) -> dict[str, Any]:
     bare = layout_passes.without_copies(base)
     workload = layout_passes.with_measured_passes(machine, bare, measured, on, first.gpu != CPU)
     update = mean(passes.update for passes in measured)
-    fitted: dict[str, Any] = {"optimizer_factor": layout_passes.layout_optimizer_factor(machine, workload, update)}
+    fitted["optimizer_factor"] = layout_passes.layout_optimizer_factor(machine, workload, update)
     if bare is not base:
-        fitted["mesh"] = {"copies": False, "source": {"copies": job.source}}
+        mesh["copies"] = False
+    if mesh:
+        fitted["mesh"] = mesh | {"source": dict.fromkeys(mesh, job.source)}
     return _extended(job, base, workload.model, fitted, {})
 
 

@@ -99,7 +99,7 @@ def trace_record(
         "batch_per_gpu": batch or simulated["batch_per_gpu"],
         "precision": precision or simulated["precision"],
         "nodes": nodes(imported),
-        "gpus_per_node": gpus(imported) / nodes(imported),
+        "gpus_per_node": gpus(imported) // nodes(imported) if gpus(imported) % nodes(imported) == 0 else gpus(imported) / nodes(imported),
         "step_time_s": imported.step_time,
         "exposed_sync_s": imported.exposed_sync,
         "role": "prediction" if waits else "compute",

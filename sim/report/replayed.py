@@ -22,7 +22,11 @@ def replay_assumptions(nodes: Sequence[Node], workload: Workload) -> list[str]:
     changed = [*gpus, *batches, *([training.precision] if training.precision != on.precision else [])]
     measured = f"layer times were measured on {on.gpu.name} with {pluralized(on.batch, 'sample')} in {on.precision}"
     scaled = [f"{measured}, and are scaled to {', '.join(changed)} by modeled times"] if changed else []
-    return scaled + (["GPU memory without activations, which the trace does not show"] if _is_only_traced(workload) else [])
+    return (
+        scaled
+        + _sockets(nodes, workload)
+        + (["GPU memory without activations, which the trace does not show"] if _is_only_traced(workload) else [])
+    )
 
 
 def replay_warnings(workload: Workload) -> list[str]:
@@ -34,6 +38,15 @@ def replay_warnings(workload: Workload) -> list[str]:
         f"the measured layers contain the copies of gradients and the optimizer's time, to which stack {stack.name} adds its own; "
         f"to replay with it, import the trace again with --stack {stack.name}"
     ]
+
+
+def _sockets(nodes: Sequence[Node], workload: Workload) -> list[str]:
+    """Return that ranks use Gloo, as they did on CPUs, if *nodes* have GPUs, whose frameworks use NCCL."""
+    training = workload.training
+    if training.stack.library.backend != "gloo" or any(node.gpu.host_cores for node in nodes):
+        return []
+    stack = "torch-2.x-ddp" if training.parallel.is_trivial else "torchtitan-2.x"
+    return [f"ranks exchange over sockets (Gloo), as in the profile of CPUs; jobs on GPUs use NCCL: --stack {stack}"]
 
 
 def _is_only_traced(workload: Workload) -> bool:

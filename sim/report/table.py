@@ -19,8 +19,8 @@ from sim.units import pluralized, rounded, rounded_dollars, show
 
 BAR = 40
 """Characters of a full bar."""
-NOTHING = 1e-12
-"""Causes of up to this many seconds are not shown."""
+NOTHING = 1e-5
+"""Causes of up to this share of a step are not shown: a replayed profile copies at least 1 byte for each sample."""
 
 
 def run_text(run: Run, document: Mapping[str, Any], number: int = 0, verbose: bool = False) -> str:
@@ -36,7 +36,7 @@ def run_text(run: Run, document: Mapping[str, Any], number: int = 0, verbose: bo
     lines += [f"  {'':12} {'warm epoch':>10} {'':6}  {'':{BAR}}  {'first':>11}"]
     for cause in STALLS:
         seconds, cold = document["stalls_s"][cause.value], first["stalls_s"][cause.value]
-        if max(seconds, cold) <= NOTHING:
+        if max(seconds, cold) <= NOTHING * step:
             continue
         lines.append(
             f"  {cause.value:12} {show(seconds, 'time'):>10} {100 * seconds / step:5.1f}%  {bar(seconds / step):{BAR}}  "
@@ -103,7 +103,7 @@ def stall_lines(document: Mapping[str, Any], meanings: Mapping[Cause, str]) -> l
     lines, step = [], document["step_time_s"]
     for cause in LAYOUT_STALLS:
         seconds = document["stalls_s"][cause.value]
-        if seconds > NOTHING:
+        if seconds > NOTHING * step:
             share = f"{show(seconds, 'time'):>10} {100 * seconds / step:5.1f}%"
             lines.append(f"  {cause.value:12} {share}  {bar(seconds / step):{BAR}}  {meanings[cause]}")
     return lines

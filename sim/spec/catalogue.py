@@ -160,7 +160,8 @@ def unknown_name_hint(name: str, folder: str, path: bool = False) -> str:
     """Return a hint for an unknown *name*: similar names in *folder*, or where it may belong. *path*: whether the name was a path."""
     other = {"hardware": "workloads", "workloads": "hardware"}.get(folder)
     if other and name in catalogue(other):
-        return f"; it is in {other}/; check the order of the arguments"
+        found, wanted = ("workload", "machine") if folder == "hardware" else ("machine", "workload")
+        return f"; it is a {found} ({other}/), but this argument is a {wanted}"
     file_names, listed = list(all_files(folder)), len(catalogue(folder))
     if folder == "hardware" and not path and (gpu := _gpu_like(name)):
         if unowned := advice_on_unused_gpu(gpu):
@@ -196,13 +197,17 @@ _LAYOUTS: Final = {
 
 
 def _gpu_like(name: str) -> str:
-    """Return the GPU's name in *name* if it is the name of a GPU in the catalogue, or its first word; else empty."""
+    """Return the GPU's name in *name* if it is the name of a GPU in the catalogue, or begins with its first word; else empty."""
     word = re.sub(r"^\d+ ?x ?|^(nvidia|tesla|geforce)[-_ ]?|(?<=\d)[-_ ]?x ?\d+$", "", name.lower()).strip()
     gpus = catalogue("hardware/parts/gpus")
     if word and any(word in (each, each.partition("-")[0]) for each in gpus):
         return word.upper()
-    plain = {re.sub(r"[-_ ]", "", each): each for each in gpus}
-    return plain.get(re.sub(r"[-_ ]", "", word), "").upper()
+    plain = re.sub(r"[-_ ]", "", word)
+    for each in gpus:
+        begins = (each[:end] for end in range(len(each.partition("-")[0]) + 3, len(each) + 1))  # with two letters of a form such as SXM
+        if (begin := next((begin for begin in begins if begin.replace("-", "") == plain), None)) is not None:
+            return each[: len(begin) + len(each[len(begin) :].partition("-")[0])].upper()  # whole words, as conditions need
+    return next((each for each in gpus if re.sub(r"[-_ ]", "", each) == plain), "").upper()
 
 
 def _with_gpu_in(name: str, most: int = 3) -> list[str]:

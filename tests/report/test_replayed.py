@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from sim.report.document import run_document
+from sim.report.table import run_text
 from sim.report.verdict import assumptions, warnings
 from sim.study.scenario import Scenario, answer
 
@@ -40,6 +42,16 @@ def test_scaled_times_and_unknown_memory_are_assumptions(traced: Path) -> None:
     assert {memory, scaled} <= set(assumptions(elsewhere))
 
 
+def test_gloo_on_gpus_names_a_stack_with_nccl(traced: Path) -> None:
+    """A job profiled on CPUs keeps Gloo, which would limit GPUs; on ranks of CPU cores it is what they use."""
+    traced.write_text(traced.read_text().replace("torch-2.x-ddp", "gloo-ddp"), encoding="utf-8")
+    question = Scenario("p3.16xlarge", str(traced))
+    (said,) = (line for line in assumptions(answer(question).run) if "Gloo" in line)
+    assert said.endswith("jobs on GPUs use NCCL: --stack torch-2.x-ddp")
+    nccl, cores = replace(question, stack="torch-2.x-ddp"), replace(question, overrides=("node.gpu.host_cores=1",))
+    assert not any("Gloo" in line for other in (nccl, cores) for line in assumptions(answer(other).run))
+
+
 def test_a_stack_that_counts_copies_twice_is_warned_of(traced: Path) -> None:
     """The stack in the file leaves copies to the measured layers; one given at the run adds them again, unless layers have work."""
     question = Scenario("p3.2xlarge", str(traced), stack="torch-1.13-ddp")
@@ -50,3 +62,9 @@ def test_a_stack_that_counts_copies_twice_is_warned_of(traced: Path) -> None:
     table.write_text(LAYERS.replace("WORK", "forward: 1 MFLOP, backward: 2 MFLOP, "), encoding="utf-8")
     described = answer(replace(question, workload=str(table))).run
     assert not warnings(described) and not any("activations" in line for line in assumptions(described))
+
+
+def test_a_copy_of_a_byte_is_not_a_row_of_the_table(traced: Path) -> None:
+    """Without copies in the profile, the input is 1 byte: 0.1 ns at 12 GB/s."""
+    answered = answer(Scenario("p3.2xlarge", str(traced)))
+    assert "  copy " not in run_text(answered.run, run_document(answered.run, answered.inputs))

@@ -70,7 +70,7 @@ def test_unknown_names_come_with_near_ones(shelves: Path) -> None:
     messages = {
         "toyy": "toyy is not in the catalog (hardware/); did you mean toy?",
         "zzz": "zzz is not in the catalog (hardware/); known: toy",
-        "toy-job": "toy-job is not in the catalog (hardware/); it is in workloads/; check the order of the arguments",
+        "toy-job": "toy-job is not in the catalog (hardware/); it is a workload (workloads/), but this argument is a machine",
         "no/toy.yaml": "no/toy.yaml: no such file; did you mean toy?",
         "": "'' is not in the catalog (hardware/); known: toy",
         "a\0b": "'a\\x00b' is not in the catalog (hardware/); known: toy",
@@ -86,6 +86,13 @@ def test_a_large_folder_is_not_listed_in_a_hint() -> None:
     assert unknown("/dev/null") == "/dev/null is not a regular file; write the path of a YAML file"
     assert unknown("x" * 10_000).startswith(f"'{'x' * 76}... is not in the catalog")
     assert unknown("x/" * 5_000).startswith(f"'{'x/' * 125}x...: no such file")
+
+
+@pytest.mark.parametrize(("name", "gpu"), [("H100 NVL", "H100-NVL"), ("NVIDIA H100 SXM", "H100-SXM5"), ("a100-sxm4", "A100-SXM4")])
+def test_a_gpu_and_its_form_are_a_gpu(name: str, gpu: str) -> None:
+    """Without its memory, as people say it; the hint's condition must find machines."""
+    with pytest.raises(catalogue.UnknownName, match=f"it is a GPU: 'python -m sim list hardware --where gpu={gpu}' lists the machines"):
+        locate(name, "hardware")
 
 
 @pytest.mark.parametrize("name", ["rtx-4090", "RTX4090", "geforce rtx 4090"])

@@ -43,7 +43,9 @@ def group_names(kind: str, family: str, gpu: str) -> tuple[str, ...]:
 
 
 def expected_layout_error(run: LayoutRun) -> dict[str, Any] | None:
-    """Return the expected error (fractions) of *run*, and its basis; None if nothing was validated."""
+    """Return the expected error (fractions) of *run*, and its basis; None if nothing was validated, as for ranks on CPU cores."""
+    if run.node.gpu.host_cores:
+        return None
     parallel, gpu = run.workload.training.parallel, run.node.gpu.name
     kind = kind_of(parallel.tensor, parallel.context, parallel.pipeline, parallel.expert)
     error = _error(kind, run.workload.model.transformer, gpu, unmeasured(run), lambda measured: _beyond(run, measured))

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from sim.spec.wiring import CLASSES, Card, Near, Pair, Tree, Wiring, WiringContradiction, pairs, tree
+from sim.spec.wiring import CLASSES, Branch, Card, Near, Pair, Tree, Wiring, WiringContradiction, pairs, tree
 from sim.spec.yaml import SpecError
 from sim.units import shorten
 
@@ -76,7 +76,7 @@ def read_matrix(text: str, file: str) -> Wiring:
         gpu_names=tuple(dict.fromkeys(match[1] for match in _LISTED.finditer(text))),
         vcpus=_count_cpus(cpus),
         numa_nodes=numa,
-        notes=tuple(_notes(tree, nvlinks, gpus)),
+        notes=tuple(_notes(tree, nvlinks, [column.text for column in columns], gpus)),
     )
 
 
@@ -255,14 +255,31 @@ def _cards(text: str, columns: Sequence[str]) -> tuple[Card, ...]:
     return tuple(Card(names.get(column, column)) for column in columns)
 
 
-def _notes(tree: Tree, nvlinks: dict[Pair, int], gpus: int) -> list[str]:
+def _notes(tree: Tree, nvlinks: dict[Pair, int], devices: Sequence[str], gpus: int) -> list[str]:
     notes = []
     torn = [f"{one}-{other}" for one, other in tree.torn if other < gpus]
     if torn:
         shown = ", ".join(torn[:4]) + (" and more" if len(torn) > 4 else "")
         notes.append(f"Path types and NUMA affinity disagree on the sockets of GPUs {shown}; used the path types.")
-    if nvlinks:
+    if nvlinks and {gpu for branch in tree.branches for gpu in branch.gpus} < set(range(gpus)):
         notes.append("NVLink hides the PCIe path of its pairs: GPUs without a nearer device are attached directly to their socket.")
+    if distant := _distant_cards(tree.branches, devices[gpus:]):
+        notes.append(
+            f"{', '.join(distant)} {'share' if len(distant) > 1 else 'shares'} no PCIe switch with a GPU, unlike other cards: counted as "
+            "cards of the network between GPUs; if they serve only storage, delete their rows and columns and read the print again."
+        )
     if not nvlinks and gpus > 1 and all(not branch.gpus for branch in tree.branches):
         notes.append("No PCIe switch is visible between GPUs; a virtual machine may hide switches and sockets.")
     return notes
+
+
+def _distant_cards(branches: Sequence[Branch], cards: Sequence[str]) -> list[str]:
+    """Return those of *cards* below whose outermost switch there is no GPU, if others have one there."""
+    parents = {branch.name: branch.parent for branch in branches}
+
+    def outermost(name: str) -> str:
+        return outermost(parents[name]) if parents[name] in parents else name
+
+    shared = {outermost(branch.name) for branch in branches if branch.gpus}
+    near = {card for branch in branches if outermost(branch.name) in shared for card in branch.nics}
+    return [card for number, card in enumerate(cards) if number not in near] if near else []

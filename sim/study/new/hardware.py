@@ -28,6 +28,8 @@ from sim.study.new.parts import PartChoice
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
 _PLACEHOLDER: Final = re.compile(r"\s*(\w+): \{extends: ([^,}]+), assumed: true")
+_NIC: Final = re.compile(r"    (bandwidth|transport): (.+)")
+_ESTIMATED_NIC: Final = re.compile(r'      (bandwidth|transport): "estimate')
 _NOT_TOLD: Final = "not in the topology"
 _VCPUS_PER_GPU: Final = 8
 _MEMORY_STEP: Final = 16 * 2**30
@@ -71,10 +73,15 @@ def new_hardware(
 
 
 def assumed_lines(file: Path) -> list[str]:
-    """Return the placeholders in the written *file*, each with the number of its line."""
-    lines = enumerate(file.read_text(encoding="utf-8").splitlines(), 1)
-    matches = [(number, _PLACEHOLDER.match(line)) for number, line in lines]
-    return [f"line {number}: {match[1]} {match[2]}" for number, match in matches if match is not None]
+    """Return the placeholders and the estimates of the network in the written *file*, each with the number of its line."""
+    lines = file.read_text(encoding="utf-8").splitlines()
+    assumed = {number: f"{match[1]} {match[2]}" for number, line in enumerate(lines, 1) if (match := _PLACEHOLDER.match(line)) is not None}
+    start = lines.index("  nic:")
+    estimated = {match[1] for line in lines[start:] if (match := _ESTIMATED_NIC.match(line)) is not None}
+    for number, line in enumerate(lines[start:], start + 1):
+        if (match := _NIC.match(line)) is not None and match[1] in estimated:
+            assumed[number] = f"nic {match[1]} {match[2]}"
+    return [f"line {number}: {what}" for number, what in sorted(assumed.items())]
 
 
 def hardware_yaml(wiring: Wiring, file: Path, name: str, options: Options = Options()) -> str:

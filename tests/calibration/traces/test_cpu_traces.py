@@ -57,6 +57,16 @@ def test_a_rank_that_comes_late_to_gloo_holds_the_other_up(tmp_path: Path) -> No
     assert job.by_rank[0][Cause.INTERCONNECT] == pytest.approx(0.015)
 
 
+def test_operators_wait_inside_for_the_collectives_of_a_divided_job(tmp_path: Path) -> None:
+    """FSDP over Gloo: of backward, from 40 to 70 ms, the 10 ms inside the reduction from 60 to 90 are not compute."""
+    paths = [cpu_profile(tmp_path, rank) for rank in range(2)]
+    for path in paths:
+        path.write_text(path.read_text().replace("gloo:all_reduce", "gloo:reduce_scatter"))
+    job = import_traces(paths)
+    expected = {Cause.COMPUTE: 0.059, Cause.PREP: 0.010, Cause.INTERCONNECT: 0.030, Cause.LAUNCH: 0.001}
+    assert {cause: job.stalls[cause] for cause in expected} == pytest.approx(expected)
+
+
 def test_a_job_over_nccl_needs_its_kernels(tmp_path: Path) -> None:
     """Profiled without ProfilerActivity.CUDA: operators of the host would be mistaken for work of the GPUs."""
     with pytest.raises(SpecError, match=r"with ProfilerActivity\.CUDA"):

@@ -375,6 +375,12 @@ def recorded(trace: Path, records: Path, *more: str, **other: str) -> int:
     return main(["import-trace", str(trace), "--record", str(records), *arguments, *more])
 
 
+@pytest.mark.parametrize("option", ["hardware", "workload", "stack"])
+def test_an_unknown_name_is_an_error_even_if_nothing_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str) -> None:
+    assert main(["import-trace", str(profile(tmp_path)), f"--{option}", "nosuch"]) == 2
+    assert capsys.readouterr().err.startswith(f"--{option} nosuch: nosuch is not in the catalog")
+
+
 @pytest.mark.parametrize(
     ("option", "value", "said"),
     [
@@ -392,7 +398,8 @@ def test_a_record_that_nothing_could_be_asked_for_is_not_written(
     trace, records = profile(tmp_path), tmp_path / "runs.csv"
     assert recorded(trace, records, **{option: value}) == 2
     shown = capsys.readouterr()
-    assert shown.err.startswith(f"--record {records}: ") and said in shown.err and shown.err.count("\n") == 1 and shown.out == ""
+    begin = f"--{option} {value}: " if option in ("hardware", "workload", "stack") else f"--record {records}: "
+    assert shown.err.startswith(begin) and said in shown.err and shown.err.count("\n") == 1 and shown.out == ""
     assert not records.exists()
     assert recorded(trace, records) == 0
     before = records.read_text()

@@ -181,6 +181,19 @@ def test_a_sharded_job_is_replayed(tmp_path: Path) -> None:
     assert run_layout(slow, workload).step_time > 2 * sum(OWN)
 
 
+def test_a_job_on_processors_exchanges_over_gloo_whatever_its_stack(tmp_path: Path) -> None:
+    """A stack made for NCCL is replayed with Gloo, whose collectives the host waits for: NCCL would need GPUs."""
+    machine = str(COMMITTED_POINTS.parents[1] / "hardware" / f"{HARDWARE}.yaml")
+    described_by = tmp_path / "laid-out.yaml"
+    described_by.write_text("extends: lab-decoder\nname: laid-out\ntraining: {stack: torchtitan-2.x, parallel: {shard: parameters}}\n")
+    mine = tmp_path / "mine.yaml"
+    description = JobDescription(machine, str(described_by), batch=8, folders=Folders(None, WORKLOADS))
+    mine.write_text(replay_text(imported(trace(0), trace(1)), description, mine))
+    stack = load_workload(str(mine), library=WORKLOADS).spec.training.stack
+    assert (stack.library.backend, stack.mesh and stack.mesh.host_waits) == ("gloo", "everything")
+    assert stack.library.gloo_transport is not None
+
+
 def test_a_pipeline_is_replayed(tmp_path: Path) -> None:
     """Equal stages whose messages are free: m + p - 1 forwards and backwards (GPipe, arXiv 1811.06965), and the optimizer."""
     machine = str(COMMITTED_POINTS.parents[1] / "hardware" / f"{HARDWARE}.yaml")

@@ -191,6 +191,7 @@ def test_what_cannot_be_replayed_is_refused_in_a_sentence(tmp_path: Path) -> Non
     assert "only 1 of 2 ranks given; missing: 1" in refused([torch_profile(tmp_path, 0, 2)], tmp_path, "a2-highgpu-2g")
     forgotten = refused([cpu_profile(tmp_path, rank) for rank in range(2)], tmp_path, "a2-highgpu-1g")
     assert "shows no kernels of a GPU, but a2-highgpu-1g has A100-SXM4-40GBs; profile with activities=" in forgotten
+    assert "if the job ran on CPUs, name their machine" in forgotten
 
 
 def test_a_layer_table_of_another_model_is_refused(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ def run(
     overlap: float = 0.0,
     sequence: int = 8192,
     network: float = 50e9,
+    cores: int = 0,
     **parallel: Any,
 ) -> Any:
     training = SimpleNamespace(parallel=Parallel(**parallel))
@@ -34,8 +35,14 @@ def run(
     layout = SimpleNamespace(
         schedule=training.parallel.schedule or "1f1b", options=SimpleNamespace(framework=framework, tensor_overlap=overlap), own_passes=None
     )
-    node = SimpleNamespace(gpu=SimpleNamespace(name=gpu), gpu_count=8, nic=SimpleNamespace(count=8, bandwidth=network))
+    node = SimpleNamespace(gpu=SimpleNamespace(name=gpu, host_cores=cores), gpu_count=8, nic=SimpleNamespace(count=8, bandwidth=network))
     return SimpleNamespace(layout=layout, workload=workload, node=node, gpus=gpus, nodes=-(-gpus // 8))
+
+
+def test_ranks_on_processors_quote_no_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layout_error, "validated_groups", lambda _: {"all layouts": GROUP})
+    assert expected_layout_error(run("my-processor", 8, cores=1)) is None
+    assert expected_layout_error(run("Y", 8)) is not None
 
 
 def test_the_nearest_group_answers_and_others_widen(monkeypatch: pytest.MonkeyPatch) -> None:

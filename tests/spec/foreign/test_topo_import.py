@@ -344,3 +344,33 @@ def test_damaged_prints_are_read_or_refused(name, data):
         )
         text = text[:start] + piece + text[end:]
     read_or_refuse(text)
+
+
+def with_cards(*paths: tuple[str, str]) -> str:
+    """Return the print of two GPUs joined by NVLink, and cards with these paths to them."""
+    cards = [f"NIC{number}" for number in range(len(paths))]
+    rows = ["\t".join(["", "GPU0", "GPU1", *cards, "CPU Affinity"])]
+    for gpu, other in (("GPU0", [" X ", "NV4"]), ("GPU1", ["NV4", " X "])):
+        rows.append("\t".join([gpu, *other, *(pair[gpu == "GPU1"] for pair in paths), "0-15"]))
+    rows += [
+        "\t".join([card, *pair, *(" X " if card == one else "NODE" for one in cards)]) for card, pair in zip(cards, paths, strict=True)
+    ]
+    return "\n".join(rows) + "\n"
+
+
+def test_cards_far_from_gpus_are_told_if_others_are_near() -> None:
+    """Cards for storage often hang from a host bridge of their own; in a machine where all cards do, none stands out."""
+    near = (("PIX", "NODE"), ("NODE", "PIX"))
+    some, none, all_near = (
+        parse_topology(with_cards(*paths), "topo.txt").notes for paths in ((*near, ("NODE", "NODE")), 2 * (("NODE", "NODE"),), near)
+    )
+    assert any(note.startswith("NIC2 shares no PCIe switch with a GPU") for note in some)
+    assert not any("shares no PCIe switch" in note for note in (*none, *all_near))
+
+
+def test_the_path_that_nvlink_hides_is_no_news_if_cards_show_it() -> None:
+    """Each GPU has a card below its switch; without one, the GPU is attached to its socket as a guess."""
+    shown, hidden = (
+        parse_topology(with_cards(*paths), "topo.txt").notes for paths in ((("PIX", "NODE"), ("NODE", "PIX")), (("PIX", "NODE"),))
+    )
+    assert not any("NVLink hides" in note for note in shown) and any("NVLink hides" in note for note in hidden)

@@ -269,7 +269,10 @@ def test_what_is_assumed_is_told_with_its_lines_and_with_each_run(tmp_path, caps
     assert main(["new", "--from-topo", str(tmp_path / "topo.txt"), "--gpu", "RTX4090", "-o", box]) == 0
     said = capsys.readouterr().err
     lines = (tmp_path / "box.yaml").read_text().splitlines()
-    told = re.findall(r"line (\d+): (\w+) ([\w-]+)", said)
+    network = dict(re.findall(r"line (\d+): nic (.+?)(?:;|$)", said))
+    assert set(network.values()) == {"bandwidth 10 Gbps", "transport tcp"}
+    assert all(lines[int(number) - 1].strip() == value.replace(" ", ": ", 1) for number, value in network.items())
+    told = re.findall(r"line (\d+): (cpu|volume) ([\w-]+)", said)
     assert [(kind, name) for _, kind, name in told] == [("cpu", "epyc-7742"), ("volume", "gp2")]
     assert all(f"{kind}: {{extends: {name}, assumed: true}}" in lines[int(number) - 1] for number, kind, name in told)
     for options, assumed in (([], True), (["--set", "node.host.cpu=epyc-genoa", "--set", "node.storage.volume=gp3"], False)):
@@ -277,6 +280,13 @@ def test_what_is_assumed_is_told_with_its_lines_and_with_each_run(tmp_path, caps
         sentences = json.loads(capsys.readouterr().out)["assumptions"]
         assert any("the processor of box is not known, so epyc-7742 is assumed" in each for each in sentences) is assumed
         assert any("comes without a volume, so one gp2" in each for each in sentences) is assumed
+
+
+def test_a_given_network_is_not_assumed(tmp_path, capsys):
+    (tmp_path / "topo.txt").write_text(PCIE_SWITCHES)
+    question = ["new", "--from-topo", str(tmp_path / "topo.txt"), "--gpu", "RTX4090", "-o", str(tmp_path / "box.yaml")]
+    assert main([*question, "--nic-bandwidth", "400 Gbps", "--transport", "roce"]) == 0
+    assert ": nic " not in capsys.readouterr().err
 
 
 def test_a_given_processor_is_not_assumed(tmp_path):
