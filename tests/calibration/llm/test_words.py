@@ -263,6 +263,13 @@ def test_memory_and_form_without_a_maker_s_order() -> None:
         ("8x HDR InfiniBand 200 Gbps per node, three-level fat tree", 200.0), ("RoCE", None), ("3200", None),
         ("HDR100", 100 / 8), ("4x NDR200", 100.0), ("NDR", 400.0), ("dual-rail EDR", 25.0), ("Slingshot-11 4x200", 100.0),
         ("4x Slingshot 11", 100.0), ("HDR200 InfiniBand x2", 50.0), ("IB 200Gb x4", 100.0), ("RoCE 400G", 400.0),
+        ("400 Gbps/node", 50.0), ("800Gb/s per server", 100.0), ("400G per node", 50.0), ("800 Gbps total", 100.0),
+        ("100G per GPU", 100.0), ("100 Gbit/s per GPU", 100.0), ("50Gbps/GPU", 50.0), ("12.5 Gbps per GPU", 12.5),
+        ("25.6 Tbps fat-tree, 400G per GPU", 400.0), ("200 Gbps per GPU pair", 100.0), ("1 NIC per 2 GPUs, 200 Gbps", 100.0),
+        ("Slingshot 11 200 Gbps", 200.0), ("ConnectX 7 400 Gb/s", 400.0), ("BlueField 3 400G", 400.0), ("one HDR200 NIC per node", 25.0),
+        ("NVLink 900 GB/s + InfiniBand 400 Gb/s", 400.0), ("NVSwitch; 8x HDR InfiniBand", 200.0), ("NVLink 900 GB/s", None),
+        ("8x IB NDR (3200 Gbps)", 400.0), ("50 GB/s per GPU", 400.0), ("Slingshot 4x25GB/s", 100.0), ("NDR 400GB/s", 400.0),
+        ("800 Gbps", 100.0), ("XDR 800 Gbps", 800.0),
     ],
 )  # fmt: skip
 def test_networks_in_words(text: str, each: float | None) -> None:
