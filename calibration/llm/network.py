@@ -40,7 +40,7 @@ def nic_of(text: str, chip: Chip, stated: float | None, gpus_per_node: int = 8) 
 
 
 def _with_digits(text: str) -> str:
-    """Return *text* without the fabric of a node, with rates in Gbit/s, number words as digits, and a node's number of cards before their rate."""
+    """Return *text* without a node's fabric, with rates in Gbit/s, numbers as digits, and a node's number of cards before their rate."""
     for number, word in enumerate(("one", "two", "three", "four", "five", "six", "seven", "eight"), 1):
         text = re.sub(rf"\b{word}\b", f"{number}", text, flags=re.IGNORECASE)
     text = re.sub(_PRODUCTS, r"\1-\2", text, flags=re.IGNORECASE)
@@ -66,7 +66,7 @@ def _as_gigabits(rate: re.Match[str]) -> str:
 
 
 def _in_words(text: str, node: int, nic: float) -> float | None:
-    """Return the Gbit/s per GPU that *text* specifies for a node of *node* GPUs with usually *nic* Gbit/s each; None if it specifies none."""
+    """Return the Gbit/s per GPU in *text* for a node of *node* GPUs, which usually have *nic* Gbit/s each; None if it has none."""
     compute = re.search(r"compute:?\s*(.*)", text, re.IGNORECASE)
     text = compute.group(1).split("management")[0] if compute else text
     each = re.search(rf"{_GIGABITS}[^,;]*?(?:\b(?:per|each|every|a)\s+|/\s*)(?:gpu(?! pair)|gcd|accelerator)\b", text, re.IGNORECASE)

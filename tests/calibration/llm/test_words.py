@@ -28,6 +28,7 @@ from tests.calibration.llm.test_case import one
     [
         ("bf16-mixed", "16bit"), ("BF16 (AMP)", "16bit"), ("float16", "16bit"), ("16-true", "16bit"), ("e4m3 hybrid", "fp8"),
         ("FP8 blockwise", "fp8"), ("mxfp8", "fp8"), ("NVFP4", "fp4"), ("native_amp", "16bit"), ("O2", "16bit"), ("torch.bfloat16", "16bit"),
+        ("bf16 (no fp8)", "16bit"), ("bf16 with 8-bit Adam", "16bit"), ("bf16, fp8 optimizer states", "16bit"),
     ],
 )  # fmt: skip
 def test_precisions(text: str, meant: str) -> None:
@@ -73,7 +74,7 @@ def test_yes_no_and_stages() -> None:
         True,
     ]
     assert [zero_of(text) for text in ("ZeRO-3", "stage 1", "2")] == [3, 1, 2]
-    assert [zero_of(text) for text in ("none", "DDP", "FSDP", "ZeRO-1 (dist opt)", "Z2")] == [0, 0, 3, 1, 2]
+    assert [zero_of(text) for text in ("none", "DDP", "FSDP", "ZeRO-1 (dist opt)", "Z2", "FSDP2", "FSDP1")] == [0, 0, 3, 1, 2, 3, 3]
     texts = ("TRUE", "full", "False", "none (default)", "selective", "selective: mlp")
     assert [recompute_of(text, "megatron")[0] for text in texts] == ["full", "full", "none", "none", "attention", "none"]
     for wrong in (lambda: recompute_of("sometimes", "megatron"), lambda: zero_of("16"), lambda: zero_of("sometimes")):
@@ -88,13 +89,17 @@ def test_yes_no_and_stages() -> None:
         ("gradient_checkpointing=False", ("none", 0)), ("w/o recompute", ("none", 0)), ("no recompute", ("none", 0)), ("-", ("none", 0)),
         ("full (block, 10)", ("full", 10)), ("block 4", ("full", 4)), ("full && export ACM=block && export ACL=21", ("full", 21)),
         ("null", ("none", 0)), ("-r 0 (recompute GELU)", ("none", 0)),
+        ("gradient checkpointing=off", ("none", 0)), ("activation checkpointing: disabled", ("none", 0)), ("recompute: none", ("none", 0)),
+        ("--recompute-granularity full", ("full", 0)), ("--recompute-activations", ("attention", 0)),
+        ("recompute_granularity=selective", ("attention", 0)), ("recompute-granularity selective", ("attention", 0)),
+        ("recompute attention", ("attention", 0)), ("full, block, num_layers=12", ("full", 12)),
     ],
 )  # fmt: skip
 def test_what_is_recomputed_in_words(text: str, meant: tuple[str, int]) -> None:
     assert recompute_of(text, "megatron", 32) == meant
 
 
-@pytest.mark.parametrize("text", ["offloaded", "one block in two", "only mlp", "12 layers", "partial", "sometimes"])
+@pytest.mark.parametrize("text", ["offloaded", "recompute mlp", "one block in two", "only mlp", "12 layers", "partial", "sometimes"])
 def test_words_that_only_begin_like_yes_or_no_are_no_guess(text: str) -> None:
     """Before, ``offloaded`` meant off, ``one`` meant on, and ``12`` meant 1."""
     with pytest.raises(CannotDescribe):
@@ -352,7 +357,8 @@ def test_what_is_offloaded_is_listed(tmp_path: Path) -> None:
 
 def test_strategies_of_torchs_fsdp(tmp_path: Path) -> None:
     """torch.distributed.fsdp.ShardingStrategy: gradients and states, what FULL_SHARD adds, and the same inside replicas."""
-    assert shards_of("ShardingStrategy.SHARD_GRAD_OP") == Shards(2)
+    assert shards_of("ShardingStrategy.SHARD_GRAD_OP") == shards_of("FSDP shard_grad_op") == Shards(2)
+    assert [shards_of(text) for text in ("full shard", "FSDP: Hybrid Sharding", "FSDP+DP")] == [Shards(3), Shards(3, True), None]
     stages = [shards_of(text) for text in ("ZeRO-1", "zero stage 3", "distributed optimizer (recipe)", "")]
     assert stages == [Shards(1), Shards(3), Shards(1), None]
     cases = {
