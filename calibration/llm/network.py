@@ -26,8 +26,11 @@ _OF_NICS: Final = re.compile(r"infiniband|\bib\b|ethernet|gbe\b|roce|rdma|efa\b|
 _BUS: Final = re.compile(r"\bpcie?(?:[- ]?(?:gen)?[- ]?\d(?:\.0)?)?(?: ?x ?\d+)?\b", re.IGNORECASE)
 """The slot of a card, whose number of lanes is no number of cards."""
 _NOT_FOR_TRAINING: Final = re.compile(r"storage|management|\bmgmt\b|front-?end|in-band", re.IGNORECASE)
+_PRODUCTS: Final = r"\b(connectx|cx|bluefield|bf|quantum|slingshot|gen|version)\s+(\d{1,2})\b"
+"""Names of products with a number, which is no number of cards."""
 _COUNT: Final = r"(?<![-.\w])(\d{1,2})"
 _GBPS: Final = r"(?:gbps|gbit/s|gb/s|gb/sec|gbe|gb|g)\b"
+_ALL: Final = r"(?:(?:per|/|each)\s*(?:node|host|server|machine|instance|\d gpus|(?:gpu )?pair)\b|(?:in )?total\b)"
 _CARDS: Final = r"(?:rails?|nics?|ports?|hcas?|cards?)\b"
 
 
@@ -39,7 +42,7 @@ def nic_of(text: str, chip: Chip, stated: float | None, gpus_per_node: int = 8) 
     if stated is not None:
         return stated * 1e9 / 8, True
     words = _about_nics(_with_digits(text.split("in node")[0]))
-    rate, usual = _in_words(words, gpus_per_node), _in_words(words, max(gpus_per_node, chip.usual_gpus))
+    rate, usual = (_in_words(words, node, chip.nic * 8 / 1e9) for node in (gpus_per_node, max(gpus_per_node, chip.usual_gpus)))
     if rate is None or usual is None or usual > LARGEST:
         return chip.nic, False
     return min(rate * 1e9 / 8, max(usual * 1e9 / 8, chip.nic)), True
@@ -48,6 +51,7 @@ def nic_of(text: str, chip: Chip, stated: float | None, gpus_per_node: int = 8) 
 def _with_digits(text: str) -> str:
     """Return *text* with rates in Gbit/s, number words as digits, and the number of cards of a node before their rate."""
     text = re.sub(r"(?<=\d),(?=\d{3}\b)", "", text)
+    text = re.sub(_PRODUCTS, r"\1-\2", text, flags=re.IGNORECASE)
     text = re.sub(r"\s*[\u00d7*]\s*", "x", text)
     for word, number in _NUMBERS.items():
         text = re.sub(rf"\b{word}(?=[- ]\w)(?! node)", f"{number}", text, flags=re.IGNORECASE)
@@ -67,40 +71,45 @@ def _about_nics(text: str) -> str:
         for part in parts[::2]
     ]
     kept = ["" if other else part for part, other in zip(parts[::2], is_other, strict=True)]
-    return "".join(each for pair in zip(kept, [*parts[1::2], ""], strict=True) for each in pair).strip(" ,+")
+    return "".join(each for pair in zip(kept, [*parts[1::2], ""], strict=True) for each in pair).strip(" ,;+")
 
 
-def _in_words(text: str, node: int) -> float | None:
-    """Return the Gbit/s per GPU that *text* specifies for a node of *node* GPUs; None if it specifies none."""
-    each = re.search(rf"(?:{_COUNT}\s*x\s*)?(\d+(?:\.\d+)?)\s*{_GBPS}[^,;]*(?:per |/ ?)gpu", text, re.IGNORECASE)
+def _in_words(text: str, node: int, nic: float) -> float | None:
+    """Return the Gbit/s per GPU in *text* for a node of *node* GPUs, which usually have *nic* Gbit/s each; None if it has none."""
+    each = re.search(rf"(?:{_COUNT}\s*x\s*)?(\d+(?:\.\d+)?)\s*{_GBPS}[^,;]*(?:per |/ ?)gpu(?! pair)", text, re.IGNORECASE)
     if each:
         one, both = float(each.group(2)), float(each.group(2)) * float(each.group(1) or 1)
         return both if both <= LARGEST else one  # else the number is that of a node
+    shared = re.search(r"(?:per|/)\s*(?:(\d) gpus|(?:gpu )?pair)", text, re.IGNORECASE)
+    node = int(shared.group(1) or 2) if shared else node
     patterns = (rf"{_COUNT}\s*x\s*[^,;]*?(?<!\d)(\d{{2,3}})\s*{_GBPS}", r"\b(\d+)\s*x\s*(\d{2,3})\b", rf"{_COUNT} (\d{{2,3}})\s*g")
     several = next((match for pattern in patterns if (match := re.search(pattern, text, re.IGNORECASE))), None)
     if several:
         return float(several.group(1)) * float(several.group(2)) / node
-    total = re.search(r"(\d+)\s*gbps per node", text, re.IGNORECASE)
+    total = re.search(rf"(\d+(?:\.\d+)?)\s*{_GBPS}\s*{_ALL}", text, re.IGNORECASE)
     if total:
         return float(total.group(1)) / node
-    return None if ";" in text else _bare(text.lower(), node)
+    return None if ";" in text else _bare(text.lower(), node, nic)
 
 
-def _bare(text: str, node: int) -> float | None:
+def _bare(text: str, node: int, nic: float) -> float | None:
     """Return the Gbit/s per GPU from a bare rate or an InfiniBand generation in *text*; None if it has neither.
 
     The rate is that of one NIC per GPU, unless the text states the number of NICs. A rate up to `ONE_NIC` or from `WHOLE_NODE` is that of
-    the whole node.
+    the whole node, and so is one from twice the usual *nic*, unless it is that of an InfiniBand link.
     """
     named = re.search(r"(xdr|ndr|hdr|edr|fdr)[- ]?(\d{3}(?!\d))?|slingshot[- ]?1[01]", text)
     figure = re.search(rf"(\d+(?:\.\d+)?)\s*{_GBPS}", text)
     rate = float(figure.group(1)) if figure else _of_generation(named) if named else None
     if rate is None:
         return None
+    if rate >= WHOLE_NODE:
+        return rate / node
     count = re.search(rf"{_COUNT}\s*x\b|(?<![-\w])x\s*(\d{{1,2}})\b|{_COUNT}[- ](?:[\w-]+ )?{_CARDS}", text)
     if count:
         return float(next(group for group in count.groups() if group)) * rate / node
-    is_total = rate >= WHOLE_NODE or rate <= ONE_NIC or ("efa" in text and rate in EFA_TOTALS)
+    is_of_link = named is not None or re.search(r"infini|\bib\b", text) is not None
+    is_total = rate <= ONE_NIC or ("efa" in text and rate in EFA_TOTALS) or (rate >= 2 * nic and not is_of_link)
     return rate / node if is_total else rate
 
 

@@ -16,6 +16,8 @@ from sim.spec.fields import Fp8Recipe
 Recompute = Literal["none", "full", "attention", "operators"]
 _NO: Final = ("no", "false", "off", "0", "null", "disabled")
 _NARROW: Final = re.compile(r"fp8|float8|e4m3|e5m2|mxfp8|8.?bit")
+_NOT_PRODUCTS: Final = re.compile(r"(?:\bno|\bnot|without|w/o)\s+(?:fp8|float8|8.?bit)|(?:fp8|float8|8.?bit)\s+(?:adamw?|optim\w*|states?)")
+"""Words on 8 bits that are not about products: what is not used, and the optimizer."""
 _NARROWEST: Final = re.compile(r"fp4|float4")
 _SIXTEEN: Final = re.compile(r"bf16|bfloat16|fp16|float16|half|16.?mixed|16.?true|^16$|(?<![a-z])amp(?![a-z])|mixed|^o[12]$")
 """``O1`` and ``O2`` are levels of NVIDIA's apex.amp."""
@@ -35,7 +37,13 @@ _SHARES: Final[Mapping[str, Callable[[re.Match[str]], float]]] = {
     r".*\bevery (?:4th|fourth)\b.*": lambda match: 1 / 4,
 }
 """The share of blocks that is recomputed, by the pattern that a text matches (the selective mode of torchtitan and of IBM's fms-fsdp)."""
-_BLOCKS: Final = re.compile(r"acl=(\d+)|\bblock\b\D{0,3}(\d+)")
+_BLOCKS: Final = re.compile(r"acl=(\d+)|\bblock\b\D{0,3}(\d+)|\bblock\b.*num.layers\D{0,3}(\d+)")
+_OFF: Final = re.compile(
+    r"(?:(?:gradient|activation)[ _-])?(?:checkpointing|recompute|remat)\s*[=: ]\s*(?:false|0|no|none|off|disabled)\b|-$|-r 0"
+)
+_MEGATRON: Final = re.compile(r"(?:--)?recompute[-_](?:granularity[\s=:]+|(?=activations))")
+"""Megatron's options; ``--recompute-activations`` is short for selective (megatron/training/arguments.py)."""
+_PART: Final = re.compile(r"(?:recompute|remat|checkpointing)[\s=:(]+(?:only )?(mlp|moe|layer.?norm|ffn|feed|minimal|save)")
 
 
 SAVED_LAYERS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -73,7 +81,7 @@ def precision_of(text: str) -> tuple[ProductPrecision, Fp8Recipe | None]:
 
     Raise CannotDescribe if it names no precision that can be described.
     """
-    plain = text.lower()
+    plain = _NOT_PRODUCTS.sub("", text.lower())
     if _NARROWEST.search(plain):
         return "fp4", None
     if _NARROW.search(plain):
@@ -100,18 +108,18 @@ def recompute_of(text: str, family: str, blocks: int = 0) -> tuple[Recompute, in
 
     Raise CannotDescribe for unknown words.
     """
-    plain = text.strip().lower()
+    plain = re.sub("^activations", "selective", _MEGATRON.sub("", text.strip().lower(), count=1))
     if plain in SAVED_LAYERS:
         return "full", 0
     share = share_of(text)
     if share is not None:
         some = round(share * blocks)
         return ("full", 0 if some == blocks else some) if some else ("none", 0)
-    if re.fullmatch(r"[a-z_ ]*(checkpoint\w*|recompute|remat)[\s=:]+(false|0|no(ne)?|off|disabled)", plain) or plain.startswith("-"):
+    if _OFF.match(plain) or _NONE.match(plain):
         return "none", 0
-    if _NONE.match(plain):
-        return "none", 0
-    if _FULL.match(plain):
+    if re.match(r"(?:recompute|remat|.*checkpointing)[\s=:(]+(?:only )?(?:core.)?att", plain):
+        return "attention", 0
+    if _FULL.match(plain) and not _PART.search(plain):
         limit = _BLOCKS.search(plain)
         return "full", int(next(group for group in limit.groups() if group)) if limit else 0
     if re.match(r"selective|sac\b", plain) and family == "fsdp2":
@@ -151,7 +159,7 @@ _STRATEGIES: Final[Mapping[str, Shards]] = {
 
 def shards_of(text: str) -> Shards | None:
     """Return the sharding of the strategy or of the ZeRO stage that *text* names; None if it names neither. A stage wins."""
-    plain = text.lower()
+    plain = re.sub(r"\b(full|hybrid|no)[ -]shard(?:ing)?", r"\1_shard", text.lower())
     stage = re.search(r"(?<![a-z])zero[-_ =:]*(?:stage[-_ =:]*)?([0-3])(?!\d)", plain)
     named = re.search(rf"(?<![a-z0-9])({'|'.join(sorted(_STRATEGIES, key=len, reverse=True))})(?![a-z0-9_])", plain)
     shards = _STRATEGIES[named.group(1)] if named else None

@@ -76,13 +76,16 @@ class _Trials:
     def more_workers(self, number: int, bottleneck: Bottleneck) -> tuple[int, float] | None:
         """Return how many workers the idle cores of job *number* could run to feed its GPUs, and the warm step (s) with them.
 
-        That is the step of another run, whose cold epoch uses its own burst credits.
+        That is the step of another run, whose cold epoch uses its own burst credits. Freed cores do not speed up the reads of each worker,
+        so if one worker for each hardware thread is `TIE` faster, those are returned.
         """
         workers = limiting_workers(self._base, number) if bottleneck.first == "cpu" else None
         if workers is None:
             return None
         count = enough_workers(workers, bottleneck.step_time / bottleneck.freed_times["cpu"])
-        return count, self._with_workload(number, with_workers(self._base.jobs[number].job.workload, count), None)
+        workload = self._base.jobs[number].job.workload
+        enough, most = (self._with_workload(number, with_workers(workload, each), None) for each in (count, workers.threads))
+        return (count, enough) if most > (1.0 - TIE) * enough else (workers.threads, most)
 
     def _with_workload(self, number: int, workload: Workload, credits: Mapping[str, float] | None) -> float:
         """Return the warm step (s) of job *number* with another *workload*, beside the same jobs; *credits* as in `simulate`."""

@@ -28,6 +28,7 @@ from tests.calibration.llm.test_case import one
     [
         ("bf16-mixed", "16bit"), ("BF16 (AMP)", "16bit"), ("float16", "16bit"), ("16-true", "16bit"), ("e4m3 hybrid", "fp8"),
         ("FP8 blockwise", "fp8"), ("mxfp8", "fp8"), ("NVFP4", "fp4"), ("native_amp", "16bit"), ("O2", "16bit"), ("torch.bfloat16", "16bit"),
+        ("bf16 (no fp8)", "16bit"), ("bf16 with 8-bit Adam", "16bit"), ("bf16, fp8 optimizer states", "16bit"),
     ],
 )  # fmt: skip
 def test_precisions(text: str, meant: str) -> None:
@@ -75,6 +76,7 @@ def test_yes_no_and_stages() -> None:
     assert [zero_of(text) for text in ("ZeRO-3", "stage 1", "2")] == [3, 1, 2]
     assert [zero_of(text) for text in ("none", "DDP", "FSDP", "ZeRO-1 (dist opt)", "Z2")] == [0, 0, 3, 1, 2]
     assert [zero_of(text) for text in ("FSDP1", "FSDP2", "fsdp-2", "FSDP (ZeRO-2)")] == [3, 3, 3, 2]  # versions are no stages
+    assert [zero_of(text) for text in ("none", "DDP", "FSDP", "ZeRO-1 (dist opt)", "Z2", "FSDP2", "FSDP1")] == [0, 0, 3, 1, 2, 3, 3]
     texts = ("TRUE", "full", "False", "none (default)", "selective", "selective: mlp")
     assert [recompute_of(text, "megatron")[0] for text in texts] == ["full", "full", "none", "none", "attention", "none"]
     for wrong in (lambda: recompute_of("sometimes", "megatron"), lambda: zero_of("16"), lambda: zero_of("sometimes")):
@@ -90,13 +92,17 @@ def test_yes_no_and_stages() -> None:
         ("gradient_checkpointing=False", ("none", 0)), ("w/o recompute", ("none", 0)), ("no recompute", ("none", 0)), ("-", ("none", 0)),
         ("full (block, 10)", ("full", 10)), ("block 4", ("full", 4)), ("full && export ACM=block && export ACL=21", ("full", 21)),
         ("null", ("none", 0)), ("-r 0 (recompute GELU)", ("none", 0)),
+        ("gradient checkpointing=off", ("none", 0)), ("activation checkpointing: disabled", ("none", 0)), ("recompute: none", ("none", 0)),
+        ("--recompute-granularity full", ("full", 0)), ("--recompute-activations", ("attention", 0)),
+        ("recompute_granularity=selective", ("attention", 0)), ("recompute-granularity selective", ("attention", 0)),
+        ("recompute attention", ("attention", 0)), ("full, block, num_layers=12", ("full", 12)),
     ],
 )  # fmt: skip
 def test_what_is_recomputed_in_words(text: str, meant: tuple[str, int]) -> None:
     assert recompute_of(text, "megatron", 32) == meant
 
 
-@pytest.mark.parametrize("text", ["offloaded", "one block in two", "only mlp", "12 layers", "partial", "sometimes"])
+@pytest.mark.parametrize("text", ["offloaded", "recompute mlp", "one block in two", "only mlp", "12 layers", "partial", "sometimes"])
 def test_words_that_only_begin_like_yes_or_no_are_no_guess(text: str) -> None:
     """Before, ``offloaded`` meant off, ``one`` meant on, and ``12`` meant 1."""
     with pytest.raises(CannotDescribe):
@@ -274,6 +280,13 @@ def test_memory_and_form_without_a_maker_s_order() -> None:
         ("PCIe 4.0 x16", None), ("PCIe Gen4 x16 + 100GbE", 12.5), ("PCIe Gen5 x16, 400G NDR", 400.0),
         ("8x400G compute, 2x200G storage", 400.0), ("2x200G storage, 8x400G compute", 400.0),
         ("Storage: 2x ConnectX-7 NDR 400Gb/s, Compute: 4x ConnectX-7 NDR 400Gb/s, Management: 100Gb/s Ethernet", 200.0),
+        ("400 Gbps/node", 50.0), ("800Gb/s per server", 100.0), ("400G per node", 50.0), ("800 Gbps total", 100.0),
+        ("100G per GPU", 100.0), ("100 Gbit/s per GPU", 100.0), ("50Gbps/GPU", 50.0), ("12.5 Gbps per GPU", 12.5),
+        ("25.6 Tbps fat-tree, 400G per GPU", 400.0), ("200 Gbps per GPU pair", 100.0), ("1 NIC per 2 GPUs, 200 Gbps", 100.0),
+        ("Slingshot 11 200 Gbps", 200.0), ("ConnectX 7 400 Gb/s", 400.0), ("BlueField 3 400G", 400.0), ("one HDR200 NIC per node", 25.0),
+        ("NVLink 900 GB/s + InfiniBand 400 Gb/s", 400.0), ("NVSwitch; 8x HDR InfiniBand", 200.0), ("NVLink 900 GB/s", None),
+        ("8x IB NDR (3200 Gbps)", 400.0), ("50 GB/s per GPU", 400.0), ("Slingshot 4x25GB/s", 100.0), ("NDR 400GB/s", 400.0),
+        ("800 Gbps", 100.0), ("XDR 800 Gbps", 800.0),
     ],
 )  # fmt: skip
 def test_networks_in_words(text: str, each: float | None) -> None:
@@ -360,6 +373,8 @@ def test_strategies_of_torchs_fsdp(tmp_path: Path) -> None:
     assert {text: shards_of(text) for text in inside} == {text: Shards(stage) for text, stage in inside.items()}
     assert shards_of("hsdp zero2") == shards_of("_HYBRID_SHARD_ZERO2") == Shards(2, True)
     assert shards_of("ShardingStrategy.SHARD_GRAD_OP") == Shards(2)
+    assert shards_of("ShardingStrategy.SHARD_GRAD_OP") == shards_of("FSDP shard_grad_op") == Shards(2)
+    assert [shards_of(text) for text in ("full shard", "FSDP: Hybrid Sharding", "FSDP+DP")] == [Shards(3), Shards(3, True), None]
     stages = [shards_of(text) for text in ("ZeRO-1", "zero stage 3", "distributed optimizer (recipe)", "")]
     assert stages == [Shards(1), Shards(3), Shards(1), None]
     cases = {
