@@ -28,6 +28,8 @@ _MOST: Final = 2**20
 _DEEPSPEED: Final = ("deepspeed", "deepspeed-config", "deepspeed-config-file")
 """Options of transformers' Trainer, of ``deepspeed.add_config_arguments``, and of ``accelerate launch``."""
 _ACCELERATE: Final = re.compile(r"\baccelerate(\s+launch|\.commands\.launch)\b")
+_PROGRAM: Final = re.compile(r"\S+\.py\b|\s(-m|--module)\s")
+"""The program that a launcher starts, whose own options follow."""
 _BATCHES: Final = ("per-device-train-batch-size", "micro-batch-size")
 
 
@@ -51,8 +53,9 @@ def with_named_files(told: LaunchSettings, text: str, place: str, folder: Path, 
     """
     said = arguments(text, place, NUMERIC)
     explicit = _explicit(told, said)
-    if (option := "config-file") in said and _ACCELERATE.search(text):
-        for path, name in _found(option, said[option], place, folder, given, told.notes):
+    option = "config-file"
+    if named := _of_launcher(text, place).get(option):
+        for path, name in _found(option, named, place, folder, given, told.notes):
             base = accelerate_file(path, given, lambda zero, place: deepspeed(_filled(zero, said), place))
             rule = "options win over Accelerate's file"
             notes = _differences(base, explicit, name, lambda _, mine: mine, rule)
@@ -69,6 +72,15 @@ def with_named_files(told: LaunchSettings, text: str, place: str, folder: Path, 
             told = told.joined(zero)
             told.notes += [f"read {name}, which --{option} names", *notes]
     return told
+
+
+def _of_launcher(text: str, place: str) -> Mapping[str, str]:
+    """Return the options up to the program that the last ``accelerate launch`` in *text* starts; empty if there is none."""
+    launches = [match.end() for match in _ACCELERATE.finditer(text)]
+    if not launches:
+        return {}
+    program = _PROGRAM.search(text, launches[-1])
+    return arguments(text[: program.start()] if program else text, place, ())
 
 
 def accelerate_file(
