@@ -87,9 +87,12 @@ def accelerate(config: Mapping[str, Any], place: str) -> LaunchSettings:
     return told
 
 
-def accelerate_options(said: Mapping[str, str], place: str) -> LaunchSettings:
-    """Return the settings of the options *said* of ``accelerate launch``; none unless they turn on DeepSpeed or FSDP."""
-    width = next((name for name in ("bf16", "fp16") if is_set(said, name)), "")
+def accelerate_options(said: Mapping[str, str], program: Mapping[str, str], place: str) -> LaunchSettings:
+    """Return the settings of the options *said* of ``accelerate launch``; none unless they turn on DeepSpeed or FSDP.
+
+    The *program* that it starts may set the precision, with options of its own.
+    """
+    width = next((name for name in ("bf16", "fp16") if is_set(program, name)), "")
     config: dict[str, Any] = {"mixed_precision": said.get("mixed-precision") or width, "num_machines": said.get("num-machines", 1)}
     if "use-deepspeed" in said:
         steps = whole_number(said.get("gradient-accumulation-steps", ""))

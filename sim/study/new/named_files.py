@@ -32,6 +32,8 @@ _DEEPSPEED: Final = ("deepspeed", "deepspeed-config", "deepspeed-config-file")
 """Options of transformers' Trainer, of ``deepspeed.add_config_arguments``, and of ``accelerate launch``."""
 _TORCHTITAN: Final = "job.config-file"
 _ACCELERATE: Final = re.compile(r"\baccelerate(\s+launch|\.commands\.launch)\b")
+_PROGRAM: Final = re.compile(r"\S+\.py\b|\s(-m|--module)\s")
+"""The program that a launcher starts, whose own options follow."""
 _BATCHES: Final = ("per-device-train-batch-size", "micro-batch-size")
 
 
@@ -61,12 +63,12 @@ def with_named_files(told: LaunchSettings, text: str, place: str, folder: Path, 
 
     Files with the name of one of *given*, which are read anyway, are skipped. Raise SpecError for a file that does not exist.
     """
-    said = arguments(text, place, NUMERIC)
-    if _ACCELERATE.search(text):
-        told = accelerate_options(said, place).joined(told)
+    said, launcher = arguments(text, place, NUMERIC), _of_launcher(text, place)
+    told = accelerate_options(launcher, said, place).joined(told) if launcher else told
     explicit = _explicit(told, said)
-    if (option := "config-file") in said and _ACCELERATE.search(text):
-        for path, name in _found(option, said[option], place, folder, given, told.notes):
+    option = "config-file"
+    if named := launcher.get(option):
+        for path, name in _found(option, named, place, folder, given, told.notes):
             base = accelerate_file(path, given, lambda zero, place: deepspeed(_filled(zero, said), place))
             rule = "options win over Accelerate's file"
             notes = _differences(base, explicit, name, lambda _, mine: mine, rule)
@@ -116,6 +118,15 @@ def _toml_value(text: str) -> Any:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         return text
+
+
+def _of_launcher(text: str, place: str) -> Mapping[str, str]:
+    """Return the options up to the program that the last ``accelerate launch`` in *text* starts; empty if there is none."""
+    launches = [match.end() for match in _ACCELERATE.finditer(text)]
+    if not launches:
+        return {}
+    program = _PROGRAM.search(text, launches[-1])
+    return arguments(text[: program.start()] if program else text, place, ())
 
 
 def accelerate_file(

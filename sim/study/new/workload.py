@@ -239,7 +239,8 @@ _ARGUMENTS: Final = re.compile(
 )
 """Identifies arguments of Megatron-LM."""
 _LAUNCHER: Final = re.compile(
-    r"^#SBATCH|\b(torchrun|torch\.distributed\.(run|launch)|accelerate\s+launch|deepspeed)\b|--per_device_train", re.MULTILINE
+    r"^#SBATCH|\b(torchrun|torch\.distributed\.(run|launch)|accelerate(\s+launch|\.commands\.launch)|deepspeed)\b|--per_device_train",
+    re.MULTILINE,
 )
 """Identifies other scripts that start training."""
 _LINE: Final = "the command line"

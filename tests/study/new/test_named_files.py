@@ -34,6 +34,19 @@ def test_options_of_accelerate_shard(options: str, shard: str, reshard: bool | N
     assert training.precision == "bf16"
 
 
+@pytest.mark.parametrize("launcher", ["accelerate launch", "python -m accelerate.commands.launch"])
+def test_a_program_may_have_a_config_file_of_its_own(launcher: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As kohya's sd-scripts have: options after the program are not those of Accelerate."""
+    monkeypatch.chdir(tmp_path)
+    Path("acc.yaml").write_text(ACCELERATE)
+    own = f"{QWEN} --config_file own.toml"
+    made = new_workload([f"{launcher} --config_file acc.yaml {own}"], tmp_path / "w.yaml")
+    assert load_workload(str(made.path)).spec.training.parallel.shard == "parameters"
+    made = new_workload([f"{launcher} --num_processes 8 {own}"], tmp_path / "v.yaml")
+    assert load_workload(str(made.path)).spec.training.parallel.shard == "none"
+    assert not any("read " in note for note in made.left_out)
+
+
 def test_an_option_of_accelerate_wins_over_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("acc.yaml").write_text("distributed_type: DEEPSPEED\ndeepspeed_config: {zero_stage: 3}\n")
