@@ -1,9 +1,10 @@
 """How fast can a cluster be at most? The GPU time that a step takes at least in any layout, per GPU model.
 
 A whole layer of the whole batch is the most efficient product: layouts divide layers and batches into smaller ones, wait for messages and
-recompute. So the least compute of a step on one GPU of unlimited memory (`floor`), divided by the number of GPUs, is a lower bound for
-every cluster of them. It takes some 50 ms per GPU model, where bounds of all layouts of a cluster take a second. Limit: tiles and waves of
-a product may favor a part of a layer, by less than `MARGIN`, as a test checks for dense and expert models on GPUs of the catalog.
+recompute. So the least compute of a step on one GPU of unlimited memory (`floor`), also with the whole batch in one micro-batch, divided by
+the number of GPUs, is a lower bound for every cluster of them. It takes some 50 ms per GPU model, where bounds of all layouts of a cluster
+take a second. Limit: tiles and waves of a product may favor a part of a layer, by less than `MARGIN`, as a test checks for dense and expert
+models on GPUs of the catalog.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from sim.spec.library import load_hardware
 from sim.spec.yaml import SpecError
 from sim.study.plan.question import PlanQuestion, prepare_plan
 from sim.study.plan.refine import bounds
+from sim.study.plan.space import LayoutCandidate
 from sim.study.scenario import Scenario, sorted_overrides
 
 MARGIN: Final = 0.02
@@ -45,5 +47,14 @@ class LeastWork:
 def _gpu_time(scenario: Scenario) -> float:
     """Return the least seconds of a step on one GPU of unlimited memory; 0 if no layout is possible there."""
     plan = prepare_plan(PlanQuestion(scenario, nodes=(1,), gpus=1))
-    least = min((float(bounds(setting, each, math.inf).compute.min()) for setting, each in plan.layouts if each), default=0.0)
+    tried = [(setting, [*each, *dict.fromkeys(map(_in_one_pass, each))]) for setting, each in plan.layouts if each]
+    least = min((float(bounds(setting, each, math.inf).compute.min()) for setting, each in tried), default=0.0)
     return least if math.isfinite(least) else 0.0
+
+
+def _in_one_pass(candidate: LayoutCandidate) -> LayoutCandidate:
+    """Return *candidate* with the whole batch in one micro-batch, which no memory holds.
+
+    Weights are read, and gradients added, once for all samples, as ranks that share experts do it together for theirs.
+    """
+    return candidate._replace(batch=candidate.batch * candidate.micro_batches, micro_batches=1)
