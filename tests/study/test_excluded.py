@@ -95,6 +95,16 @@ def test_experts_that_multiply_the_tokens_of_many_ranks_work_no_less(workload: s
     assert 0.5 * least < LeastWork(scenario).step_time("p5.48xlarge", 8) <= least
 
 
+@pytest.mark.parametrize("workload", ["mixtral-8x7b", "llama-3.2-1b"])
+@pytest.mark.parametrize("name", ["p5.48xlarge", "gpu_8x_a100"])
+def test_experts_that_serve_the_short_samples_of_several_ranks_do_not_work_less(workload: str, name: str) -> None:
+    """A micro-batch of short samples reads weights for few tokens, unless ranks share experts or each has only one micro-batch."""
+    scenario = Scenario(name, workload, global_batch=256, sequence=128)
+    plan = prepare_plan(PlanQuestion(scenario, (2,)))
+    least = min(float(bounds(setting, each, float("inf")).compute.min()) for setting, each in plan.layouts if each)
+    assert 0.5 * least < LeastWork(scenario).step_time(name, 2) <= least
+
+
 def test_a_machine_without_a_bound_is_planned() -> None:
     contest = Contest(JOB, JobPlan(None, tokens=10**9), Budget(time=1e5), ("on_demand",), None)
     exclusion = Exclusion(contest)
