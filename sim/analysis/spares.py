@@ -3,7 +3,8 @@
 The module handles all courses of `sim.analysis.course` at once, with one row per course. A failed node is repaired and then becomes a
 spare. An elastic job does not wait while whole replicas are left: it runs at their speed until the node is back.
 
-Limits: spares are identical; a job that waits does not resume earlier with fewer replicas when another missing node returns first.
+Limits: spares are identical; nodes fail while the job waits, too; a job that waits does not resume earlier with fewer replicas when another
+missing node returns first.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ class Spares:
         """Counter that selects the spare to try next."""
         self.missing = np.zeros((trials, len(run.elastic)))
         """Return times of the nodes that an elastic job runs without."""
+        self.began, self.complete = np.zeros(trials), np.zeros(trials)
+        """When the last wait begins and ends; a further node that leaves before it ends does not shorten it."""
         self.steps = np.diff((1.0, *run.elastic))
         """Change of speed with each additional missing node."""
 
@@ -50,7 +53,11 @@ class Spares:
         wait = np.where(single, wait, 0.0)
         for place in np.flatnonzero(several):
             wait[place] = self._wait_for_several(b[place], float(detected[place]), float(together[place]))
-        return self._go_without(b, wait, detected, several) if self.run.elastic else wait
+        wait = self._go_without(b, wait, detected, several) if self.run.elastic else wait
+        wait = np.maximum(wait, self.complete[b] - np.maximum(self.began[b], detected))
+        ends = np.isfinite(wait)
+        self.began[b[ends]], self.complete[b[ends]] = detected[ends], detected[ends] + wait[ends]
+        return wait
 
     def _next_spare(self, b: RowNumbers, moment: Array) -> tuple[RowNumbers, Array]:
         """Return a spare of each course *b* that is ready at *moment*, or else the one that is ready first, and the time it is ready."""

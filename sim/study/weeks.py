@@ -430,13 +430,13 @@ def revocations(weeks: Weeks, steps: Steps) -> float:
 def _lives(weeks: Weeks, steps: Steps, revoked: float) -> tuple[Lives, float] | None:
     """Return the lifetimes of spot machines and the rate of revocations, or None if revocations are a Poisson process or do not occur.
 
-    They are a Poisson process with a specified mean lifetime (unless the job is elastic), with unmeasured lifetimes, or on many machines.
+    They are a Poisson process on many machines: there, they differ between fleets and repeat like failures.
     """
     lives = lifetimes_of(steps.node.gpu)
     if not revoked or steps.nodes > MOST_LIVES:
         return None
     if weeks.mean_lifetime is not None:
-        return (ExponentialLives(steps.nodes / revoked), revoked) if weeks.elastic else None
+        return ExponentialLives(steps.nodes / revoked), revoked
     if lives is None:
         return None
     return survival(lives), revoked

@@ -107,14 +107,15 @@ def test_drawn_is_the_closed_form_within_its_interval() -> None:
 
 def test_time_is_conserved_whatever_happens() -> None:
     for change in (
-        {}, {"horizon": math.inf, "work": 4 * DAY}, {"spares": 0}, {"spares": 1, "elastic": (0.9, 0.8, 0.7)}, {"repairs": False},
+        {}, {"horizon": math.inf, "work": 4 * DAY, "spares": 64}, {"spares": 0}, {"spares": 1, "elastic": (0.9, 0.8, 0.7)},
+        {"repairs": False},
         {"new_fleet": (60.0, 10 * DAY)},
         {"saving": Saving(1200.0, 0.5, 60.0, 60.0, 30.0, 0.05, 2.0, 5.0, 9.0)},
         {"saving": replace(FULL.saving, on_nodes=0.3)}, {"repairs": False, "elastic": (0.9, 0.8, 0.7)}, {"strike_share": 0.5},
         {**SPOT, "elastic_rules": ElasticRules(LINEAR)},
         {**SPOT, "elastic_rules": ElasticRules(LINEAR, replaces_nodes=False), "elastic": LINEAR[-2::-1]},
         {**SPOT, "elastic_rules": ElasticRules(LINEAR, restarts=False, restarts_with_chief=True), "saving": PLAIN.saving},
-        {**SPOT, "elastic_rules": ElasticRules((0.0,) * 99 + (1.0,)), "horizon": math.inf, "work": DAY},
+        {**SPOT, "elastic_rules": ElasticRules((0.0,) * 99 + (1.0,)), "horizon": math.inf, "work": DAY, "spares": 64},
     ):  # fmt: skip
         courses = draw(replace(replace(FULL, horizon=6 * DAY), **change), 20, seed=1)
         assert conserved(courses) < 1e-5

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -29,6 +30,23 @@ def test_a_spare_is_taken_and_its_place_is_taken_by_the_repaired_node() -> None:
     assert waited(spares, 10.0, 100.0) == 0.0
     assert waited(spares, 30.0, 500.0) == pytest.approx(80.0)  # the first node is back at 110
     assert waited(spares, 200.0, 20.0) == pytest.approx(20.0)  # its own node is back before the second's, at 530
+
+
+def test_a_fault_during_a_wait_does_not_end_it() -> None:
+    """The first node is back at 100, so the job is not complete before, whenever the second returns."""
+    spares = Spares(RUN, 1)
+    assert waited(spares, 0.0, 100.0) == 100.0
+    assert waited(spares, 20.0, 10.0) == 80.0
+    assert waited(spares, 150.0, 10.0) == 10.0
+
+
+@pytest.mark.parametrize("spares", [0, 1, 3])
+def test_a_job_runs_while_no_more_nodes_are_away_than_it_has_spares(spares: int) -> None:
+    """Oracle: nodes away are Poisson (M/G/infinity), whatever the distribution of repairs: here 2 on average."""
+    run = replace(RUN, spares=spares, repair=[(0.0, 0.0), (1.0, 4 * DAY)], horizon=400 * DAY, saving=Saving(0.001, 0.0, 0.0, 0.0))
+    courses = draw(run, 300)
+    expected = math.exp(-2.0) * sum(2.0**away / math.factorial(away) for away in range(spares + 1))
+    assert courses.share.mean() == pytest.approx(expected, rel=0.03)
 
 
 def test_several_nodes_need_as_many_spares() -> None:

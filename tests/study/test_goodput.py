@@ -130,7 +130,7 @@ def test_what_sums_leave_over_is_no_lost_time() -> None:
 
 def test_shares_and_days_of_a_table_agree() -> None:
     """One share for all: what is kept of all drawn runs over the time of all; the energy of a sample is that of all over all samples."""
-    document = goodput_document(weeks(days=None, epochs=300.0, rate="0.05 /d", spares=1))
+    document = goodput_document(weeks(days=None, epochs=300.0, rate="0.05 /d", spares=12))
     assert document["effective_share"] == pytest.approx(document["work_s"] / document["elapsed_s"])
     assert document["energy_per_sample_j"] == pytest.approx(document["energy_kwh"] * 3.6e6 / document["samples"])
     assert document["elapsed_s"] == pytest.approx(document["days"] * DAY)
@@ -226,7 +226,7 @@ def test_a_gain_below_its_standard_error_is_told_as_such() -> None:
 
 @pytest.mark.nightly
 def test_of_longer_jobs_the_text_says_how_much_is_drawn() -> None:
-    longer = goodput_document(simulate_weeks(steps(), Weeks(days=2000.0, rate="0.1 /d", trials=2)))
+    longer = goodput_document(simulate_weeks(steps(), Weeks(days=2000.0, rate="0.1 /d", spares=20, trials=2)))
     assert longer["sensitivities_over_s"] == pytest.approx(400 / (16 * 0.1) * DAY)
     text = goodput_text(longer)
     assert "Effect of one change (percentage points of effective share ± standard error over the first 250.0 days):" in text

@@ -185,9 +185,21 @@ def test_measured_lives_of_spot_machines_are_drawn_as_spot_draws_them() -> None:
         assert float(values.mean()) == pytest.approx(expected.mean, abs=3.5 * error), name
 
 
+def test_more_revocations_do_not_save_time() -> None:
+    """Revocations come on top of failures, which stay as unevenly distributed over fleets, and as often repeated, as without them."""
+    settings = Weeks(days=20.0, trials=3000)
+    waits, shares = [], []
+    for lifetime in (None, "2000 h", "500 h"):
+        courses = simulate_weeks(steps(), replace(settings, mean_lifetime=lifetime), changes=False).courses
+        waits.append(float(courses.lost["spare_wait"].mean()))
+        shares.append(float(courses.share.mean()))
+    assert shares == sorted(shares, reverse=True)
+    assert waits[1:] == pytest.approx([waits[0], waits[0]], rel=0.3)
+
+
 def test_the_spot_market_draws_measured_lives() -> None:
     made = simulate_weeks(steps()._replace(market="spot"), Weeks(days=20.0, trials=20, mean_lifetime="20 h"), changes=False)
-    assert made.run.lives is None and "at random" in made.notes[-2] and "no spot price for hgx-h100" in made.notes[-1]
+    assert made.run.lives is not None and "at random" in made.notes[-2] and "no spot price for hgx-h100" in made.notes[-1]
     mean = simulate_weeks(steps()._replace(market="spot"), Weeks(days=20.0, trials=20, mean_lifetime="20 h", elastic=True), changes=False)
     assert mean.run.lives is not None and "at random" in mean.notes[-2]
     node = load_hardware("p3.2xlarge").spec.groups[0].node
