@@ -76,9 +76,13 @@ def expert_settings(row: LlmRow, notes: str, practice: Mapping[str, Any]) -> dic
     }
 
 
-def data_settings(practice: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a `Case` on fine-tuning, from the scripts of a source: what adapters train, and how documents are packed."""
-    return {"lora_targets": tuple(practice.get("lora_targets", ())), "document_tokens": int(practice.get("document_tokens", 0))}
+def data_settings(practice: Mapping[str, Any], sequence: int) -> dict[str, Any]:
+    """Return the fields of a `Case` on fine-tuning, from the scripts of a source: what adapters train, and how documents are packed.
+
+    No document is longer than the *sequence* (tokens) that it is packed into.
+    """
+    document = min(int(practice.get("document_tokens", 0)), sequence)
+    return {"lora_targets": tuple(practice.get("lora_targets", ())), "document_tokens": document}
 
 
 def memory_settings(practice: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,8 +4,8 @@ A whole layer of the whole batch is the most efficient product: layouts divide l
 recompute. So the least compute of a step in one micro-batch on one GPU of unlimited memory (`floor`), divided by the number of GPUs, is a
 lower bound for every cluster of them. Only experts are more efficient apart: a rank that has few of them hardly sorts tokens. So groups of
 ranks with one GPU each, between which experts are divided, are bounded as well. All this takes some 100 ms per GPU model, 400 ms with
-experts, where bounds of all layouts of a cluster take seconds. Limit: tiles and waves of a product may favor a part of a layer, by less than `MARGIN`, as a test
-checks for dense and expert models on GPUs of the catalog.
+experts, where bounds of all layouts of a cluster take seconds. Limit: tiles and waves of a product may favor a part of a layer, by less
+than `MARGIN`, as a test checks for dense and expert models on GPUs of the catalog.
 """
 
 from __future__ import annotations
