@@ -279,7 +279,7 @@ def _case(row: LlmRow) -> Case:
         saved_layers=saves_of(row.text["activation_checkpointing"] or practice["recompute"]),
         flash=means_yes(row.text["flash_attention"], True),
         lora="lora" in _trained(row),
-        **data_settings(practice),
+        **data_settings(practice, _required_count(row, "seq_len")),
         family=practice["family"],
         stack=practice["stack"],
         is_tuned=bool(practice.get("tuned")),

@@ -76,11 +76,14 @@ def expert_settings(row: LlmRow, notes: str, practice: Mapping[str, Any]) -> dic
     }
 
 
-def data_settings(practice: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a `Case` on data, from the scripts of a source: what adapters train, documents, and keys of context ranks."""
+def data_settings(practice: Mapping[str, Any], sequence: int) -> dict[str, Any]:
+    """Return the fields of a `Case` on data, from the scripts of a source: what adapters train, documents, and keys of context ranks.
+
+    No document is longer than the *sequence* (tokens) that it is packed into.
+    """
     return {
         "lora_targets": tuple(practice.get("lora_targets", ())),
-        "document_tokens": int(practice.get("document_tokens", 0)),
+        "document_tokens": min(int(practice.get("document_tokens", 0)), sequence),
         "context_exchange": str(practice.get("context_exchange", "ring")),
     }
 

@@ -86,10 +86,13 @@ def test_no_layout_works_less_than_a_whole_batch_on_one_gpu(workload: str, name:
         assert 0.5 * least < work.step_time(name, nodes) <= least
 
 
-@pytest.mark.parametrize("workload", ["qwen3-30b-a3b", "gpt-oss-20b"])
-def test_experts_that_multiply_the_tokens_of_many_ranks_work_no_less(workload: str) -> None:
-    """An expert has few tokens of a micro-batch, but many of its group's: as products of one GPU have only with a larger micro-batch."""
-    scenario = Scenario("p5.48xlarge", workload, global_batch=1024, sequence=512)
+@pytest.mark.parametrize(
+    ("workload", "stack", "samples", "sequence"),
+    [("qwen3-30b-a3b", None, 1024, 512), ("gpt-oss-20b", None, 1024, 512), ("deepseek-v2-lite", "megatron-core", 512, 1024)],
+)
+def test_experts_that_multiply_the_tokens_of_many_ranks_work_no_less(workload: str, stack: str | None, samples: int, sequence: int) -> None:
+    """An expert has few tokens of a micro-batch, but many of its group's, and a rank with one expert sorts none."""
+    scenario = Scenario("p5.48xlarge", workload, global_batch=samples, sequence=sequence, stack=stack)
     plan = prepare_plan(PlanQuestion(scenario, (8,)))
     least = min(float(bounds(setting, each, float("inf")).compute.min()) for setting, each in plan.layouts if each)
     assert 0.5 * least < LeastWork(scenario).step_time("p5.48xlarge", 8) <= least

@@ -1,9 +1,11 @@
 """How fast can a cluster be at most? The GPU time that a step takes at least in any layout, per GPU model.
 
 A whole layer of the whole batch is the most efficient product: layouts divide layers and batches into smaller ones, wait for messages and
-recompute. So the least compute of a step on one GPU of unlimited memory (`floor`), divided by the number of GPUs, is a lower bound for
-every cluster of them. It takes some 50 ms per GPU model, where bounds of all layouts of a cluster take a second. Limit: tiles and waves of
-a product may favor a part of a layer, by less than `MARGIN`, as a test checks for dense and expert models on GPUs of the catalog.
+recompute. So the least compute of a step in one micro-batch on one GPU of unlimited memory (`floor`), divided by the number of GPUs, is a
+lower bound for every cluster of them. Only experts are more efficient apart: a rank that has few of them hardly sorts tokens. So groups of
+ranks with one GPU each, between which experts are divided, are bounded as well. All this takes some 100 ms per GPU model, 400 ms with
+experts, where bounds of all layouts of a cluster take seconds. Limit: tiles and waves of a product may favor a part of a layer, by less
+than `MARGIN`, as a test checks for dense and expert models on GPUs of the catalog.
 """
 
 from __future__ import annotations
@@ -13,12 +15,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
+from sim.cluster.build import with_nodes
 from sim.mesh import worker_node
 from sim.spec.library import load_hardware
+from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
+from sim.study.plan.floor import Setting
 from sim.study.plan.question import PlanQuestion, prepare_plan
 from sim.study.plan.refine import bounds
-from sim.study.plan.space import LayoutCandidate
+from sim.study.plan.space import LayoutCandidate, divisors
 from sim.study.scenario import Scenario, sorted_overrides
 
 MARGIN: Final = 0.02
@@ -45,16 +50,28 @@ class LeastWork:
 
 
 def _gpu_time(scenario: Scenario) -> float:
-    """Return the least seconds of a step on one GPU of unlimited memory; 0 if no layout is possible there."""
+    """Return the least GPU seconds of a step on any number of GPUs of unlimited memory; 0 if no layout is possible there."""
     plan = prepare_plan(PlanQuestion(scenario, nodes=(1,), gpus=1))
-    whole = ((setting, _with_whole_batch(each, plan.global_batch)) for setting, each in plan.layouts if each)
-    least = min((float(bounds(setting, each, math.inf).compute.min()) for setting, each in whole), default=0.0)
+    least = min((_setting_time(setting, each, plan.global_batch) for setting, each in plan.layouts if each), default=math.inf)
     return least if math.isfinite(least) else 0.0
 
 
-def _with_whole_batch(layouts: Sequence[LayoutCandidate], samples: int) -> list[LayoutCandidate]:
-    """Return *layouts* on one GPU, and each with all *samples* of a step in one micro-batch.
+def _setting_time(setting: Setting, layouts: Sequence[LayoutCandidate], samples: int) -> float:
+    """Return the least GPU seconds of a step of *samples* in any of *layouts*, which are of one GPU, or in their expert groups."""
+    least = float(bounds(setting, layouts, math.inf).compute.min())
+    for ranks in _expert_groups(setting.workload):
+        batch = math.ceil(samples / ranks)
+        group = replace(setting, hardware=with_nodes(setting.hardware, ranks))
+        whole = [
+            each._replace(nodes=ranks, expert=ranks, data=ranks, shard=shard, batch=batch, micro_batches=1)
+            for each in layouts
+            for shard in dict.fromkeys((each.shard, *(("parameters",) if ranks > 1 else ())))
+        ]
+        least = min(least, float(bounds(group, list(dict.fromkeys(whole)), math.inf).compute.min()) * samples / batch)
+    return least
 
-    Ranks of an expert group multiply the tokens of all their micro-batches at once, and ranks accumulate fewer gradients than one GPU.
-    """
-    return list(dict.fromkeys([*layouts, *(each._replace(batch=samples, micro_batches=1) for each in layouts)]))
+
+def _expert_groups(workload: Workload) -> tuple[int, ...]:
+    """Return the sizes of expert groups that the stack of *workload* may form: 1 without experts."""
+    options, experts = workload.training.stack.mesh, max((layer.groups for layer in workload.model.layers), default=1)
+    return divisors(max(1, experts)) if options is not None and "expert" in options.axes else (1,)

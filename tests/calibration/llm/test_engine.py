@@ -95,6 +95,13 @@ def test_attention_is_the_rows_whatever_its_stack_was_described_with(tmp_path: P
     assert abs(math.log(simulate_case(case, AT).step_time / predict(case, AT).step_time)) < ALIKE
 
 
+def test_packed_documents_are_no_longer_than_their_sequence(tmp_path: Path) -> None:
+    short = one(tmp_path, model="Llama3 8b Finetuning SFT BF16", framework="Megatron-Bridge", seq_len="128")
+    assert short.document_tokens == 128
+    for predictor in (simulate_case, predict):
+        assert predictor(short, AT).step_time == pytest.approx(predictor(replace(short, document_tokens=0), AT).step_time)
+
+
 def test_packed_documents_attend_only_inside_each(tmp_path: Path) -> None:
     squad = one(tmp_path, model="Llama3 8b Finetuning SFT BF16", framework="NeMo/Megatron-Core", seq_len="4096")
     undivided = replace(squad, document_tokens=0)
