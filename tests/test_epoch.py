@@ -170,8 +170,8 @@ def test_what_would_help_one_job_is_asked_of_the_credits_of_its_own_node():
     """A job that reads nothing, on the first of two nodes, changes nothing for the one on the second, whose disk has no credits left."""
     hardware, workload = bursting(1000)
     hardware = with_nodes(hardware, 2)
-    idle = workload.model_copy(update={"input": workload.input.model_copy(update={"loader": "synthetic"})})
-    simulated = simulate(hardware, [Job(idle, (Placement(0, (0,)),)), Job(workload, (Placement(1, (0,)),))])
+    longer = toy_workload([layer(0.1, 0.2, 10)], samples=1000, loader="synthetic")
+    simulated = simulate(hardware, [Job(longer, (Placement(0, (0,)),)), Job(workload, (Placement(1, (0,)),))])
     bottleneck = bottlenecks(simulated)[1]
     assert bottleneck.freed_times["cpu"] == pytest.approx(1 / 20, rel=1e-6) and bottleneck.first == "disk"
 
