@@ -63,7 +63,8 @@ class Run:
     seed: int
     credits_end: CreditsEnd | None = None
     credits: Mapping[str, float] = field(default_factory=dict)
-    """Burst credits at the start of the warm epoch, by slot, as shares of a full bucket; without slots that cannot burst."""
+    """Burst credits at the start of the warm epoch, as shares of a full bucket, by role and number of the first node that has them, such as
+    ``n4``; without nodes that cannot burst. Slots would have other names if only some of the jobs were simulated."""
 
     def node(self, job: int = 0) -> Node:
         """Return the first node of *job*."""
@@ -107,7 +108,7 @@ def simulate(
     their steps. *lag* is the time (s) that finished batches wait before they are passed on, which shifts loaders relative to steps.
     *outflows_of* returns the parts of checkpoints that each node of a slot writes continuously. Without *keep_log*, waits and work are
     discarded after stalls are computed, for studies that keep many runs. Without *cold*, the warm epoch is also used as the first one;
-    a cold one is simulated only if it uses burst credits that reads of the warm one need, and not if *credits* tells how full each slot's
+    a cold one is simulated only if it uses burst credits that reads of the warm one need, and not if *credits* tells how full each node's
     bucket is at the start of the warm one (`Run.credits`).
     Raise SpecError if the jobs do not fit the hardware.
     """
@@ -130,9 +131,11 @@ def simulate(
     reads = any(hit < 1.0 for hits in warm_hits for hit in hits.values())
     drains = credits is None and reads and any(bucket.can_burst for bucket in scene.credits.values())
     first = EpochRun(scene, _uncached(warm_hits), [job.start for job in jobs]).run() if cold_differs and (cold or drains) else None
-    for slot, share in (credits or {}).items():
-        if slot in scene.credits:
-            scene.credits[slot].level = share * scene.credits[slot].capacity
+    volumes = {_first_node(slot): scene.credits[slot.name] for slot in scene.cluster if slot.name in scene.credits}
+    for node, share in (credits or {}).items():
+        if node in volumes:
+            volumes[node].level = share * volumes[node].capacity
+    shares = {node: volume.level / volume.capacity for node, volume in volumes.items() if volume.capacity}
     levels = {slot: bucket.level for slot, bucket in scene.credits.items()}
     warm = EpochRun(scene, warm_hits, [0.0 for _ in jobs]).run()
     return Run(
@@ -145,7 +148,7 @@ def simulate(
         tuple(scene.rings),
         seed,
         _credits_end(scene, levels, warm_hits) if cold else None,
-        {slot: levels[slot] / bucket.capacity for slot, bucket in scene.credits.items() if bucket.capacity},
+        shares,
     )
 
 
@@ -239,6 +242,11 @@ def _mean_hits(hits: Mapping[str, float], used: Sequence[tuple[Slot, tuple[int, 
 def _credits(cluster: Sequence[Slot]) -> dict[str, Credits]:
     """Return the burst credits of each slot's volume; they carry over from the cold epoch to the warm one."""
     return {slot.name: Credits(slot.node.storage.volume) for slot in cluster if slot.node.storage is not None}
+
+
+def _first_node(slot: Slot) -> str:
+    """Return the role and number of the first node of *slot*, which do not depend on the jobs on other nodes."""
+    return f"{slot.name[0]}{slot.first}"
 
 
 def _credits_end(scene: EpochScene, before: Mapping[str, float], hits: Sequence[Mapping[str, float]]) -> CreditsEnd | None:

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sim.epoch
-from sim.cluster.build import Placement
+from sim.cluster.build import Placement, with_nodes
 from sim.events import Cause
 from sim.report.document import run_document
 from sim.simulate import simulate
@@ -164,6 +164,16 @@ def test_what_would_help_is_asked_of_a_disk_without_credits():
     [bottleneck] = bottlenecks(simulated)
     assert bottleneck.freed_times["cpu"] == pytest.approx(1 / 20, rel=1e-6) and bottleneck.first == "disk"
     assert bottleneck.spread == pytest.approx((1 / 20, 1 / 20), rel=1e-3)
+
+
+def test_what_would_help_one_job_is_asked_of_the_credits_of_its_own_node():
+    """A job that reads nothing, on the first of two nodes, changes nothing for the one on the second, whose disk has no credits left."""
+    hardware, workload = bursting(1000)
+    hardware = with_nodes(hardware, 2)
+    longer = toy_workload([layer(0.1, 0.2, 10)], samples=1000, loader="synthetic")
+    simulated = simulate(hardware, [Job(longer, (Placement(0, (0,)),)), Job(workload, (Placement(1, (0,)),))])
+    bottleneck = bottlenecks(simulated)[1]
+    assert bottleneck.freed_times["cpu"] == pytest.approx(1 / 20, rel=1e-6) and bottleneck.first == "disk"
 
 
 def test_a_later_end_of_credits_is_foretold():
