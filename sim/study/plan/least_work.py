@@ -2,9 +2,10 @@
 
 A whole layer of the whole batch is the most efficient product: layouts divide layers and batches into smaller ones, wait for messages and
 recompute. So the least compute of a step on one GPU of unlimited memory (`floor`), also with the whole batch in one micro-batch, divided by
-the number of GPUs, is a lower bound for every cluster of them. It takes some 50 ms per GPU model, where bounds of all layouts of a cluster
-take a second. Limit: tiles and waves of a product may favor a part of a layer, by less than `MARGIN`, as a test checks for dense and expert
-models on GPUs of the catalog.
+the number of GPUs, is a lower bound for every cluster of them. Kernels of several experts may be slower than that of one, so a cluster with
+a GPU for each expert is also bounded by the least compute of such ranks. It takes some 50 ms per GPU model, where bounds of all layouts of a
+cluster take a second. Limit: tiles and waves of a product may favor a part of a layer, by less than `MARGIN`, as a test checks for dense and
+expert models on GPUs of the catalog.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import replace
 from typing import Final
 
 from sim.mesh import worker_node
-from sim.spec.library import load_hardware
+from sim.spec.library import load_hardware, load_workload
 from sim.spec.yaml import SpecError
 from sim.study.plan.question import PlanQuestion, prepare_plan
 from sim.study.plan.refine import bounds
@@ -30,26 +31,43 @@ class LeastWork:
 
     def __init__(self, scenario: Scenario) -> None:
         self._scenario = scenario
-        self._by_gpu: dict[str, float] = {}
+        self._by_gpu: dict[tuple[str, int], float] = {}
 
     def step_time(self, name: str, nodes: int) -> float:
         """Return the least seconds of a step on *nodes* nodes of the machine *name*; 0 if unknown, as for jobs that cannot run there."""
         try:
             node = worker_node(load_hardware(name, sorted_overrides(self._scenario)[0]).spec)
-            key = node.gpu.model_dump_json()
-            if key not in self._by_gpu:
-                self._by_gpu[key] = _gpu_time(replace(self._scenario, hardware=name))
+            gpus = node.gpu_count * nodes
+            alone = self._experts() if 1 < self._experts() <= gpus else 1
+            least = min(self._gpu_time(name, node.gpu.model_dump_json(), ranks) for ranks in {1, alone})
         except SpecError:
             return 0.0
-        return (1.0 - MARGIN) * self._by_gpu[key] / (node.gpu_count * nodes)
+        return (1.0 - MARGIN) * least / gpus if math.isfinite(least) else 0.0
+
+    def _experts(self) -> int:
+        """Return the number of routed experts; 0 for a dense model."""
+        shape = load_workload(self._scenario.workload, sorted_overrides(self._scenario)[1]).spec.model.transformer
+        return 0 if shape is None else shape.experts
+
+    def _gpu_time(self, name: str, gpu: str, ranks: int) -> float:
+        key = gpu, ranks
+        if key not in self._by_gpu:
+            self._by_gpu[key] = _gpu_time(replace(self._scenario, hardware=name), ranks)
+        return self._by_gpu[key]
 
 
-def _gpu_time(scenario: Scenario) -> float:
-    """Return the least seconds of a step on one GPU of unlimited memory; 0 if no layout is possible there."""
-    plan = prepare_plan(PlanQuestion(scenario, nodes=(1,), gpus=1))
+def _gpu_time(scenario: Scenario, ranks: int) -> float:
+    """Return the least GPU seconds of a step on *ranks* GPUs of unlimited memory, each with its own experts; infinite without a layout."""
+    node = worker_node(load_hardware(scenario.hardware, sorted_overrides(scenario)[0]).spec)
+    alone = {} if ranks == 1 else {"ep": str(ranks), "pp": "1"}
+    try:
+        plan = prepare_plan(PlanQuestion(scenario, nodes=(math.ceil(ranks / node.gpu_count),), gpus=ranks, fixed=alone))
+    except SpecError:
+        if ranks == 1:
+            raise
+        return math.inf  # no cluster has such a layout
     tried = [(setting, [*each, *dict.fromkeys(map(_in_one_pass, each))]) for setting, each in plan.layouts if each]
-    least = min((float(bounds(setting, each, math.inf).compute.min()) for setting, each in tried), default=0.0)
-    return least if math.isfinite(least) else 0.0
+    return ranks * min((float(bounds(setting, each, math.inf).compute.min()) for setting, each in tried), default=math.inf)
 
 
 def _in_one_pass(candidate: LayoutCandidate) -> LayoutCandidate:
