@@ -3,8 +3,8 @@
 A whole layer of the whole batch is the most efficient product: layouts divide layers and batches into smaller ones, wait for messages and
 recompute. So the least compute of a step on one GPU of unlimited memory (`floor`), also with the whole batch in one micro-batch, divided by
 the number of GPUs, is a lower bound for every cluster of them. Kernels of several experts may be slower than that of one, so a cluster with
-a GPU for each expert is also bounded by the least compute of such ranks. It takes some 50 ms per GPU model, where bounds of all layouts of a
-cluster take a second. Limit: tiles and waves of a product may favor a part of a layer, by less than `MARGIN`, as a test checks for dense and
+a GPU for each expert is also bounded by the least compute of such ranks. It takes 50 ms per GPU model, where bounds of all layouts of a
+cluster take a second. Limit: tiles and waves of a product may favor a part of a layer, by less than `MARGIN`, as tests check for dense and
 expert models on GPUs of the catalog.
 """
 
