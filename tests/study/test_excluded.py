@@ -108,6 +108,14 @@ def test_experts_that_serve_the_short_samples_of_several_ranks_do_not_work_less(
     assert 0.5 * least < LeastWork(scenario).step_time(name, 2) <= least
 
 
+def test_a_gpu_with_one_expert_does_not_work_less() -> None:
+    """Kernels of one expert may be faster than those of many."""
+    scenario = Scenario("p5.48xlarge", "qwen3-30b-a3b", global_batch=4096, sequence=1024)
+    plan = prepare_plan(PlanQuestion(scenario, (16,), fixed={"ep": "128"}))
+    least = min(float(bounds(setting, each, float("inf")).compute.min()) for setting, each in plan.layouts if each)
+    assert 0.5 * least < LeastWork(scenario).step_time("p5.48xlarge", 16) <= least
+
+
 def test_a_machine_without_a_bound_is_planned() -> None:
     contest = Contest(JOB, JobPlan(None, tokens=10**9), Budget(time=1e5), ("on_demand",), None)
     exclusion = Exclusion(contest)
