@@ -19,7 +19,7 @@ from sim.units import pluralized
 
 
 @app.command(
-    epilog="Examples:\n  python -m calibration collectives\n  python -m calibration collectives my-collectives.csv -o predicted.csv\n"
+    epilog="Examples:\n  python -m calibration collectives my-collectives.csv -o predicted.csv\n"
     "  python -m calibration collectives all_reduce_perf.txt --hardware hgx-h100"
 )
 def collectives(

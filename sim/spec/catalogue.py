@@ -160,8 +160,8 @@ def unknown_name_hint(name: str, folder: str, path: bool = False) -> str:
     """Return a hint for an unknown *name*: similar names in *folder*, or where it may belong. *path*: whether the name was a path."""
     other = {"hardware": "workloads", "workloads": "hardware"}.get(folder)
     if other and name in catalogue(other):
-        found, wanted = ("workload", "machine") if folder == "hardware" else ("machine", "workload")
-        return f"; it is a {found} ({other}/), but this argument is a {wanted}"
+        actual, expected = ("workload", "machine") if folder == "hardware" else ("machine", "workload")
+        return f"; it is a {actual} ({other}/), not a {expected}"
     file_names, listed = list(all_files(folder)), len(catalogue(folder))
     if folder == "hardware" and not path and (gpu := _gpu_like(name)):
         if unowned := advice_on_unused_gpu(gpu):

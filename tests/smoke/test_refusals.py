@@ -144,7 +144,7 @@ FILES = {
     "not YAML": (b"name: [", ":1:8: not valid YAML"),
     "a list": (b"- 1\n", "write a block of keys"),
     "empty": (b"", "file is empty; write a description"),
-    "another kind": (b"extends: vgg16\n", "vgg16 is not in the catalog (hardware/); it is in workloads/"),
+    "another kind": (b"extends: vgg16\n", "vgg16 is not in the catalog (hardware/); it is a workload (workloads/), not a machine"),
     "a name of two lines": (b'extends: p3.16xlarge\nname: "a\\nb"\n', ":2:1: name: has a line break"),
     "a key twice": (b"extends: p3.16xlarge\nname: a\nname: b\n", ":3:1: name: "),
     "a misspelt key": (b"extends: p3.16xlarge\nnode: {gpu_cont: 4}\n", ":2:8: node.gpu_cont: unknown key; did you mean 'gpu_count'?"),
@@ -173,7 +173,9 @@ def test_a_wrong_file_is_named_with_its_place(capsys: pytest.CaptureFixture[str]
 
 
 def test_names_of_the_wrong_kind(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "vgg16 is not in the catalog (hardware/); it is in workloads/" in refusal(capsys, "run", "vgg16", "p3.16xlarge")
+    assert "vgg16 is not in the catalog (hardware/); it is a workload (workloads/), not a machine" in refusal(
+        capsys, "run", "vgg16", "p3.16xlarge"
+    )
     assert "did you mean gpus?" in refusal(capsys, "list", "gpu")
 
 

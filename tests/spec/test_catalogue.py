@@ -70,7 +70,7 @@ def test_unknown_names_come_with_near_ones(shelves: Path) -> None:
     messages = {
         "toyy": "toyy is not in the catalog (hardware/); did you mean toy?",
         "zzz": "zzz is not in the catalog (hardware/); known: toy",
-        "toy-job": "toy-job is not in the catalog (hardware/); it is a workload (workloads/), but this argument is a machine",
+        "toy-job": "toy-job is not in the catalog (hardware/); it is a workload (workloads/), not a machine",
         "no/toy.yaml": "no/toy.yaml: no such file; did you mean toy?",
         "": "'' is not in the catalog (hardware/); known: toy",
         "a\0b": "'a\\x00b' is not in the catalog (hardware/); known: toy",
