@@ -174,7 +174,8 @@ def recommendation(
     if plan is None:
         raise SpecError("the length of the job is missing; write --epochs, --hours or --tokens")
     require_one_budget(plan, renting.budget)
-    names = machines(list(renting.hardware), [*renting.where, "nodes=1"] if not renting.hardware else renting.where)
+    only_machines = [] if renting.hardware else ["nodes=1"]  # whatever the conditions: the number of nodes is recommended
+    names = machines(list(renting.hardware), [*renting.where, *only_machines])
     require_priced(scenario.prices, names)
     bare = replace(scenario, plan=None)
     if (own := own_batch_option(scenario)) and scenario.global_batch is not None:

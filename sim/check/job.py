@@ -30,7 +30,8 @@ MemoryFit = Callable[[Gpu, Workload], str | None]
 _CURVES: Final[Mapping[OperatorClass, tuple[OperatorClass, ...]]] = {
     "conv": ("conv",), "gemm": ("gemm",), "attention": ("attention", "gemm"), "rnn": ("rnn",),
 }  # fmt: skip
-"""Curves of efficiency, one of which products of each class need."""
+"""Curves of efficiency, one of which products of each class need: attention may use that of gemm."""
+_SHAPED: Final = ("gemm", "attention")
 NEEDS: Final[dict[Precision, Peak]] = {name: meaning.needs for name, meaning in PRECISION_TRAITS.items() if meaning.needs}
 """The compute units that a precision requires."""
 
@@ -169,12 +170,12 @@ def _storage(hardware: Hardware, workload: Workload) -> Iterator[Problem]:
 
 
 def _operators(hardware: Hardware, workload: Workload) -> Iterator[Problem]:
-    """Find products whose time nothing describes; GPUs with ``kernels`` compute it from shapes, and attention may use the curve of gemm."""
+    """Find products whose time nothing describes; GPUs with ``kernels`` compute that of matrix products and attention from shapes."""
     if workload.model.measured is not None:
         return
     counts = Counter(layer.op for layer in workload.model.layers if layer.forward)
     for gpu in {group.node.gpu.name: group.node.gpu for group in hardware.worker_groups}.values():
-        needed = _CURVES if gpu.kernels is None else {}
+        needed = _CURVES if gpu.kernels is None else {op: _CURVES[op] for op in _CURVES if op not in _SHAPED}
         for op in (op for op, curves in needed.items() if counts[op] and not any(curve in gpu.efficiency for curve in curves)):
             layers = pluralized(counts[op], "layer")
             yield ("node", "gpu", "efficiency"), f"has no curve for {op}, the class of {layers} of {workload.model.name}; write {op}: ..."

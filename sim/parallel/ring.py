@@ -60,13 +60,13 @@ def ring_of(training: Training, options: MeshOptions) -> Ring | None:
     )
 
 
-def around(attention: Attention, ring: Ring) -> Attention:
+def ring_attention(attention: Attention, ring: Ring) -> Attention:
     """Return a rank's *attention* as torch's ring calls it."""
     return attention.model_copy(update={"in_steps": True, "kv_heads": attention.heads if ring.repeats_keys else attention.kv_heads})
 
 
 def elements_of(attention: Attention) -> RankElements:
-    """Return the elements of a rank's *attention* around a ring (`around`)."""
+    """Return the elements of a rank's *attention* around a ring (`ring_attention`)."""
     value_dim = attention.value_dim or attention.head_dim
     queries = attention.documents * attention.queries * attention.heads
     keys = attention.documents * attention.keys / attention.shares * attention.kv_heads

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from sim.parallel.layer_messages import SPLIT, LayerMessage, begins_experts, context_messages, expert_messages, key_bytes, tensor_messages
 from sim.parallel.mesh import nearest_divisors
-from sim.parallel.ring import Ring, around, ring_messages
+from sim.parallel.ring import Ring, ring_attention, ring_messages
 from sim.parallel.shares import rank_layer, rowwise_bias
 from sim.parallel.units import UnitKind, cut_layers, units, wrapping
 from sim.parallel.wraps import WrapChain, chains
@@ -291,8 +291,8 @@ def _pieces(layers: Sequence[Layer], parallel: Parallel, regathers: bool, ring: 
             if ring is None:
                 context_messages(layer.attention, parallel, forward, backward)
             else:
-                own = own.model_copy(update={"attention": around(own.attention, ring)})
-                local = key_bytes(around(layer.attention, ring), parallel)
+                own = own.model_copy(update={"attention": ring_attention(own.attention, ring)})
+                local = key_bytes(ring_attention(layer.attention, ring), parallel)
                 forward += ring_messages(local, parallel.context, ring, backward=False)
                 backward += ring_messages(local, parallel.context, ring, backward=True)
         pieces.append(

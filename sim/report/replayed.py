@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from sim.spec.defaults import PARALLEL_STACK, REPLICATED_STACK
 from sim.spec.hardware import Node
 from sim.spec.workload import Workload
 from sim.units import pluralized
@@ -45,7 +46,7 @@ def _sockets(nodes: Sequence[Node], workload: Workload) -> list[str]:
     training = workload.training
     if training.stack.library.backend != "gloo" or any(node.gpu.host_cores for node in nodes):
         return []
-    stack = "torch-2.x-ddp" if training.parallel.is_trivial else "torchtitan-2.x"
+    stack = REPLICATED_STACK if training.parallel.is_trivial else PARALLEL_STACK
     return [f"ranks exchange over sockets (Gloo), as in the profile of CPUs; jobs on GPUs use NCCL: --stack {stack}"]
 
 

@@ -432,14 +432,12 @@ def _lives(weeks: Weeks, steps: Steps, revoked: float) -> tuple[Lives, float] | 
 
     They are a Poisson process on many machines: there, they differ between fleets and repeat like failures.
     """
-    lives = lifetimes_of(steps.node.gpu)
     if not revoked or steps.nodes > MOST_LIVES:
         return None
     if weeks.mean_lifetime is not None:
         return ExponentialLives(steps.nodes / revoked), revoked
-    if lives is None:
-        return None
-    return survival(lives), revoked
+    lives = lifetimes_of(steps.node.gpu)
+    return None if lives is None else (survival(lives), revoked)
 
 
 def _length(weeks: Weeks, steps: Steps) -> tuple[float, float]:

@@ -77,6 +77,17 @@ def test_products_need_a_curve(library: Path) -> None:
     assert message == "node.gpu.efficiency: has no curve for gemm, the class of 2 layers of toy-net; write gemm: ..."
 
 
+def test_shapes_describe_matrix_products_but_no_convolutions(library: Path) -> None:
+    hardware, workload = load_hardware("toy").spec, load_workload("toy-job").spec
+    gpu = hardware.groups[0].node.gpu.model_copy(update={"kernels": object(), "efficiency": {}})
+    node = hardware.groups[0].node.model_copy(update={"gpu": gpu})
+    shaped = hardware.model_copy(update={"groups": (hardware.groups[0].model_copy(update={"node": node}),)})
+    assert check_job(shaped, workload) == []
+    layers = tuple(layer.model_copy(update={"op": "conv"}) for layer in workload.model.layers)
+    convolved = workload.model_copy(update={"model": workload.model.model_copy(update={"layers": layers})})
+    assert check_job(shaped, convolved) == ["node.gpu.efficiency: has no curve for conv, the class of 2 layers of toy-net; write conv: ..."]
+
+
 def test_fp32_and_tf32_run_everywhere() -> None:
     assert problems(workload=("training.precision=tf32",)) == problems(workload=("training.precision=fp32",)) == []
 

@@ -28,18 +28,8 @@ _FLAT_COPIES = {"copy_": "shards", "cat": "gradients", "_to_copy": "divided", "d
 """Those of FSDP1, whose parameters are one flat tensor."""
 
 
-class Recorder:
-    """Writes down each collective of its block: what, among how many ranks, and bytes of a gather's output or a reduction's input.
-
-    It adds up what FSDP copies as well: bytes that are read and written, by what they are.
-    """
-
-    def __init__(self, flat: bool = False) -> None:
-        self.seen: list[tuple[str, int, float]] = []
-        self.copied: dict[str, float] = {}
-        self._kinds = _FLAT_COPIES if flat else _COPIES
-        self._reducing = False
-        """Whether gradients have been put together, and are not reduced yet."""
+class Dispatched:
+    """Sees each operator of its block: torch calls it through `_called`."""
 
     def __enter__(self) -> Self:
         from torch.utils._python_dispatch import TorchDispatchMode
@@ -54,6 +44,24 @@ class Recorder:
 
     def __exit__(self, *error: object) -> None:
         self._mode.__exit__(*error)
+
+    def _called(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Call *func*, and return what it makes."""
+        raise NotImplementedError
+
+
+class Recorder(Dispatched):
+    """Writes down each collective of its block: what, among how many ranks, and bytes of a gather's output or a reduction's input.
+
+    It adds up what FSDP copies as well: bytes that are read and written, by what they are.
+    """
+
+    def __init__(self, flat: bool = False) -> None:
+        self.seen: list[tuple[str, int, float]] = []
+        self.copied: dict[str, float] = {}
+        self._kinds = _FLAT_COPIES if flat else _COPIES
+        self._reducing = False
+        """Whether gradients have been put together, and are not reduced yet."""
 
     def _called(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Call *func*, and write down what it sends or copies."""

@@ -6,7 +6,7 @@ import re
 import shutil
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any
 
 import pytest
 
@@ -15,7 +15,7 @@ from sim.parallel.ring import RankElements, Ring, ring_messages, ring_passes
 
 torch = pytest.importorskip("torch")
 
-from tests.parallel.recorder import fake_group, nbytes_of  # noqa: E402
+from tests.parallel.recorder import Dispatched, fake_group, nbytes_of  # noqa: E402
 
 HEADS, HEAD, TOKENS = 3, 24, 32
 """Heads, their size, and a rank's tokens."""
@@ -28,7 +28,7 @@ _VIEWS = {"_unsafe_view", "_wrap_tensor_autograd", "wait_tensor"}
 """Operators that move nothing, beside those that torch says are views."""
 
 
-class Counts:
+class Counts(Dispatched):
     """Adds up the bytes of elements of heads that torch's operators read and write, apart from attention's; and notes what is sent.
 
     Log-sum-exps, of which there is one for each head and token, are left out: their last axis is not a head's.
@@ -38,23 +38,8 @@ class Counts:
         self.moved = 0.0
         self.sent: list[tuple[str, float]] = []
 
-    def __enter__(self) -> Self:
-        from torch.utils._python_dispatch import TorchDispatchMode
-
-        class Mode(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
-            def __torch_dispatch__(_, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-                made = func(*args, **(kwargs or {}))
-                self._called(func, args, made)
-                return made
-
-        self._mode = Mode()
-        self._mode.__enter__()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._mode.__exit__(*error)
-
-    def _called(self, func: Any, args: Any, made: Any) -> None:
+    def _called(self, func: Any, args: Any, kwargs: Any) -> Any:
+        made = func(*args, **kwargs)
         name = func._overloadpacket.__name__
         if name in _SENT:
             self.sent.append((_SENT[name], nbytes_of(made)))
@@ -62,6 +47,7 @@ class Counts:
             tensors = [each for each in _flat((args, made)) if isinstance(each, torch.Tensor)]
             tensors = tensors[1:] if name.endswith("_like") else tensors  # of which only the shape is read
             self.moved += nbytes_of([each for each in tensors if each.dim() == 1 or each.shape[-1] == HEAD])
+        return made
 
 
 def _flat(args: Any) -> list[Any]:

@@ -10,6 +10,7 @@ from sim.report.verdict import verdict
 from sim.simulate import Run
 from sim.study.bottleneck import bottlenecks
 from sim.study.loader_workers import LoaderWorkers, enough_workers
+from sim.study.scenario import Scenario, answer
 from tests.harness import machine, run, toy_workload, volume
 
 
@@ -82,3 +83,15 @@ def test_a_table_notes_how_many_machines_wait() -> None:
         "1 machine waits for 4 loader workers per GPU but has 8 hardware threads per GPU; --set input.num_workers=8 uses them"
     ]
     assert worker_notes(rows[2:]) == []
+
+
+def test_workers_that_wait_for_their_own_reads_are_as_many_as_there_are_threads() -> None:
+    """Seven would use the cores; but reads of a worker take as long with more of them, so twelve feed the GPU a fifth faster."""
+
+    def waiting(workers: int) -> Run:
+        return answer(Scenario("a2-highgpu-1g", "resnet18", (f"input.num_workers={workers}", "node.host.memory=40 GB"))).run
+
+    [bottleneck] = bottlenecks(waiting(1))
+    seven, twelve = (waiting(count).jobs[0].warm.step_time for count in (7, 12))
+    assert bottleneck.more_workers == (12, pytest.approx(twelve, rel=1e-9))
+    assert twelve < 0.85 * seven

@@ -62,12 +62,12 @@ def _setting_time(setting: Setting, layouts: Sequence[LayoutCandidate], samples:
     for ranks in _expert_groups(setting.workload):
         batch = math.ceil(samples / ranks)
         group = replace(setting, hardware=with_nodes(setting.hardware, ranks))
-        undivided = [
+        in_group = [
             each._replace(nodes=ranks, expert=ranks, data=ranks, shard=shard, batch=batch, micro_batches=1)
             for each in layouts
             for shard in dict.fromkeys((each.shard, *(("parameters",) if ranks > 1 else ())))
         ]
-        least = min(least, float(bounds(group, list(dict.fromkeys(undivided)), math.inf).compute.min()) * samples / batch)
+        least = min(least, float(bounds(group, list(dict.fromkeys(in_group)), math.inf).compute.min()) * samples / batch)
     return least
 
 
