@@ -18,7 +18,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cache
@@ -36,6 +36,8 @@ PASSED = ROOT / "tests" / "nightly_passed.txt"
 OURS = ("sim", "calibration", "stallsim", "tests", "workloads")
 ALWAYS = "pyproject.toml"
 MARK = re.compile(r"\bmark\.nightly\b")
+ALONE = re.compile(r"\bmark\.alone\b")
+"""Marks tests that compare with what processes of their own take by the clock: other tests beside them would change that."""
 _NAME = re.compile(r"[a-z_]\w*(\.\w+)*\.?")
 _NOTHING_COLLECTED = 5
 """Exit code of pytest."""
@@ -183,8 +185,12 @@ def outcomes(
     run: Callable[[Path, float], Ended | None],
     processes: int,
     done: Callable[[Path], object] = lambda test: None,
+    alone: Collection[Path] = (),
 ) -> dict[Path, str]:
-    """Run *tests*, so many at a time, for *budget* seconds in all; return how each ended. *done* hears of those that passed as a whole."""
+    """Run *tests*, so many at a time, for *budget* seconds in all; return how each ended. *done* hears of those that passed as a whole.
+
+    Those in *alone* run first, each by itself.
+    """
     end = time.monotonic() + budget
     one_at_a_time = Lock()
 
@@ -203,8 +209,10 @@ def outcomes(
             done(test)
         return "passed"
 
+    ends = {test: outcome(test) for test in tests if test in alone}
+    rest = [test for test in tests if test not in alone]
     with ThreadPoolExecutor(processes) as pool:
-        return dict(zip(tests, pool.map(outcome, tests), strict=True))
+        return ends | dict(zip(rest, pool.map(outcome, rest), strict=True))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -224,7 +232,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     def passed(test: Path) -> None:
         note({names[test]: digests[test]}, names.values())
 
-    ends = dict.fromkeys(due, "due") if options.list else outcomes(due, options.budget, ended, len(os.sched_getaffinity(0)), passed)
+    if options.list:
+        ends = dict.fromkeys(due, "due")
+    else:
+        alone = {test for test in due if ALONE.search(test.read_text(encoding="utf-8"))}
+        ends = outcomes(due, options.budget, ended, len(os.sched_getaffinity(0)), passed, alone)
     for test, name in names.items():
         print(f"  {name}: {ends.get(test, 'passed before, on the same content')}")
     return int("failed" in ends.values())

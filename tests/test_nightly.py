@@ -208,6 +208,22 @@ def test_every_outcome_is_said() -> None:
     assert sorted(passed) == ["empty", "passed"]
 
 
+def test_what_is_measured_by_the_clock_runs_alone() -> None:
+    tests = [Path(name) for name in "abcdef"]
+    alone, running, beside = {tests[1], tests[4]}, set[Path](), dict[Path, set[Path]]()
+
+    def run(test: Path, seconds: float) -> Ended:
+        running.add(test)
+        time.sleep(0.02)
+        beside[test] = running - {test}
+        running.discard(test)
+        return Ended(0)
+
+    assert set(outcomes(tests, 60, run, 3, alone=alone)) == set(tests) == set(beside)
+    assert not any(others for test, others in beside.items() if test in alone)
+    assert not any(others & alone for others in beside.values())
+
+
 def test_nothing_begins_after_the_budget() -> None:
     began = []
 

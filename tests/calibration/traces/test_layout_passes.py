@@ -210,6 +210,7 @@ def test_a_pipeline_is_replayed(tmp_path: Path) -> None:
     assert run_layout(fast, bare).step_time == pytest.approx((4 + 2 - 1) * 0.3 + 0.05, rel=0.02)
 
 
+@pytest.mark.alone
 @pytest.mark.nightly
 @pytest.mark.needs("torch")
 @pytest.mark.parametrize("layout", [Division(pipeline=2, micro_batches=4), Division(pipeline=2, micro_batches=4, schedule="gpipe")])
@@ -218,9 +219,14 @@ def test_a_pipeline_that_torch_profiled_over_gloo_is_replayed(layout: Division, 
     from calibration.measure.ddp_steps import StepRequest, spawn
     from calibration.measure.layout_steps import LayoutRequest
 
-    request = StepRequest("calibration.measure.decoder:decoder", ("64:int64",), 8, steps=2, device="cpu", trace=str(tmp_path))
-    spawn(request, 2, program=("calibration.measure.layout_steps", LayoutRequest(layout, 2).text()))
-    job = import_traces(sorted(tmp_path.glob("rank*.json")))
+    jobs = []
+    for attempt in range(3):
+        folder = tmp_path / str(attempt)
+        folder.mkdir()
+        request = StepRequest("calibration.measure.decoder:decoder", ("64:int64",), 8, steps=2, device="cpu", trace=str(folder))
+        spawn(request, 2, program=("calibration.measure.layout_steps", LayoutRequest(layout, 2).text()))
+        jobs.append(import_traces(sorted(folder.glob("rank*.json"))))
+    job = min(jobs, key=lambda job: job.step_time)  # the one that other processes disturbed least
     machine = str(COMMITTED_POINTS.parents[1] / "hardware" / f"{HARDWARE}.yaml")
     by = written(tmp_path, f"{{pipeline: 2, schedule: {layout.schedule}}}", "gradient_accumulation_steps: 4, ")
     mine = tmp_path / "mine.yaml"

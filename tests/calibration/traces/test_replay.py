@@ -244,6 +244,7 @@ def test_steps_with_several_backward_passes_are_counted(tmp_path: Path) -> None:
     assert sum(part.seconds for (name, _), part in measured.parts.items() if name == "backward") == pytest.approx(48e-3)
 
 
+@pytest.mark.alone
 @pytest.mark.nightly
 @pytest.mark.needs("torch")
 def test_a_job_that_torch_profiled_over_gloo_is_replayed(tmp_path: Path) -> None:
