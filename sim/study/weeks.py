@@ -18,7 +18,7 @@ from sim.analysis.failure_law import EXPONENTIAL, failure_law
 from sim.analysis.fleet_law import FleetInterval
 from sim.analysis.long_run import DrawnCause, LongRun, Saving, cause_key
 from sim.analysis.renewal import Uniform
-from sim.analysis.transient import ExponentialLives, Lives, lifetimes_of, survival
+from sim.analysis.transient import CrowdLives, ExponentialLives, Lives, lifetimes_of, survival
 from sim.analysis.utilization import model_flops_utilization
 from sim.analysis.whole_job import START_UP
 from sim.spec.catalogue import UnknownName
@@ -55,7 +55,7 @@ MOST_MISSING = 64
 MOST_SPARES, MOST_TRIALS = 100_000, 1_000_000
 """Upper limits: more of either takes gigabytes of memory, and no job needs that many."""
 MOST_LIVES = 256
-"""Maximum number of nodes whose lifetimes are drawn; revocations of more nodes together are a Poisson process (Palm-Khinchin theorem)."""
+"""Maximum number of nodes whose own lifetimes are drawn; revocations of more nodes together are a Poisson process (Palm-Khinchin theorem)."""
 NOTICED = Uniform(0.0, 30.0)
 """Time until a revocation is noticed (s): providers give at least 30 s of notice, so the job knows before it strikes or when it does."""
 
@@ -331,7 +331,7 @@ def long_run(steps: Steps, weeks: Weeks, reliability: Reliability) -> LongRun:
         weeks.repairs,
         failure_law(weeks.law),
         lives,
-        ElasticRules(_speeds(steps)) if lives and weeks.elastic else None,
+        ElasticRules(_speeds(steps)) if lives and weeks.elastic and nodes <= MOST_LIVES else None,
         _spreads(reliability, another),
         START_UP,
         degrees_of_freedom=reliability.rate.degrees_of_freedom or math.inf,
@@ -433,12 +433,14 @@ def revocations(weeks: Weeks, steps: Steps) -> float:
 
 
 def _lives(weeks: Weeks, steps: Steps, revoked: float) -> tuple[Lives, float] | None:
-    """Return the lifetimes of spot machines and the rate of revocations, or None if revocations are a Poisson process or do not occur.
+    """Return the lifetimes of spot machines and the rate of revocations, or None if there are no revocations.
 
-    They are a Poisson process on many machines: there, they differ between fleets and repeat like failures.
+    Of many machines, these are the times between the revocations of all. Unlike failures, they do not differ between fleets or repeat.
     """
-    if not revoked or steps.nodes > MOST_LIVES:
+    if not revoked:
         return None
+    if steps.nodes > MOST_LIVES:
+        return CrowdLives(1 / revoked), revoked
     if weeks.mean_lifetime is not None:
         return ExponentialLives(steps.nodes / revoked), revoked
     lives = lifetimes_of(steps.node.gpu)

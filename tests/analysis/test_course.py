@@ -62,7 +62,9 @@ def expected(run: LongRun) -> float:
 def test_fleets_differ_in_their_other_rates() -> None:
     """Oracles: the mean and the variance of counts at a log-normal rate; without failures nothing else is seen."""
     spread, often, trials = math.log(3) / 1.96, 0.5, 4000
-    quiet = replace(PLAIN, rate=(0.0, 0.0, 0.0), planned=(often / DAY, 60.0), horizon=200 * DAY, spreads={"planned": FleetInterval(1 / 3, 3.0)})
+    quiet = replace(
+        PLAIN, rate=(0.0, 0.0, 0.0), planned=(often / DAY, 60.0), horizon=200 * DAY, spreads={"planned": FleetInterval(1 / 3, 3.0)}
+    )
     stops = draw(quiet, trials).stops
     mean = 200 * often * math.exp(spread**2 / 2)
     variance = mean + mean**2 * math.expm1(spread**2)

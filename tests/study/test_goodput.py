@@ -313,6 +313,21 @@ def test_what_is_asked_for_arrives() -> None:
     assert revocation.name == "revocation" and sum(cause.share for cause in spot.run.causes) == pytest.approx(1.0, abs=0.005)
 
 
+@pytest.mark.parametrize("length", [{"days": 0.0009}, {"days": 0.002}, {"days": 0.2}, {"days": None, "epochs": 0.001}])
+def test_the_closed_form_begins_with_the_first_start(length: dict[str, Any]) -> None:
+    """Oracle: drawn courses of jobs so short that hardly one fails. Meta's formula has no start, and the text says so."""
+    simulated = weeks(**length, trials=400, rate="0.001 /d")
+    assert simulated.expected == pytest.approx(float(simulated.courses.share.mean()), abs=0.005)
+    assert simulated.expected < 0.9 * simulated.meta or length == {"days": 0.2}
+    assert "without the first start (" in goodput_text(goodput_document(simulated))
+
+
+@pytest.mark.parametrize("rate", [None, "0 /d"])
+def test_a_job_shorter_than_its_start_does_no_work(rate: str | None) -> None:
+    simulated = weeks(days=0.0001, trials=2, rate=rate)
+    assert simulated.expected == 0.0 and goodput_document(simulated)["effective_share"] == 0.0
+
+
 def test_a_layout_has_weeks_too() -> None:
     scenario = Scenario("hgx-h100", "llama-3.1-70b", nodes=16, layout=(("--tp", "parallel.tensor", 8), ("--pp", "parallel.pipeline", 4)))
     goodput = weeks_document(scenario, Weeks(tokens=1e11, trials=20), changes=False)
