@@ -1,10 +1,10 @@
 """How well does `sim goodput` predict published long runs? Interruption counts, causes, effective shares, and faults of single nodes.
 
 Counts and shares are those of the program itself (`simulate_weeks`, `long_run`, `draw`): means as it prints them, with its intervals. A
-fleet is predicted from the other fleets of the pool (`failures.csv`): the rate of failures follows Student's t around the geometric mean of
-their rates (`calibration.fleets`), and planned stops are those of the other job, with the same spread. Effective shares are predicted twice: at the row's own rate, so that
-only stages, checkpoints and spares are predicted, and at the rates of the other fleets. Node faults are scored out of sample: fitted to one
-half of the nodes, scored on the other.
+fleet is predicted from the other fleets of the pool (`failures.csv`): rates are log-Student-t around the geometric mean of theirs
+(`calibration.fleets`), and planned stops are those of the other job, with the same spread. Effective shares are predicted twice: at the
+row's own rate, so that only stages, checkpoints and spares are predicted, and at the rates of the other fleets. Node faults are scored out
+of sample: fitted to one half of the nodes, scored on the other.
 """
 
 from __future__ import annotations
@@ -266,6 +266,8 @@ _OTHERWISE: Sequence[tuple[str, str, Mapping[str, str]]] = (
     ("opt", "4 spare nodes, as at first", {"spares": "4"}),
     ("opt", "18 spare nodes, as in between", {"spares": "18"}),
     ("bloom", "hangs last as long as BLOOM's own", {"unseen": ""}),
+    ("bloom", "GPUs cause 48% of its faults, as elsewhere", {"events": "32.5"}),
+    ("bloom", "both", {"events": "32.5", "unseen": ""}),
 )
 """Rows with one input changed: fleet, what is different, and the changed columns."""
 

@@ -67,7 +67,7 @@ def _undisturbed_share(run: LongRun) -> float:
 
 
 def meta_share(run: LongRun) -> float:
-    """Return the effective share by Meta's formula, which has no first start, and one kind of checkpoint: the one a failure goes back to."""
+    """Return the effective share by Meta's formula: without the first start, with the kind of checkpoint that a failure goes back to."""
     saving = run.saving
     apart, blocking = saving.interval, saving.blocking
     if saving.memory_interval is not None:

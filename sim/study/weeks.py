@@ -55,7 +55,7 @@ MOST_MISSING = 64
 MOST_SPARES, MOST_TRIALS = 100_000, 1_000_000
 """Upper limits: more of either takes gigabytes of memory, and no job needs that many."""
 MOST_LIVES = 256
-"""Maximum number of nodes whose own lifetimes are drawn; revocations of more nodes together are a Poisson process (Palm-Khinchin theorem)."""
+"""Maximum number of nodes whose lifetimes are drawn; revocations of more nodes together are a Poisson process (Palm-Khinchin theorem)."""
 NOTICED = Uniform(0.0, 30.0)
 """Time until a revocation is noticed (s): providers give at least 30 s of notice, so the job knows before it strikes or when it does."""
 
