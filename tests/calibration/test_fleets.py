@@ -23,12 +23,12 @@ def drawn_of(law: tuple[float, float, float, float], random: np.random.Generator
     return middle * fleet_factors(random.standard_normal(draws), FleetInterval(low / middle, high / middle, degrees))
 
 
-def coverage(known: int, spread: float, alike: int = 0, sets: int = SETS) -> list[float]:
-    """The share of *sets* in which a fleet left out is in the middle 50 and 95% of drawn fleets, given *known* fleets."""
-    random = np.random.default_rng(known)
+def coverage(fleets: int, spread: float, alike: int = 0, sets: int = SETS) -> list[float]:
+    """The share of *sets* in which a fleet left out is in the middle 50 and 95% of drawn fleets, given the rates of *fleets* others."""
+    random = np.random.default_rng(fleets)
     inside = np.zeros(2)
     for _ in range(sets):
-        *rates, left_out = np.exp(random.normal(1.0, spread, known + 1))
+        *rates, left_out = np.exp(random.normal(1.0, spread, fleets + 1))
         law = next_fleet(rates, np.exp(random.normal(-2.0, spread, alike)))
         ends = law.quantile(0.025), law.middle, law.quantile(0.975), law.degrees_of_freedom
         rank = float(np.mean(drawn_of(ends, random) < left_out))
@@ -36,10 +36,10 @@ def coverage(known: int, spread: float, alike: int = 0, sets: int = SETS) -> lis
     return (inside / sets).tolist()
 
 
-@pytest.mark.parametrize(("known", "spread", "alike"), [(5, 0.5, 0), (4, 1.5, 0), (2, 0.3, 0), (1, 0.6, 4), (2, 0.6, 5)])
-def test_as_many_fleets_left_out_are_inside_as_the_interval_says(known: int, spread: float, alike: int) -> None:
+@pytest.mark.parametrize(("fleets", "spread", "alike"), [(5, 0.5, 0), (4, 1.5, 0), (2, 0.3, 0), (1, 0.6, 4), (2, 0.6, 5)])
+def test_as_many_fleets_left_out_are_inside_as_the_interval_says(fleets: int, spread: float, alike: int) -> None:
     """With the spread taken as known (1.96 standard deviations), 88% would be inside given five fleets, and 86% given four."""
-    half, most = coverage(known, spread, alike)
+    half, most = coverage(fleets, spread, alike)
     assert half == pytest.approx(0.50, abs=4 * math.sqrt(0.25 / SETS) + 1 / DRAWS)
     assert most == pytest.approx(0.95, abs=4 * math.sqrt(0.0475 / SETS) + 2 / DRAWS)
 
@@ -52,8 +52,8 @@ def test_counts_of_a_fleet_left_out_are_inside_with_nodes_that_differ() -> None:
     inside, sets = 0, 2000
     for _ in range(sets):
         means = 0.003 * np.exp(random.normal(0.0, 0.5, 6)) * random.gamma(shape * nodes, 1 / (shape * nodes)) * node_days
-        *known, left_out = random.poisson(means)
-        law = next_fleet([max(count, 0.5) / each for count, each in zip(known, node_days[:5], strict=True)])
+        *counted, left_out = random.poisson(means)
+        law = next_fleet([max(count, 0.5) / each for count, each in zip(counted, node_days[:5], strict=True)])
         rates = drawn_of((law.quantile(0.025), law.middle, law.quantile(0.975), law.degrees_of_freedom), random)
         counts = random.poisson(rates * random.gamma(shape * 2048, 1 / (shape * 2048), DRAWS) * node_days[5])
         inside += abs(float(np.mean(counts < left_out)) - 0.5) < 0.475
