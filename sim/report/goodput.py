@@ -270,12 +270,13 @@ def signed_points(points: float) -> str:
 
 
 def _reliability(answer: Goodput) -> dict[str, Any]:
-    """Return how often the job's nodes fail, with the source of the data and the law of the times between failures."""
+    """Return how often the job's nodes fail, with the source of the data and the laws of fleets and of the times between failures."""
     low, value, high = (DAY * rate / answer.run.nodes for rate in answer.run.rate)
     return {
         "level": answer.reliability.name,
         "law": answer.run.law.name,
         "interruptions_per_node_day": {"low": low, "value": value, "high": high},
+        "degrees_of_freedom": answer.reliability.rate.degrees_of_freedom if low < high else None,
         "source": answer.reliability.rate.source,
     }
 
