@@ -65,8 +65,9 @@ def draw(
     rates = first_rates(run, trials, np.random.default_rng(of_rates), others)
     order = np.argsort(rates, kind="stable")  # courses with similar rates end at about the same event
     parts = np.array_split(order, math.ceil(trials / BATCH_SIZE))
+    watched = order[trials // 2]
     drawn = [
-        _Fleet(run, rates[part], {name: each[part] for name, each in others.items()}, own).drawn(
+        _Fleet(run, rates[part], {name: each[part] for name, each in others.items()}, own, np.flatnonzero(part == watched)).drawn(
             lambda share, done=done: progress((done + share) / len(parts)),  # type: ignore[misc]
             all_or_none,
         )
@@ -87,14 +88,16 @@ def draw(
         death_times=joined(lambda one: one.death_times),
         node_seconds=joined(lambda one: one.node_seconds),
         rented_nodes=joined(lambda one: one.rented_nodes),
-        events=drawn[len(drawn) // 2].events,
+        events=[event for one in drawn for event in one.events],
     )
 
 
 class _Fleet:
     """The state of courses in progress; every array has one value per course."""
 
-    def __init__(self, run: LongRun, rates: Array, others: Mapping[str, Array], seed: np.random.SeedSequence) -> None:
+    def __init__(
+        self, run: LongRun, rates: Array, others: Mapping[str, Array], seed: np.random.SeedSequence, watched: NDArray[np.intp]
+    ) -> None:
         self.run, self.trials, self.others = run, rates.size, others
         self.shares = np.cumsum([cause.share * others[cause_key(cause.name)] for cause in run.causes], axis=0)
         """Cumulative shares of the causes."""
@@ -128,6 +131,8 @@ class _Fleet:
             run.nodes, trials, run.lives[0] if run.lives else None, run.elastic_rules, (another or ZERO_TIME).mean, self.random["lives"]
         )
         self.events: list[tuple[float, str, float]] = []
+        """Events of the course in *watched*, if any."""
+        self.watched = watched
 
     # --- from fault to fault -----------------------------------------------------------------------------------------
 
@@ -305,7 +310,7 @@ class _Fleet:
         self._advance_recovery(b, moment)
         self.interruptions[b] += kind[quiet] == REVOKED
         self.replaced[b] += kind[quiet] == REVOKED
-        self._record_event(b, moment, "revocation" if kind[quiet][:1].tolist() == [REVOKED] else JOINS)
+        self._record_event(b, moment, lambda place: "revocation" if kind[quiet][place] == REVOKED else JOINS)
         return quiet
 
     def _advance_recovery(self, b: NDArray[np.intp], moment: Array) -> None:
@@ -355,8 +360,8 @@ class _Fleet:
         self.interruptions[b] += ~joins
         self.fruitless[b] += 1
         self.replaced[b] += np.where(several, self.run.correlated[1], replaced | (member & ~joins))
-        first = "several nodes" if several[0] else JOINS if joins[0] else self.run.causes[int(cause[0])].name
-        self._record_event(b, moment, first)
+        names = [one.name for one in self.run.causes]
+        self._record_event(b, moment, lambda place: "several nodes" if several[place] else JOINS if joins[place] else names[cause[place]])
 
     def _draw_recovery(self, revoked: NDArray[np.intp]) -> dict[str, Any]:
         """Draw the cause and the times of a recovery for every course, so that the draws of one course do not depend on the others.
@@ -423,7 +428,7 @@ class _Fleet:
         stop = self.run.saving.persist + self.run.planned[1] + self.run.restart_in_place
         self.stages["planned"][c] = stop + drawn["start"][c] + self.run.saving.load
         self.resume[b] = moment + sum(stage[b] for stage in self.stages.values())
-        self._record_event(b, moment, "planned stop")
+        self._record_event(b, moment, lambda place: "planned stop")
 
     def _schedule_recovery(self, b: NDArray[np.intp], moment: Array, stages: Mapping[str, Array]) -> None:
         for name, times in self.stages.items():
@@ -431,6 +436,7 @@ class _Fleet:
         self.now[b] = moment
         self.resume[b] = moment + sum(stages.values())
 
-    def _record_event(self, b: NDArray[np.intp], moment: Array, name: str) -> None:
-        if b.size and b[0] == 0:
-            self.events.append((float(moment[0]), name, float(self.resume[0] - moment[0])))
+    def _record_event(self, b: NDArray[np.intp], moment: Array, name_at: Callable[[int], str]) -> None:
+        """Record an event of the watched course, if it is one of *b*; *name_at* returns the name of the event at a place in *b*."""
+        for place in np.flatnonzero(np.isin(b, self.watched)).tolist():
+            self.events.append((float(moment[place]), name_at(place), float(self.resume[b[place]] - moment[place])))

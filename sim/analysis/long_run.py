@@ -149,7 +149,7 @@ class Courses:
     rented_nodes: Array
     """Number of nodes rented to replace revoked ones, if the job goes on without them."""
     events: Sequence[tuple[float, str, float]] = field(default_factory=tuple)
-    """Events of one course: time, name of the event, and the seconds until the job works again."""
+    """Events of the course with the median failure rate: time, name of the event, and the seconds until the job works again."""
 
     @property
     def share(self) -> Array:

@@ -33,7 +33,7 @@ from sim.units import pluralized, rounded_dollars, show
 QUANTILES = 40
 """Steps of the distribution in the document, which is of one run more."""
 EVENTS = 400
-"""Maximum number of interruptions in the document's timeline, which is that of the first course."""
+"""Maximum number of interruptions in the document's timeline, which is that of the course with the median failure rate."""
 NAMES = {
     "detection": "detecting and locating faults", "restart": "restarting and loading", "rework": "redoing lost work",
     "checkpoint": "saving checkpoints", "spare_wait": "waiting for spares", "degraded": "slow or missing nodes",

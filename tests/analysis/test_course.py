@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Generator
 from contextlib import suppress
@@ -193,6 +194,17 @@ class Simulated:
             self.env.process(self.repair())
             self.job = self.env.process(self.recovering())
             yield self.env.timeout(0.0)
+
+
+@pytest.mark.parametrize("trials", [301, 2 * course.BATCH_SIZE])
+def test_the_course_whose_events_are_shown_has_the_median_failure_rate(trials: int) -> None:
+    """Oracle: the counts of all courses, at rates of fleets that are far apart; the events are those of a course."""
+    rate = 20 / (5 * DAY)
+    courses = draw(replace(PLAIN, rate=(rate / 30, rate, 30 * rate), shape=math.inf, horizon=5 * DAY), trials)
+    low, high = np.quantile(courses.interruptions, [0.35, 0.65])
+    assert low <= len(courses.events) <= high
+    assert all(early[0] < late[0] for early, late in itertools.pairwise(courses.events))
+    assert {name for _, name, _ in courses.events} <= {cause.name for cause in CAUSES}
 
 
 def test_numpy_draws_what_simpy_simulates() -> None:
