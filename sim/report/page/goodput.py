@@ -136,7 +136,9 @@ def _timeline(figures: Figures) -> PagePart:
     across = linear_axis("day", [point.x for point in points], as_plain)
     up = linear_axis("minutes until training resumes", [0.0, *(point.y for point in points)], as_plain)
     drawn = tag("figure", chart(points, across, up, "Interruptions and planned stops of one simulated run"))
-    lead = "Each point is an interruption or planned stop of the run with the median failure rate: its cause, and how long training stopped."
+    lead = (
+        "Each point is an interruption or planned stop of the run with the median failure rate: its cause, and how long training stopped."
+    )
     return PagePart("timeline", "One run", section("timeline", "One simulated run, day by day", drawn, lead=lead))
 
 
