@@ -71,7 +71,16 @@ def levels(rates: Sequence[float]) -> dict[str, list[float]]:
 def test_the_rates_of_each_level_are_those_of_the_next_fleet(name: str) -> None:
     expected, rate = levels(rates_of_others("llama3"))[name], reliability_of(name).rate
     assert [rate.low, rate.value, rate.high] == pytest.approx(expected, rel=0.01)
-    assert rate.degrees_of_freedom == (4 if name == "middle" else None)
+    assert rate.degrees_of_freedom == next_fleet(rates_of_others("llama3")).degrees_of_freedom == 4
+
+
+@pytest.mark.parametrize(("name", "tail"), [("low", (0.1, 0.25)), ("high", (0.75, 0.9))])
+def test_the_tail_of_a_third_of_fleets_is_drawn_as_far_out_as_it_is(name: str, tail: tuple[float, float]) -> None:
+    """Oracle: quantiles of the law of the next fleet; a log-normal tail would be up to 35% off."""
+    rate, law = reliability_of(name).rate, next_fleet(rates_of_others("llama3"))
+    drawn = drawn_of((rate.low, rate.value, rate.high, 4), np.random.default_rng(0), 100_000)
+    expected = [law.quantile((2 / 3 if name == "high" else 0.0) + share / 3) for share in tail]
+    assert np.quantile(drawn, tail).tolist() == pytest.approx(expected, rel=0.15)
 
 
 def test_planned_stops_spread_as_much_as_failures() -> None:
