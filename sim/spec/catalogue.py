@@ -197,17 +197,20 @@ _LAYOUTS: Final = {
 
 
 def _gpu_like(name: str) -> str:
-    """Return the GPU's name in *name* if it is the name of a GPU in the catalogue, or begins with its first word; else empty."""
-    word = re.sub(r"^\d+ ?x ?|^(nvidia|tesla|geforce)[-_ ]?|(?<=\d)[-_ ]?x ?\d+$", "", name.lower()).strip()
-    gpus = catalogue("hardware/parts/gpus")
-    if word and any(word in (each, each.partition("-")[0]) for each in gpus):
-        return word.upper()
-    plain = re.sub(r"[-_ ]", "", word)
-    for each in gpus:
-        begins = (each[:end] for end in range(len(each.partition("-")[0]) + 3, len(each) + 1))  # with two letters of a form such as SXM
-        if (begin := next((begin for begin in begins if begin.replace("-", "") == plain), None)) is not None:
-            return each[: len(begin) + len(each[len(begin) :].partition("-")[0])].upper()  # whole words, as conditions need
-    return next((each for each in gpus if re.sub(r"[-_ ]", "", each) == plain), "").upper()
+    """Return the first words of a GPU of the catalogue that *name* spells, such as H100-SXM for ``8x NVIDIA h100 sxm``; empty if none.
+
+    Of the words after the first, two letters are enough.
+    """
+    word = re.sub(r"^\d+ ?x ?|^(nvidia|tesla|geforce)[-_ ]?|(?<=\d)[-_ ]?x ?\d+$", "", name.lower())
+    given = re.sub(r"[-_ ]", "", word)
+    for gpu in catalogue("hardware/parts/gpus"):
+        words = gpu.split("-")
+        starts = ["".join(words[: count + 1]) for count in range(len(words))]
+        enough = len(given) >= len(starts[0]) + 2
+        if given in (starts[0], starts[-1]) or (enough and starts[-1].startswith(given)):
+            count = next(count for count, start in enumerate(starts, 1) if len(start) >= len(given))
+            return "-".join(words[:count]).upper()
+    return ""
 
 
 def _with_gpu_in(name: str, most: int = 3) -> list[str]:
