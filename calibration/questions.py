@@ -9,6 +9,7 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -176,9 +177,16 @@ def _problem_text(problem: str, rows: Sequence[RunRecord]) -> str:
 
 def _question(record: RunRecord, folders: Folders) -> RunQuestion:
     for_hardware, for_workload = _overrides(record)
-    machine = machine_named(record.hardware, for_hardware, folders.hardware, folders.without)
-    pattern = _pattern(record, machine)
-    workload = workload_named(record.workload, for_workload, folders.workloads, folders.without)
+    problems: list[str] = []
+    machine, workload = _named(record, folders, problems)
+    pattern = ""
+    if machine is not None:
+        try:
+            pattern = _pattern(record, machine)
+        except SpecError as error:
+            problems += error.problems
+    if problems or machine is None or workload is None:
+        raise SpecError(problems)
     if record.sequence not in (None, workload.sequence):
         if workload.model.transformer is None:
             raise SpecError(f"sequence {record.sequence}: samples of {record.workload} have one length; name a workload of that length")
@@ -199,6 +207,31 @@ def _question(record: RunRecord, folders: Folders) -> RunQuestion:
     question = RunQuestion(record, machine, Job(workload, place(machine, None, pattern)))
     _require_one_speed(question)
     return question
+
+
+def _named(record: RunRecord, folders: Folders, problems: list[str]) -> tuple[Hardware | None, Workload | None]:
+    """Return the machine and the workload that *record* names, each None if it cannot be; the reasons are added to *problems*."""
+    machine = workload = None
+    for_hardware, for_workload = _overrides(record)
+    if record.hardware:
+        try:
+            machine = machine_named(record.hardware, for_hardware, folders.hardware, folders.without)
+        except SpecError as error:
+            problems += error.problems
+    if record.workload:
+        try:
+            workload = workload_named(record.workload, for_workload, folders.workloads, folders.without)
+        except SpecError as error:
+            problems += error.problems
+    return machine, workload
+
+
+def with_names_checked(skipped: SkippedRun, record: RunRecord, folders: Folders) -> SkippedRun:
+    """Return *skipped*, whose *record* has invalid cells, with what is wrong with the machine and the workload that it names as well."""
+    problems = skipped.reason.splitlines()
+    with suppress(SpecError):  # overrides that cannot be read are reported once the row's cells are valid
+        _named(record, folders, problems)
+    return replace(skipped, reason="\n".join(problems))
 
 
 def _require_one_speed(question: RunQuestion) -> None:
