@@ -5,7 +5,6 @@ The GPU memory check is skipped, because a measured run did fit.
 
 from __future__ import annotations
 
-import math
 import re
 from collections import defaultdict
 from collections.abc import Sequence
@@ -21,9 +20,11 @@ from calibration.run_records import TOO_MANY_PROBLEMS, RunRecord, SkippedRun, ro
 from calibration.run_words import plain_name
 from sim.check import check_hardware, check_workload, require
 from sim.cluster.build import place, with_nodes
-from sim.spec.catalogue import SUFFIX, UnknownName, all_names, is_file, locate, suggestions
+from sim.spec.catalogue import SUFFIX, UnknownName, all_names, gpu_like, is_file, locate, suggestions
 from sim.spec.hardware import Gpu, Hardware
 from sim.spec.library import Loaded, load, load_workload
+from sim.spec.listing import HARDWARE as HARDWARE_COLUMNS
+from sim.spec.listing import hardware_rows, select
 from sim.spec.parallel import Parallel
 from sim.spec.sections import with_fields
 from sim.spec.workload import Workload
@@ -87,8 +88,16 @@ class RunQuestion:
     @property
     def step_time(self) -> float:
         """Return the measured seconds of one optimizer step."""
+        return next(iter(self.step_times.values()), 0.0)
+
+    @property
+    def step_times(self) -> dict[str, float]:
+        """Return the measured seconds of one optimizer step by the column that states them or the samples per second."""
         record = self.record
-        return record.step_time if record.step_time is not None else self.samples / (record.throughput or math.inf)
+        rates = {"throughput_samples_per_s": record.throughput, "throughput_samples_per_s_per_gpu": record.throughput_per_gpu}
+        ranks = {"throughput_samples_per_s_per_gpu": self.job.ranks}
+        stated = {"step_time_s": record.step_time} if record.step_time is not None else {}
+        return stated | {column: self.samples / rate / ranks.get(column, 1) for column, rate in rates.items() if rate}
 
 
 def question(record: RunRecord, folders: Folders = Folders()) -> RunQuestion:
@@ -102,7 +111,8 @@ def question(record: RunRecord, folders: Folders = Folders()) -> RunQuestion:
 def with_catalog_names(records: Sequence[RunRecord], folders: Folders) -> tuple[list[RunRecord], list[str]]:
     """Return *records* with machines and workloads as the catalog spells them, and a note on each spelling that was changed.
 
-    A name that the catalog and *folders* lack is changed if exactly one of theirs equals it without case, punctuation and provider.
+    A name that the catalog and *folders* lack is changed if exactly one of theirs equals it without case, punctuation and provider, or if
+    it is a GPU for which the catalog has one machine that is not a provider's.
     """
     notes: dict[str, str] = {}
 
@@ -132,8 +142,17 @@ def _spelled(name: str, kind: str, folders: tuple[Path | None, ...]) -> str:
         searched = (inside for folder in filter(None, folders) for inside in (folder / kind, folder))
         own = [each.stem for inside in searched for each in inside.glob("*" + SUFFIX)]
         same = {each for each in (*own, *all_names(kind)) if plain_name(each) == plain_name(name)}
-        return same.pop() if len(same) == 1 else name
+        of_gpu = platforms(name) if kind == "hardware" and not same else []
+        return same.pop() if len(same) == 1 else of_gpu[0] if len(of_gpu) == 1 else name
     return path.stem if path.stem.lower() == name.lower() else name
+
+
+def platforms(name: str) -> list[str]:
+    """Return the machines of one node in the catalog that are not a provider's and whose GPU *name* is, as in ``MI300X`` or ``8x B200``."""
+    gpu, count = gpu_like(name), re.match(r"\d+(?=\s*x)", name.strip().lower())
+    rows = select(hardware_rows()[0], [f"gpu={gpu}"], HARDWARE_COLUMNS) if gpu else []
+    own = [row for row in rows if not row["provider"] and row["nodes"] == 1]
+    return [str(row["name"]) for row in own if count is None or int(count[0]) == row["gpus"]]
 
 
 def questions(records: Sequence[RunRecord], folders: Folders) -> list[RunQuestion]:
@@ -235,16 +254,22 @@ def with_names_checked(skipped: SkippedRun, record: RunRecord, folders: Folders)
 
 
 def _require_one_speed(question: RunQuestion) -> None:
-    """Raise SpecError if the row's throughput contradicts its step time, given the samples per step."""
+    """Raise SpecError if two columns of the row state different speeds, given the samples per step."""
     record = question.record
-    if record.step_time is None or record.throughput is None:
-        return
-    due = question.samples / record.step_time
-    if abs(record.throughput / due - 1.0) > MOST_CONTRADICTION:
-        raise SpecError(
-            f"throughput_samples_per_s: {record.throughput:g} contradicts step_time_s {record.step_time:g}: {question.samples} samples a "
-            f"step ({question.job.ranks} GPUs) are {due:.4g} samples/s; correct one of the two, or leave it blank"
-        )
+    stated = {
+        "step_time_s": record.step_time,
+        "throughput_samples_per_s": record.throughput,
+        "throughput_samples_per_s_per_gpu": record.throughput_per_gpu,
+    }
+    (first, step_time), *others = question.step_times.items()
+    for column, other in others:
+        if abs(step_time / other - 1.0) > MOST_CONTRADICTION:
+            each = " per GPU" if column.endswith("per_gpu") else ""
+            due = question.samples / step_time / (question.job.ranks if each else 1)
+            raise SpecError(
+                f"{column}: {stated[column]:g} contradicts {first} {stated[first]:g}: {question.samples} samples a step "
+                f"({question.job.ranks} GPUs) are {due:.4g} samples/s{each}; correct one of the two, or leave it blank"
+            )
 
 
 @lru_cache(maxsize=512)

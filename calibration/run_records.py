@@ -16,7 +16,7 @@ from typing import Final, Literal, cast, get_args
 
 from calibration import RECORDS
 from calibration.foreign_columns import Cells, is_recognized, layout_of, sequence_of, translate_header
-from calibration.run_columns import COLUMNS, check_header, column_meant
+from calibration.run_columns import COLUMNS, SPEEDS, check_header, column_meant
 from sim.spec.fields import Precision
 from sim.spec.strict import csv_lines, csv_number, csv_rows, whole_number
 from sim.spec.yaml import SpecError
@@ -67,6 +67,8 @@ class RunRecord:
     """Samples per step, over all GPUs and micro-batches."""
     sequence: int | None = None
     """Tokens per sample."""
+    throughput_per_gpu: float | None = None
+    """Samples per second of one GPU."""
 
     @property
     def where(self) -> str:
@@ -217,13 +219,14 @@ def _record(file: str, line: int, header: Sequence[str], cells: Sequence[str], p
         note=row.text("note"),
         total_gpus=row.count("total_gpus", MOST["--gpus"]),
         global_batch=row.count("global_batch"),
+        throughput_per_gpu=row.positive("throughput_samples_per_s_per_gpu"),
     )
     problems += _problems_of_times(run, row.cells)
     return run
 
 
 def _problems_of_times(record: RunRecord, cells: Mapping[str, str]) -> list[str]:
-    if not (cells.get("step_time_s") or cells.get("throughput_samples_per_s")):
+    if not any(cells.get(column) for column in SPEEDS):
         return ["give step_time_s or throughput_samples_per_s"]
     if record.exposed_sync is not None and record.step_time is not None and record.exposed_sync >= record.step_time:
         return [f"exposed_sync_s {record.exposed_sync:g} must be less than the step time of {record.step_time:g} s"]
