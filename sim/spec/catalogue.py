@@ -163,7 +163,7 @@ def unknown_name_hint(name: str, folder: str, path: bool = False) -> str:
         actual, expected = ("workload", "machine") if folder == "hardware" else ("machine", "workload")
         return f"; it is a {actual} ({other}/), not a {expected}"
     file_names, listed = list(all_files(folder)), len(catalogue(folder))
-    if folder == "hardware" and not path and (gpu := _gpu_like(name)):
+    if folder == "hardware" and not path and (gpu := gpu_like(name)):
         if unowned := advice_on_unused_gpu(gpu):
             return f"; {unowned}"
         have = f"'python -m sim list hardware --where gpu={gpu}' lists the machines with it"
@@ -196,7 +196,7 @@ _LAYOUTS: Final = {
 """Options that select a layout, by the names that users look for among stacks."""
 
 
-def _gpu_like(name: str) -> str:
+def gpu_like(name: str) -> str:
     """Return the first words of a GPU of the catalogue that *name* spells, such as H100-SXM for ``8x NVIDIA h100 sxm``; empty if none.
 
     Of the words after the first, two letters are enough.
@@ -231,7 +231,7 @@ def _with_gpu_in(name: str, most: int = 3) -> list[str]:
 
 def advice_on_unused_gpu(name: str) -> str:
     """Return advice on the GPU *name* if no machine of the catalogue has it; empty if one has, or there is no such GPU."""
-    gpu = _gpu_like(name)
+    gpu = gpu_like(name)
     if not gpu or _has_machine(gpu):
         return ""
     return f"it is a GPU, but no machine in the catalog has it; put it into one, such as g5.12xlarge with --set node.gpu={gpu}"
