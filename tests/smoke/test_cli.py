@@ -107,6 +107,16 @@ def test_an_alias_says_what_it_means(capsys: Capture) -> None:
     assert "p3.24xlarge means p3dn.24xlarge" in document(capsys, "run", "p3.24xlarge", "vgg16", "--fast")["warnings"][0]
 
 
+@pytest.mark.parametrize("layout", [[], ["--shard", "parameters", "--stack", "torchtitan-2.x"]])
+def test_nodes_that_a_cluster_does_not_have_are_said(capsys: Capture, layout: list[str]) -> None:
+    """A file of two nodes can be simulated with four; one node is a machine, of which any number can be rented."""
+    job = ["gpt2", "--precision", "amp_fp16", *layout, "--batch", "1", "--fast"]
+    said = "2x-p3.8xlarge has 2 nodes; 4 are simulated: 2 more like them"
+    assert said in document(capsys, "run", "2x-p3.8xlarge", *job, "--nodes", "4")["warnings"]
+    for hardware, nodes in (("2x-p3.8xlarge", "2"), ("2x-p3.8xlarge", "1"), ("p3.8xlarge", "4")):
+        assert not [text for text in document(capsys, "run", hardware, *job, "--nodes", nodes)["warnings"] if "are simulated" in text]
+
+
 def test_the_batch_that_the_refusal_names_fits(capsys: Capture) -> None:
     said = refusal(capsys, "run", "p4d.24xlarge", "vgg16", "--batch", "5000")
     largest = said.rsplit("the largest batch that fits is ", 1)[1].split()[0].rstrip(".;")
