@@ -162,7 +162,7 @@ def unknown_name_hint(name: str, folder: str, path: bool = False) -> str:
     if other and name in catalogue(other):
         actual, expected = ("workload", "machine") if folder == "hardware" else ("machine", "workload")
         return f"; it is a {actual} ({other}/), not a {expected}"
-    file_names, listed = list(all_files(folder)), len(catalogue(folder))
+    file_names = list(all_files(folder))
     if folder == "hardware" and not path and (gpu := _gpu_like(name)):
         if unowned := advice_on_unused_gpu(gpu):
             return f"; {unowned}"
@@ -170,7 +170,7 @@ def unknown_name_hint(name: str, folder: str, path: bool = False) -> str:
         return f"; it is a GPU: {have}{''.join(f', such as {near}' for near in suggestions(name, file_names, most=1))}"
     if folder == "hardware" and not path and (provider := _provider_like(name)):
         return f"; it is a provider: 'python -m sim list hardware --where provider={provider}' lists its machines"
-    listing = f"'python -m sim list {folder.rpartition('/')[2]}' lists all {listed}"
+    listing = command_that_lists(folder)
     if folder == STACKS_FOLDER and re.sub(r"[-_ ]", "", name.lower()) in _TORCH:
         return f"; did you mean {REPLICATED_STACK}? {listing}"
     if folder == STACKS_FOLDER and (layout := _LAYOUTS.get(re.sub(r"[^a-z]", "", name.lower()))):
@@ -182,6 +182,11 @@ def unknown_name_hint(name: str, folder: str, path: bool = False) -> str:
     if len(file_names) <= MOST_NAMED:
         return f"; known: {', '.join(file_names) or 'none'}"
     return f"; {listing}"
+
+
+def command_that_lists(folder: str) -> str:
+    """Return the part of a message that names the command for all entries of *folder*."""
+    return f"'python -m sim list {folder.rpartition('/')[2]}' lists all {len(catalogue(folder))}"
 
 
 _TORCH: Final = frozenset({"torch", "pytorch", "ddp", "torchddp", "pytorchddp", "distributeddataparallel"})

@@ -219,6 +219,15 @@ def test_a_filter_without_match_says_so(capsys: Capture) -> None:
 def test_check_suggests_a_name(capsys: Capture) -> None:
     assert main(["check", "p3.16xlrge"]) == 2
     assert "did you mean p3.16xlarge" in capsys.readouterr().err
+    assert main(["check", "vgg61.yaml"]) == 2
+    assert "did you mean vgg19" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["nope", "nope.yaml", "zzz/nope.yaml"])
+def test_check_of_a_name_like_none_lists_machines_as_well_as_workloads(capsys: Capture, name: str) -> None:
+    said = f"{name}: no such file or catalog name; 'python -m sim list' shows all hardware and workloads\n"
+    assert main(["check", name]) == 2
+    assert capsys.readouterr().err == said
 
 
 def test_help_shows_an_example(capsys: Capture) -> None:
