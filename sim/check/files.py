@@ -100,7 +100,9 @@ def _locate(name: str) -> tuple[Path, type[Any] | None]:
     except SpecError as error:
         if not str(error).endswith(catalogue.command_that_lists("workloads")):
             raise  # the error suggests workloads with similar names, or says what is at the path
-        raise SpecError(f"{shorten(name)}: no such file or catalog name; 'python -m sim list' shows all hardware and workloads") from None
+        raise SpecError(
+            f"{catalogue.shown(name)}: no such file or catalog name; 'python -m sim list' shows all hardware and workloads"
+        ) from None
 
 
 def _verdict(path: Path, kind: type[Any] | None) -> Verdict:
