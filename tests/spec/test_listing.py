@@ -157,6 +157,12 @@ def test_filters_that_make_no_sense(text: str) -> None:
     assert str(caught.value) == MESSAGES[text]
 
 
+def test_a_price_without_a_date_says_so() -> None:
+    columns = {column.name: column for column in HARDWARE}
+    assert [columns["priced"].format(value) for value in ("", None, "2026-07")] == ["undated", "-", "2026-07"]
+    assert columns["provider"].format("") == ""
+
+
 def test_every_file_of_the_catalogue_has_a_row() -> None:
     for folder, rows_of in (("hardware", listing.hardware_rows), ("workloads", listing.workload_rows)):
         rows, problems = rows_of()
