@@ -73,7 +73,7 @@ def with_named_files(told: LaunchSettings, text: str, place: str, folder: Path, 
             rule = "options win over Accelerate's file"
             notes = _differences(base, explicit, name, lambda _, mine: mine, rule)
             told = base.joined(told)
-            told.notes += [f"read {name}, which --{option} names", *notes]
+            told.notes += [f"read {name} (--{option.replace('-', '_')})", *notes]
     for option in _DEEPSPEED:
         value = said.get(option, "")
         if option == "deepspeed" and not (value.endswith(".json") or "$" in value):
@@ -83,12 +83,12 @@ def with_named_files(told: LaunchSettings, text: str, place: str, folder: Path, 
             rule = "DeepSpeed reads its file; transformers' Trainer refuses the difference"
             notes = _differences(zero, explicit, name, lambda file, _: file, rule)
             told = told.joined(zero)
-            told.notes += [f"read {name}, which --{option} names", *notes]
+            told.notes += [f"read {name} (--{option.replace('-', '_')})", *notes]
     for path, name in _found(_TORCHTITAN, said.get(_TORCHTITAN, ""), place, folder, given, told.notes):
         config = toml_of(text_of(path), name)
         changed = _replace_keys(config, said)
         told = told.joined(torchtitan(config, name))
-        told.notes.append(f"read {name}, which --job.config_file names" + (f", with {', '.join(changed)}" if changed else ""))
+        told.notes.append(f"read {name} (--job.config_file)" + (f", with {', '.join(changed)}" if changed else ""))
     return told
 
 
