@@ -235,7 +235,9 @@ def _number(text: str, column: Column, name: str, written: str) -> float:
     except units.UnitError as error:
         raise SpecError(f"--where {text}: {error}") from None
     except ValueError:
-        raise SpecError(f"--where {text}: '{written}' is not a number") from None
+        dashed = re.fullmatch(r"(\d+)\s*[-\u2013]\s*(\d+)", written)
+        hint = f"; write a range as {name}={dashed[1]}..{dashed[2]}" if dashed else ""
+        raise SpecError(f"--where {text}: '{written}' is not a number{hint}") from None
 
 
 def _example(columns: tuple[Column, ...]) -> str:

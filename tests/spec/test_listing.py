@@ -142,6 +142,7 @@ MESSAGES = {
     "zzz=8": "--where zzz=8: no column 'zzz'; columns: name, provider, nodes, gpus, gpu, gpu_memory, nic, price, spot, "
     "region, priced, spot_priced",
     "gpus=many": "--where gpus=many: 'many' is not a number",
+    "gpus=1-8": "--where gpus=1-8: '1-8' is not a number; write a range as gpus=1..8",
     "gpus=1..many": "--where gpus=1..many: 'many' is not a number",
     "gpus=8..1": "--where gpus=8..1: the range ends before it begins; write gpus=1..8",
     "gpu>v": "--where gpu>v: gpu is text; write gpu=v or gpu!=v",
