@@ -9,7 +9,6 @@ torchtitan's options, such as ``--training.seq_len``, replace keys of its file (
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -22,7 +21,7 @@ from sim.spec.foreign.launch_options import arguments
 from sim.spec.foreign.launch_scripts import is_set
 from sim.spec.foreign.launch_settings import LaunchSettings
 from sim.spec.foreign.launch_torchtitan import torchtitan
-from sim.spec.strict import parse_json
+from sim.spec.strict import parse_json, parse_toml
 from sim.spec.yaml import SpecError
 from sim.units import shorten
 
@@ -48,14 +47,6 @@ def json_of(text: str, place: str) -> Mapping[str, Any]:
     if not isinstance(config, dict):
         raise SpecError(f"{place}: is not a JSON object; expected a config.json")
     return config
-
-
-def toml_of(text: str, place: str) -> dict[str, Any]:
-    """Return the TOML *text*. Raise SpecError for anything else."""
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise SpecError(f"{place}: is not TOML: {error}") from None
 
 
 def with_named_files(told: LaunchSettings, text: str, place: str, folder: Path, given: Collection[str]) -> LaunchSettings:
@@ -85,7 +76,7 @@ def with_named_files(told: LaunchSettings, text: str, place: str, folder: Path, 
             told = told.joined(zero)
             told.notes += [f"read {name} (--{option.replace('-', '_')})", *notes]
     for path, name in _found(_TORCHTITAN, said.get(_TORCHTITAN, ""), place, folder, given, told.notes):
-        config = toml_of(text_of(path), name)
+        config = parse_toml(text_of(path), name)
         changed = _replace_keys(config, said)
         told = told.joined(torchtitan(config, name))
         told.notes.append(f"read {name} (--job.config_file)" + (f", with {', '.join(changed)}" if changed else ""))
@@ -115,8 +106,8 @@ def _toml_value(text: str) -> Any:
     if text in ("True", "False"):
         return text == "True"
     try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+        return parse_toml(f"value = {text}", "an option")["value"]
+    except SpecError:
         return text
 
 
