@@ -102,6 +102,12 @@ TERMS: Final = {
     "several chunks of layers on each rank; all forward passes first; backward passes in two parts (`zb_h1`, `zbv`, `dualpipev`).",
     "stages side by side": "A layout with pipeline stages on neighboring GPUs and nodes, and data-parallel ranks further apart.",
     "breaks even at": "Price of a machine with the faster resource up to which the upgrade lowers the cost of an epoch.",
+    "stack": "Framework and version that run a step. It decides how gradients are exchanged, what overlaps, and what a launch costs.",
+    "sync, async, tiered checkpoints": "Training waits until a checkpoint is stored; or only until it is in host memory; or copies go often "
+    "to another node's memory, and seldom to the store.",
+    "Young, Daly": "Two approximations of the best interval between checkpoints, from the time of one and the rate of failures.",
+    "spares": "Idle nodes that replace failed ones.",
+    "fleet": "All machines of one operator. Failure rates differ between fleets.",
     "gp2, gp3": "Types of network disks of AWS.",
     "launch": "Start of a GPU kernel by the host, which takes microseconds.",
     "Pareto-optimal": "Nothing else is both faster and cheaper.",

@@ -50,7 +50,7 @@ def test_abbreviations_in_shown_outputs_are_in_the_glossary() -> None:
 
 
 @pytest.mark.parametrize(
-    "term", ["p90", "revocation", "stages side by side", "breaks even at", "gp2", "interleaved 1F1B", "effective share", "ETTR", "spot"]
+    "term", ["p90", "revocation", "stages side by side", "breaks even at", "gp2", "interleaved 1F1B", "ETTR", "stack", "Young"]
 )
 def test_terms_of_tables_are_in_the_glossary(term: str) -> None:
     assert re.search(rf"^\*\*.*\b{term}\b.*\*\*$", (FOLDER / "glossary.md").read_text(encoding="utf-8"), re.MULTILINE)
