@@ -103,8 +103,8 @@ TERMS: Final = {
     "stages side by side": "A layout with pipeline stages on neighboring GPUs and nodes, and data-parallel ranks further apart.",
     "breaks even at": "Price of a machine with the faster resource up to which the upgrade lowers the cost of an epoch.",
     "stack": "Framework and version that run a step. It decides how gradients are exchanged, what overlaps, and what a launch costs.",
-    "sync, async, tiered checkpoints": "Training waits until a checkpoint is stored; or only until it is in host memory; or copies go often "
-    "to another node's memory, and seldom to the store.",
+    "sync, async, tiered checkpoints": "Training waits until a checkpoint is stored; or only until it is in host memory; or copies go often"
+    " to another node's memory, and seldom to the store.",
     "Young, Daly": "Two approximations of the best interval between checkpoints, from the time of one and the rate of failures.",
     "spares": "Idle nodes that replace failed ones.",
     "fleet": "All machines of one operator. Failure rates differ between fleets.",
