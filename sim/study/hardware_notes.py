@@ -18,10 +18,10 @@ def _alias_note(name: str, hardware: Hardware) -> list[str]:
 
 def _added_nodes(described: Hardware, simulated: Hardware) -> list[str]:
     """Return a note if a cluster is simulated with more nodes than it has; one node is a machine, of which any number can be had."""
-    has, asked = _workers(described), _workers(simulated)
-    if not 1 < has < asked:
+    count, wanted = _workers(described), _workers(simulated)
+    if not 1 < count < wanted:
         return []
-    return [f"{described.name} has {has:,} nodes; {asked:,} are simulated: {asked - has:,} more like them"]
+    return [f"{described.name} has {count:,} nodes; {wanted:,} are simulated: {wanted - count:,} more like them"]
 
 
 def _workers(hardware: Hardware) -> int:
