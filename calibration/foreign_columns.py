@@ -1,6 +1,6 @@
 """Which columns and words of other tables correspond to ours, and in which unit? Only what is unambiguous is read, and a note reports it.
 
-Numbers with a unit or grouped digits are read without a note.
+Numbers with grouped digits, or with the unit that the column has anyway, are read without a note.
 
 Ambiguous names are not read: a batch (per GPU or global), a time without a unit, a number of GPUs (per node or in total).
 """
@@ -112,7 +112,18 @@ def _meant(column: str, cell: str, is_in_ms: bool, notes: list[str]) -> str:
         return cell
     if is_in_ms and not re.search("[a-z]", cell.lower().replace("e", "")):
         return _from_ms(number_meant(column, cell))
-    return number_meant(column, cell)
+    meant = number_meant(column, cell)
+    _note_unit(column, cell.strip(), meant, notes)
+    return meant
+
+
+def _note_unit(column: str, cell: str, meant: str, notes: list[str]) -> None:
+    """Add to *notes* that *cell* was read as *meant* seconds if it has another unit, once for each unit."""
+    unit = cell.lstrip("0123456789.,")
+    number = cell.removesuffix(unit).strip().replace(",", "")
+    begin, middle = f"{column} '", f"{unit}' was read as "
+    if unit and meant not in (cell, number) and not any(note.startswith(begin) and middle in note for note in notes):
+        notes.append(f"{begin}{cell}' was read as {meant} seconds, and others likewise")
 
 
 def is_recognized(name: str) -> bool:

@@ -89,7 +89,10 @@ def test_a_foreign_table_is_read_with_a_note_on_every_word_and_records_are_not(t
     path.write_text('hardware,workload,precision,step_time_s,role\np3.16xlarge,vgg16,AMP,"1,290 ms",prediction\n')
     table = read_table(path)
     assert (table.records[0].precision, table.records[0].step_time) == ("amp_fp16", 1.29)
-    assert table.notes == (f"{path}:1: precision 'AMP' was read as amp_fp16",)
+    assert table.notes == (
+        f"{path}:1: precision 'AMP' was read as amp_fp16",
+        f"{path}:1: step_time_s '1,290 ms' was read as 1.29 seconds, and others likewise",
+    )
     with pytest.raises(SpecError, match="precision: 'AMP' is unknown"):
         read_records(path)
 
@@ -103,6 +106,15 @@ def test_a_gpu_means_a_machine_only_if_one_is_not_a_providers(name: str, meant: 
     """There are two boxes with A100s, and only providers rent T4s; half a box is none."""
     ((row,), notes) = with_catalog_names([replace(record(), hardware=name)], Folders())
     assert (row.hardware, bool(notes)) == (meant, name != meant)
+
+
+def test_times_in_another_unit_have_one_note_per_unit(tmp_path: Path) -> None:
+    path = tmp_path / "runs.csv"
+    times = ("65 msec", "66 msec", "0.067", "68 s", "69 ms")
+    path.write_text("hardware,workload,step_time_s,role\n" + "".join(f"p3.16xlarge,vgg16,{time},prediction\n" for time in times))
+    table = read_table(path)
+    assert [record.step_time for record in table.records] == [0.065, 0.066, 0.067, 68.0, 0.069]
+    assert [note.partition("'")[2].partition("'")[0] for note in table.notes] == ["65 msec", "69 ms"]
 
 
 def test_names_that_differ_in_spelling_only_are_the_catalogs(tmp_path: Path) -> None:
