@@ -6,13 +6,14 @@ layout that the engine refuses, raises `SpecError`.
 
 from __future__ import annotations
 
-import json
 import math
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+
+import yaml
 
 from calibration.llm.case import SHARDED_FAMILIES, Case
 from calibration.llm.chips import PRECISIONS, RACK
@@ -127,7 +128,7 @@ def workload_of(case: Case, constants: Constants) -> Workload:
     """Return the workload of *case*, with the host times of its stack from *constants*. Raise SpecError if it is invalid."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "measured.yaml"
-        path.write_text(json.dumps(workload_document(case)), encoding="utf-8")
+        path.write_text(yaml.safe_dump(workload_document(case)), encoding="utf-8")
         return load(Workload, path, practice_overrides(case, constants)).spec
 
 
