@@ -422,14 +422,15 @@ def _virtual(row: LlmRow, practice: Mapping[str, Any], shape: Transformer, pipel
 
 
 def _precision(row: LlmRow, chip: Chip, practice: Mapping[str, Any], assumed: list[str]) -> tuple[ProductPrecision, Fp8Recipe | None]:
-    text = row.text["precision"] or practice.get("precision", "")
-    if not text:
+    stated = row.text["precision"]
+    products, scaling = precision_of(stated or practice.get("precision", "bf16"))
+    wider = chip.peak["fp8" if products == "fp4" else "16bit"]
+    is_missing = products != "16bit" and chip.peak[products] == wider
+    if is_missing and stated:
+        raise CannotDescribe(f"{chip.name} has no {products}")
+    if not stated and (is_missing or "precision" not in practice):
         assumed.append("bf16")
         return "16bit", None
-    products, scaling = precision_of(text)
-    wider = chip.peak["fp8" if products == "fp4" else "16bit"]
-    if products != "16bit" and chip.peak[products] == wider:
-        raise CannotDescribe(f"{chip.name} has no {products}")
     return products, scaling or (practice.get("fp8_recipe") if products == "fp8" else None)
 
 

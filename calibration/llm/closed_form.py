@@ -269,7 +269,10 @@ def _data_traffic(case: Case, constants: Constants, wires: Wires, weights: Weigh
     mesh = case.stack_file.mesh
     whole = not case.zero or (case.zero == 1 and mesh is not None and mesh.whole_gradients == "always")
     coalesced = bool(case.zero) and case.family in COALESCED_FAMILIES
-    of_gradients, of_weights = case.ring_latency.get("reduce" if whole else "gather"), case.ring_latency.get("gather" if case.zero else "reduce")
+    of_gradients, of_weights = (
+        case.ring_latency.get("reduce" if whole else "gather"),
+        case.ring_latency.get("gather" if case.zero else "reduce"),
+    )
     late = _buckets(case, weights) * _check(case, constants, ranks) if not case.zero else 0.0
     scatter = wires.gather(width * plain, ranks, stride, of_gradients, coalesced)
     gather = wires.gather((2.0 if case.zero else width) * plain, ranks, stride, of_weights, coalesced)
