@@ -9,6 +9,7 @@ from typing import Final
 
 import pytest
 
+from calibration import HARDWARE
 from calibration.llm.chips import chip_named
 from calibration.llm.closed_form import predict
 from calibration.llm.constants import fitted_constants
@@ -78,12 +79,21 @@ def test_a_shape_of_four_gpus_of_a_rack_is_simulated_in_the_rack(tmp_path: Path)
     assert simulate_case(case, AT).step_time > 0
 
 
+def test_nodes_of_four_gh200_are_simulated(tmp_path: Path) -> None:
+    """Alps has four in a node, whose network carries what leaves it; most others have one."""
+    four, one_each = (
+        one(tmp_path, gpu="GH200", gpus="8", nodes=nodes, dp="8", node_type="", network="Slingshot 200 Gbps per GPU") for nodes in ("2", "8")
+    )
+    assert (four.domain, one_each.domain) == (4, 1)
+    assert simulate_case(four, AT).step_time < simulate_case(one_each, AT).step_time
+
+
 def test_the_machine_of_a_gpu_has_it() -> None:
     """Every GPU of the table but those of no described machine: NVLink's fours of H200 NVL stand in no table of shapes."""
     chips = {chip.name: chip for name in ("A800", "H800", "H20", "H100-NVL", "H200-NVL", "GH200", "L40S", "MI350X", "H100", "B300")
              if (chip := chip_named(name).chip)}  # fmt: skip
     without = {name for name, chip in chips.items() if not chip.machine}
-    wrong = {name for name, chip in chips.items() if chip.machine and load_hardware(chip.machine).spec.groups[0].node.gpu.name != name}
+    wrong = {name for name, chip in chips.items() if chip.machine and load_hardware(chip.machine, library=[HARDWARE]).spec.groups[0].node.gpu.name != name}
     assert (without, wrong) == ({"H200-NVL-141GB"}, set())
 
 
