@@ -26,6 +26,7 @@ from calibration.llm.practice import (
     practice_assumptions,
     practice_of,
     recompute_in,
+    stack_with,
     uses_graphs,
 )  # fmt: skip
 from calibration.llm.prediction import Memory
@@ -247,6 +248,8 @@ def _case(row: LlmRow) -> Case:
     products, scaling = _precision(row, chip, practice, assumed)
     virtual = _virtual(row, practice, shape, pipeline, assumed)
     notes = row.text["notes"]
+    expert = min(axis(row, "ep"), shape.experts) if shape.experts else 1
+    split = {"tensor": tensor, "pipeline": pipeline, "context": context, "expert": expert}
     nic, nic_told = nic_of(row.text["network"], chip, practice.get("nic_Gbps"), of_node)
     if gpus > domain and not nic_told:
         assumed.append("the network between nodes")
@@ -266,7 +269,7 @@ def _case(row: LlmRow) -> Case:
         pipeline=pipeline,
         virtual_stages=virtual,
         context=context,
-        expert=min(axis(row, "ep"), shape.experts) if shape.experts else 1,
+        expert=expert,
         zero=_zero(row, practice["family"], assumed),
         seq=_required_count(row, "seq_len"),
         micro_batch=micro,
@@ -281,7 +284,7 @@ def _case(row: LlmRow) -> Case:
         lora="lora" in _trained(row),
         **data_settings(practice, _required_count(row, "seq_len")),
         family=practice["family"],
-        stack=practice["stack"],
+        stack=stack_with(practice["stack"], practice["family"], split, assumed),
         is_tuned=bool(practice.get("tuned")),
         tensor_overlap=bool(practice.get("tensor_overlap")) or "async TP" in notes,
         **expert_settings(row, notes, practice),

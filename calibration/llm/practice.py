@@ -9,6 +9,8 @@ from typing import Any, Final
 from calibration.llm.shapes import records_yaml
 from calibration.llm.table import LlmRow
 from calibration.llm.words import Recompute, means_yes, recompute_of, saves_of
+from sim.spec.library import load_part
+from sim.spec.stack import Stack
 
 MODULES: Final = ("core_attn", "mlp", "moe", "moe_act", "layernorm", "mla_up_proj")
 """Parts of a block that Megatron can recompute individually (megatron/core/transformer/transformer_config.py, ``recompute_modules``)."""
@@ -35,6 +37,20 @@ def practice_assumptions(row: LlmRow, practice: Mapping[str, Any]) -> list[str]:
         stated, stack = row.text["framework"], practice["stack"]
         assumed.append(f"framework {stated!r} is unknown; predicted as {stack}" if stated else f"framework {stack}")
     return assumed
+
+
+def stack_with(stack: str, family: str, axes: Mapping[str, int], assumed: list[str]) -> str:
+    """Return *stack* if its software splits models along all of *axes* with more than one rank, or else a stack that does.
+
+    The other stack is the simulated one of the same kind: torchtitan for FSDP, Megatron-Core for the rest. It goes into *assumed*.
+    """
+    mesh = load_part(Stack, stack, "workloads/stacks").mesh
+    missing = [axis for axis, size in axes.items() if size > 1 and mesh is not None and axis not in mesh.axes]
+    if not missing:
+        return stack
+    other = "torchtitan-2.x" if family.startswith("fsdp") else "megatron-core"
+    assumed.append(f"{' and '.join(missing)} ranks as in {other}: {stack} has none")
+    return other
 
 
 def is_sequence_parallel(row: LlmRow, practice: Mapping[str, Any]) -> bool:

@@ -79,6 +79,22 @@ def test_a_shape_of_four_gpus_of_a_rack_is_simulated_in_the_rack(tmp_path: Path)
     assert simulate_case(case, AT).step_time > 0
 
 
+@pytest.mark.parametrize(
+    ("layout", "stack"),
+    [
+        (dict(framework="FairScale FSDP", tp="2", dp="4", zero_stage="3"), "torchtitan-2.x"),
+        (dict(framework="MaxText", tp="4", dp="2", zero_stage="3"), "megatron-core"),
+        (dict(framework="DeepSpeed", cp="2", dp="4", zero_stage="3"), "megatron-core"),
+        (dict(framework="DeepSpeed", tp="2", dp="4"), "megatron-deepspeed"),
+    ],
+)
+def test_axes_that_a_stack_lacks_are_simulated_in_another(tmp_path: Path, layout: dict[str, str], stack: str) -> None:
+    case = one(tmp_path, **layout)
+    assert case.stack == stack
+    assert any("ranks as in" in each for each in case.assumptions) == (stack != "megatron-deepspeed")
+    assert simulate_case(case, AT).step_time > 0
+
+
 def test_nodes_of_four_gh200_are_simulated(tmp_path: Path) -> None:
     """Alps has four in a node, whose network carries what leaves it; most others have one."""
     four, one_each = (
