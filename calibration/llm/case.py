@@ -18,6 +18,7 @@ from calibration.llm.chips import RACK, Chip, ProductPrecision, chip_named, simi
 from calibration.llm.limits import RunLimits, limits_in
 from calibration.llm.network import nic_of
 from calibration.llm.practice import (
+    blocks_of_chunks,
     data_settings,
     expert_settings,
     is_sequence_parallel,
@@ -25,6 +26,7 @@ from calibration.llm.practice import (
     modules_in,
     practice_assumptions,
     practice_of,
+    prediction_layers_of,
     recompute_in,
     stack_with,
     uses_graphs,
@@ -73,6 +75,8 @@ class Case:
     sequence_parallel: bool
     pipeline: int
     virtual_stages: int
+    layers_per_stage: tuple[int, ...]
+    """Number of blocks of each chunk, with layers of multi-token prediction, if the scripts set it; empty: as the stack does."""
     context: int
     context_exchange: str
     """How context ranks exchange keys and values: ``ring`` or ``all_gather``."""
@@ -247,6 +251,7 @@ def _case(row: LlmRow) -> Case:
     recompute, recomputed = recompute_in(row, practice, math.ceil(shape.layers / pipeline))
     products, scaling = _precision(row, chip, practice, assumed)
     virtual = _virtual(row, practice, shape, pipeline, assumed)
+    shape, chunks = _predicting(row, practice, shape, pipeline * virtual)
     notes = row.text["notes"]
     expert = min(axis(row, "ep"), shape.experts) if shape.experts else 1
     split = {"tensor": tensor, "pipeline": pipeline, "context": context, "expert": expert}
@@ -268,6 +273,7 @@ def _case(row: LlmRow) -> Case:
         sequence_parallel=tensor > 1 and is_sequence_parallel(row, practice),
         pipeline=pipeline,
         virtual_stages=virtual,
+        layers_per_stage=chunks,
         context=context,
         expert=expert,
         zero=_zero(row, practice["family"], assumed),
@@ -363,6 +369,14 @@ def _axes(row: LlmRow, shape: Transformer, gpus: int, assumed: list[str]) -> tup
     if row.number.get("dp", data) not in (0, data):
         assumed.append(f"dp {data}, from {gpus} GPUs; the row says {row.number['dp']:g}")
     return tensor, pipeline, context, data
+
+
+def _predicting(row: LlmRow, practice: Mapping[str, Any], shape: Transformer, chunks: int) -> tuple[Transformer, tuple[int, ...]]:
+    """Return *shape* with its layers of multi-token prediction, and the blocks of each of *chunks* if the scripts set them."""
+    more = prediction_layers_of(row, practice) if shape.mla is not None else 0
+    shape = shape.model_copy(update={"prediction_layers": more}) if more else shape
+    blocks = blocks_of_chunks(shape.layers, chunks, practice["first_stage_less"]) if "first_stage_less" in practice else ()
+    return shape, (*blocks[:-1], blocks[-1] + more) if blocks else ()
 
 
 def _required_count(row: LlmRow, name: str) -> int:

@@ -60,7 +60,7 @@ def step(case: Case, constants: Constants) -> tuple[float, Mapping[str, float]]:
     head_forward, head_backward = _head(case, constants, work)
     blocks, with_head = blocks_of_stages(case)
     stages = [count / weights.layers * (forward + backward) for count in blocks]
-    stages[with_head] += head_forward + head_backward
+    stages[with_head] += (1 + case.shape.prediction_layers) * (head_forward + head_backward)
     slowest = max(stages)
     once = sum(stages) - slowest
     sends = _sends(case, constants, wires)

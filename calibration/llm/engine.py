@@ -55,6 +55,8 @@ def workload_document(case: Case) -> dict[str, Any]:
         "virtual_stages": case.virtual_stages,
         "shard": _SHARD[case.zero],
     }
+    if case.layers_per_stage:
+        parallel["layers_per_stage"] = list(case.layers_per_stage)
     if case.tensor > 1:
         parallel["sequence"] = case.sequence_parallel
     if case.family in SHARDED_FAMILIES and case.zero == 2:  # SHARD_GRAD_OP, reshard_after_forward=False: gathered until backward

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from typing import Any, Final
@@ -51,6 +52,26 @@ def stack_with(stack: str, family: str, axes: Mapping[str, int], assumed: list[s
     other = "torchtitan-2.x" if family.startswith("fsdp") else "megatron-core"
     assumed.append(f"{' and '.join(missing)} ranks as in {other}: {stack} has none")
     return other
+
+
+def prediction_layers_of(row: LlmRow, practice: Mapping[str, Any]) -> int:
+    """Return how many layers of multi-token prediction *row* trains: what its model's name says (``w/ MTP``), or else its source's scripts."""
+    said = re.search(r"(w/o|without|no)?\s*\bmtp\b", row.text["model"].lower())
+    if said:
+        return 0 if said.group(1) else 1
+    return int(practice.get("prediction_layers", 0))
+
+
+def blocks_of_chunks(layers: int, chunks: int, first_less: int) -> tuple[int, ...]:
+    """Return the number of blocks of each of *chunks*, if scripts give the last one what others leave; empty if that is not possible.
+
+    The first has *first_less* blocks fewer than the others, and one fewer again if the last would have less than none.
+    """
+    each = math.ceil((layers + first_less) / chunks)
+    last = layers - each * (chunks - 1) + first_less
+    lacking = max(0, -last)
+    first = each - first_less - lacking
+    return (first, *[each] * (chunks - 2), last + lacking) if chunks > 1 and lacking <= 1 and first >= 0 else ()
 
 
 def is_sequence_parallel(row: LlmRow, practice: Mapping[str, Any]) -> bool:

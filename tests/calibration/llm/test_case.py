@@ -13,6 +13,7 @@ import pytest
 
 from calibration.llm import closed_form, engine
 from calibration.llm.case import Case, describe
+from calibration.llm.practice import blocks_of_chunks
 from calibration.llm.priors import defaults
 from calibration.llm.shapes import LLM_RECORDS
 from calibration.llm.table import is_llm_table, read_table, repository
@@ -152,6 +153,34 @@ def test_a_blank_precision_of_mlperfs_adapters_is_eight_bits_where_the_gpu_has_t
     assert one(tmp_path, **row, gpu="H200").precision == "fp8"
     ampere = one(tmp_path, **row, gpu="A100")
     assert ampere.precision == "16bit" and "bf16" in ampere.assumptions
+
+
+@pytest.mark.parametrize(
+    ("stages", "virtual", "blocks"),
+    [
+        (4, 1, (16, 16, 16, 13)), (8, 1, (*[8] * 7, 5)), (16, 1, (*[4] * 15, 1)), (8, 2, (*[4] * 15, 1)), (4, 4, (*[4] * 15, 1)),
+        (8, 4, (1, *[2] * 30, 0)),
+    ],
+)  # fmt: skip
+def test_stages_of_deepseek_v3_as_its_recipes_lay_them_out(tmp_path: Path, stages: int, virtual: int, blocks: tuple[int, ...]) -> None:
+    """``layout_map`` of Megatron-Bridge's deepseek_v3.py, and ``Et|(tt|)*30mL`` of its H100 script; a prediction layer joins the last chunk."""
+    assert blocks_of_chunks(61, stages * virtual, 0) == blocks
+    blank = dict.fromkeys(("layers", "hidden", "heads", "kv_heads", "ffn_hidden", "vocab"), "")
+    row = dict(
+        blank, source="NVIDIA-NeMo/Megatron-Bridge@1:x", gpu="GB200", gpus="256", nodes="64", dp="", pp=str(stages), virtual_pp=str(virtual)
+    )
+    with_layer, without = (one(tmp_path, **row, ep="8", model=model) for model in ("DeepSeekV3", "DeepSeekV3 (w/o MTP)"))
+    assert with_layer.layers_per_stage == (*blocks[:-1], blocks[-1] + 1)
+    assert without.layers_per_stage == blocks
+    assert (with_layer.shape.prediction_layers, without.shape.prediction_layers) == (1, 0)
+
+
+def test_stages_of_deepseek_v3_as_nemo_cuts_them(tmp_path: Path) -> None:
+    """NeMo pretrain_deepseek_v3.py: of 64 blocks in equal stages, the first lacks one, the last two."""
+    assert blocks_of_chunks(61, 4, 1) == (15, 16, 16, 14)
+    assert blocks_of_chunks(61, 8, 1) == (7, *[8] * 6, 6)
+    assert blocks_of_chunks(61, 16, 1) == (3, *[4] * 14, 2)
+    assert blocks_of_chunks(61, 24, 0) == blocks_of_chunks(61, 1, 0) == ()
 
 
 def test_recipes_of_experts_by_their_scripts(tmp_path: Path) -> None:
