@@ -140,7 +140,7 @@ def hardware_of(case: Case) -> Hardware:
     if not case.chip.machine:
         raise SpecError(f"{case.chip.name}: no machine in the catalog has it")
     machine = _machine(case.row.text["node_type"].split(" ")[0], case.chip.name, case.domain, case.chip.machine)
-    joined = load_hardware(machine, library=[HARDWARE]).spec.groups[0].node.gpu_count
+    joined = load_hardware(machine, library=HARDWARE).spec.groups[0].node.gpu_count
     if case.domain > joined:
         raise SpecError(f"{machine}: has {joined} of the {case.domain} GPUs of a node")
     return _hardware(machine, case.nic, case.collective_latency)
@@ -149,13 +149,13 @@ def hardware_of(case: Case) -> Hardware:
 @lru_cache(maxsize=256)
 def _hardware(machine: str, nic: float, latency: float | None) -> Hardware:
     """Return *machine* with NICs of *nic* bytes/s per GPU and, if measured, with the latency that one more node adds to a ring."""
-    node = load_hardware(machine, library=[HARDWARE]).spec.groups[0].node
+    node = load_hardware(machine, library=HARDWARE).spec.groups[0].node
     per_node = nic * node.gpu_count / node.nic.count
     overrides = [f"node.nic.bandwidth={per_node * 8 / 1e9:g} Gbps"]
     if latency is not None:  # one more node adds a hop of the network and those inside the node
         inside = (node.gpu_count - 1) * node.over_nvlink.hop_latency if node.nvlink else 0.0
         overrides.append(f"node.nic.transport.hop_latency={max(0.0, latency - inside) * 1e6:g} us")
-    return load_hardware(machine, overrides, [HARDWARE]).spec
+    return load_hardware(machine, overrides, HARDWARE).spec
 
 
 @lru_cache(maxsize=256)

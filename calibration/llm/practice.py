@@ -55,7 +55,7 @@ def stack_with(stack: str, family: str, axes: Mapping[str, int], assumed: list[s
 
 
 def prediction_layers_of(row: LlmRow, practice: Mapping[str, Any]) -> int:
-    """Return how many layers of multi-token prediction *row* trains: what its model's name says (``w/ MTP``), or else its source's scripts."""
+    """Return how many layers of multi-token prediction *row* trains: as its model's name says (``w/ MTP``), or else its scripts."""
     said = re.search(r"(w/o|without|no)?\s*\bmtp\b", row.text["model"].lower())
     if said:
         return 0 if said.group(1) else 1

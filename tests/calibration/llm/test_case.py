@@ -163,7 +163,7 @@ def test_a_blank_precision_of_mlperfs_adapters_is_eight_bits_where_the_gpu_has_t
     ],
 )  # fmt: skip
 def test_stages_of_deepseek_v3_as_its_recipes_lay_them_out(tmp_path: Path, stages: int, virtual: int, blocks: tuple[int, ...]) -> None:
-    """``layout_map`` of Megatron-Bridge's deepseek_v3.py, and ``Et|(tt|)*30mL`` of its H100 script; a prediction layer joins the last chunk."""
+    """``layout_map`` of Megatron-Bridge's deepseek_v3.py, and ``Et|(tt|)*30mL`` of its H100 script, with ``m`` in the last chunk."""
     assert blocks_of_chunks(61, stages * virtual, 0) == blocks
     blank = dict.fromkeys(("layers", "hidden", "heads", "kv_heads", "ffn_hidden", "vocab"), "")
     row = dict(

@@ -97,10 +97,8 @@ def test_axes_that_a_stack_lacks_are_simulated_in_another(tmp_path: Path, layout
 
 def test_nodes_of_four_gh200_are_simulated(tmp_path: Path) -> None:
     """Alps has four in a node, whose network carries what leaves it; most others have one."""
-    four, one_each = (
-        one(tmp_path, gpu="GH200", gpus="8", nodes=nodes, dp="8", node_type="", network="Slingshot 200 Gbps per GPU")
-        for nodes in ("2", "8")
-    )
+    row = dict(gpu="GH200", gpus="8", dp="8", node_type="", network="Slingshot 200 Gbps per GPU")
+    four, one_each = (one(tmp_path, nodes=nodes, **row) for nodes in ("2", "8"))
     assert (four.domain, one_each.domain) == (4, 1)
     assert simulate_case(four, AT).step_time < simulate_case(one_each, AT).step_time
 
@@ -113,7 +111,7 @@ def test_the_machine_of_a_gpu_has_it() -> None:
     wrong = {
         name
         for name, chip in chips.items()
-        if chip.machine and load_hardware(chip.machine, library=[HARDWARE]).spec.groups[0].node.gpu.name != name
+        if chip.machine and load_hardware(chip.machine, library=HARDWARE).spec.groups[0].node.gpu.name != name
     }
     assert (without, wrong) == ({"H200-NVL-141GB"}, set())
 
