@@ -51,6 +51,10 @@ MOST_MICRO_BATCHES: Final = 100_000
 """Micro-batches of a rank's step beyond which a batch is a mistake, such as one in tokens: estimate."""
 SHARDED_FAMILIES: Final = ("fsdp1", "fsdp2")
 """Families that shard parameters by default (torch FullyShardedDataParallel: FULL_SHARD; fully_shard: reshard_after_forward)."""
+DEFAULT_STAGES: Final = {"fsdp1": 3, "fsdp2": 3, "jax": 3}
+"""Stage of ZeRO that a family has by default: as above, and MaxText's configs/base.yml (ici_fsdp_parallelism -1)."""
+SHARDED_OPTIMIZERS: Final = ("nemo", "megatron-bridge")
+"""Stacks whose recipes shard the optimizer (``use_distributed_optimizer`` of their DistributedDataParallelConfig)."""
 
 
 @dataclass(frozen=True)
@@ -276,7 +280,7 @@ def _case(row: LlmRow) -> Case:
         layers_per_stage=chunks,
         context=context,
         expert=expert,
-        zero=_zero(row, practice["family"], assumed),
+        zero=_zero(row, practice, "lora" in _trained(row), assumed),
         seq=_required_count(row, "seq_len"),
         micro_batch=micro,
         micro_batches=micro_batches,
@@ -386,15 +390,17 @@ def _required_count(row: LlmRow, name: str) -> int:
     raise CannotDescribe(row.problem(name) if name in row.non_numeric else f"{name} is blank")
 
 
-def _zero(row: LlmRow, family: str, assumed: list[str]) -> int:
+def _zero(row: LlmRow, practice: Mapping[str, Any], lora: bool, assumed: list[str]) -> int:
     mode = shards_of(row.text["fsdp_mode"])
     if mode is not None and (row.text_or_number("zero_stage") in ("", "3")):
         if mode.replicated:
             assumed.append("sharded over all data-parallel ranks, not inside each replica")
         return mode.stage
-    if family in SHARDED_FAMILIES and not row.text_or_number("zero_stage"):
-        assumed.append("zero_stage 3")
-        return 3
+    if not row.text_or_number("zero_stage") and "FSDP=" not in row.text["notes"]:
+        usual = DEFAULT_STAGES.get(practice["family"], int(practice["stack"] in SHARDED_OPTIMIZERS and not lora))
+        if usual:
+            assumed.append(f"zero_stage {usual}")
+            return usual
     stage = zero_of(row.non_numeric["zero_stage"]) if "zero_stage" in row.non_numeric else min(3, count(row, "zero_stage"))
     sharded = re.search(r"FSDP=(\d+)", row.text["notes"])
     return 3 if sharded and int(sharded.group(1)) > 1 else stage
