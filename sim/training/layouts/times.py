@@ -418,8 +418,8 @@ def _merged_messages(messages: Sequence[ExposedWait]) -> ExposedWait:
 
 
 def copy_time(copy: Copy, gpu: Gpu) -> UnitTime:
-    """Return the time of *copy*: one kernel at memory bandwidth."""
-    return UnitTime((Burst(memory_time(copy.nbytes, gpu), 1.0),))
+    """Return the time of *copy*: kernels at memory bandwidth, and the host's further launches, which a full queue of launches delays."""
+    return UnitTime((Burst(memory_time(copy.nbytes, gpu), 1.0, copy.host > 0, copy.host),))
 
 
 def optimizer_time(workload: Workload, gpu: Gpu, options: MeshOptions, elements: float, tensors: int) -> tuple[float, float]:

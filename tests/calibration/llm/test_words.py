@@ -212,7 +212,7 @@ def test_four_bits_where_the_gpu_has_none(tmp_path: Path) -> None:
     [
         ("torchtune", "fsdp2", 3), ("Axolotl (FSDP)", "fsdp1", 3), ("Lightning + DeepSpeed", "deepspeed", 0),
         ("GPT-NeoX 2.0", "deepspeed", 0),
-        ("Levanter", "jax", 0),
+        ("Levanter", "jax", 3),
         ("trl", "fsdp1", 3), ("Megatron-LM", "megatron", 0),
     ],
 )  # fmt: skip
@@ -380,7 +380,7 @@ def test_what_is_offloaded_is_listed(tmp_path: Path) -> None:
 
 def test_strategies_of_torchs_fsdp(tmp_path: Path) -> None:
     """torch.distributed.fsdp.ShardingStrategy: gradients and states, what FULL_SHARD adds, and the same inside replicas."""
-    inside = {"DeepSpeed ZeRO-2": 2, "zero=1": 1, "zero_stage_3": 3, "fsdp SHARD_GRAD_OP": 2, "FSDP NO_SHARD": 0}
+    inside = {"DeepSpeed ZeRO-2": 2, "zero=1": 1, "zero_stage_3": 3, "fsdp SHARD_GRAD_OP": 2, "FSDP NO_SHARD": 0, "FSDP": 3, "fsdp2": 3}
     assert {text: shards_of(text) for text in inside} == {text: Shards(stage) for text, stage in inside.items()}
     assert shards_of("hsdp zero2") == shards_of("_HYBRID_SHARD_ZERO2") == Shards(2, True)
     assert shards_of("ShardingStrategy.SHARD_GRAD_OP") == Shards(2)
