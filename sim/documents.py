@@ -25,6 +25,7 @@ from sim.report.rows import run_row
 from sim.simulate import Run
 from sim.spec.elsewhere import read_files
 from sim.spec.library import load_hardware, load_workload
+from sim.spec.memo import caching_inside
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 from sim.study.arguments import mean_lifetime_of, require_power_cap
@@ -189,7 +190,7 @@ def recommendation(
         make_document = Documents(plan, markets, renting.mean_lifetime, renting.power_cap, renting.spares, renting.reliability)
     reasons = {name: unrentable(without_batch, name, markets, renting.mean_lifetime) for name in names}
     excluded = [name for name in names if reasons[name]]  # planning for these would be useless
-    with _computing(without_batch, names, make_document, renting) as by:
+    with _computing(without_batch, names, make_document, renting) as by, caching_inside():
         rows = compare(
             without_batch, names, make_document, nodes=counts, global_batch=global_batch, computing=by, progress=counter("machines")
         )

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import pytest
@@ -62,6 +65,51 @@ def test_the_answer_is_that_of_all_machines(budget: Budget) -> None:
             if (least["hardware"], least["nodes"]) in planned:
                 row = actual[least["hardware"], least["nodes"], least["market"]]
                 assert least["least_time_s"] <= row["total_time_s"] and least["least_cost_usd"] <= row["total_cost_usd"]
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_searches_that_end_early_do_not_change_the_answer(processes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On more nodes, bounds of a single GPU say little: messages make the difference. Also the same on several processes."""
+    names = machines([], ["provider=lambda", "gpus=1..2", "nodes=1"])
+    renting = RentalOptions(Budget(time=3e5), where=["provider=lambda", "gpus=1..2"], nodes=[1, 4], processes=processes)
+    noted: list[ComparedMachine] = []
+    own = Exclusion.note
+
+    def note(self: Exclusion, rows: Iterable[ComparedMachine]) -> None:
+        noted.extend(kept := list(rows))
+        own(self, kept)
+
+    monkeypatch.setattr(Exclusion, "note", note)
+    some, _ = recommendation(JOB, renting)
+    assert any(row.least_step is not None for row in noted)
+    every, _ = recommendation(JOB, replace(renting, hardware=names, where=[], processes=1))
+    for key in ("best", "runner_up", "nearest"):
+        assert some[key] == every[key]
+    assert _table(some) == _table(every)
+    assert _on_front(some) == _on_front(every)
+    place = [(row["hardware"], row["nodes"], row["market"]) for row in some["candidates"]]
+    assert place == [each for row in every["candidates"] if (each := (row["hardware"], row["nodes"], row["market"])) in place]
+    assert some["left_out"].keys() == every["left_out"].keys()
+
+
+def test_a_cutoff_is_the_least_step_that_is_beaten() -> None:
+    names = machines([], [*WHERE, "nodes=1"])
+    contest = Contest(JOB, JobPlan(None, tokens=10**9), Budget(time=1e5), ("on_demand",), None)
+    document = {
+        "nodes": 1, "gpus": 8, "throughput_samples_per_s": 4.0, "step_time_s": 1.0, "epoch_time_s": 1.0,
+        "stalls_s": {"compute": 1.0, "prep": 0.0}, "first_epoch": {"epoch_time_s": 1.0}, "stack": contest.workload.training.stack.name,
+    }  # fmt: skip
+    exclusion = Exclusion(contest, [ComparedMachine("gpu_8x_a100", 1, document)] * SHOWN)
+    finite = 0
+    for point in product(names, (1, 16)):
+        cutoff = exclusion.cutoff(point)
+        if cutoff == math.inf or exclusion.excludes(point):
+            continue
+        finite += 1
+        for share, beaten in ((0.99999, False), (1.0, True), (1.5, True)):
+            exclusion.note([ComparedMachine(*point, None, least_step=share * cutoff)])
+            assert exclusion.excludes(point) == beaten
+    assert finite
 
 
 @pytest.mark.parametrize(
