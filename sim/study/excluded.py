@@ -34,8 +34,8 @@ SHOWN: Final = 10
 
 NEAR: Final = 1e-6
 """Share within which a cutoff is the least."""
-LONGEST: Final = 2.0**32
-"""Maximum ratio of a cutoff and the bound of a step: beyond it, all times matter."""
+PATIENCE: Final = 2.0
+"""Factor by which a machine's search raises the bound of its steps before others come first: steps of most machines take less than that."""
 
 CandidateRank = tuple[int, float, float]
 """The place of a candidate in the ranking: those within the budget first."""
@@ -121,20 +121,21 @@ class Exclusion:
 
     def in_order(self, points: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
         """Return *points*, (machine, nodes), by the best place in the ranking that each may have; those without a bound first."""
-        return sorted(points, key=lambda point: min(map(self._contest.key, self.least(point)), default=(0, -inf, -inf)))
+        return sorted(points, key=lambda point: min(map(self._contest.key, self._known(point)), default=(0, -inf, -inf)))
 
     def excludes(self, point: tuple[str, int]) -> bool:
         """Return whether *point*, with its step or the bound that is known of it, can change neither the table nor the Pareto front."""
-        return self._are_beaten(self._at(point, self._steps[point]) if point in self._steps else self.least(point))
+        return self._are_beaten(self._known(point))
 
     def cutoff(self, point: tuple[str, int]) -> float:
-        """Return the seconds of a step from which on *point* can change neither the table nor the front; infinite if always."""
-        low, factor = self._work.step_time(*point), 2.0
-        while not self._are_beaten(self._at(point, factor * low)):
-            factor *= factor
-            if low == 0.0 or factor > LONGEST:
-                return inf
-        high = factor * low
+        """Return the seconds of a step at which the search of *point* ends: others beat it, or are planned first.
+
+        Infinite if no bound of its steps is known.
+        """
+        low = self._steps.get(point, self._work.step_time(*point))
+        high = PATIENCE * low if self._at(point, low) else inf
+        if not self._are_beaten(self._at(point, high)):
+            return high
         while high > (1.0 + NEAR) * low:
             middle = (low + high) / 2.0
             low, high = (low, middle) if self._are_beaten(self._at(point, middle)) else (middle, high)
@@ -145,6 +146,10 @@ class Exclusion:
         if point not in self._least:
             self._least[point] = self._at(point, self._work.step_time(*point))
         return self._least[point]
+
+    def _known(self, point: tuple[str, int]) -> list[Candidate]:
+        """Return candidates that are no worse than *point*, by what is known of its steps so far."""
+        return self._at(point, self._steps[point]) if point in self._steps else self.least(point)
 
     def _at(self, point: tuple[str, int], step: float) -> list[Candidate]:
         """Return candidates that are no worse than *point* with steps of at least *step* seconds; empty if it is 0, or none is for rent."""

@@ -49,7 +49,7 @@ class ExclusionRule(Protocol):
         """Return whether a machine with a number of nodes needs no plan, or its row no place."""
 
     def cutoff(self, point: tuple[str, int]) -> float:
-        """Return the seconds of a step from which on the layouts of a machine do not matter; infinite if all do."""
+        """Return the seconds of a step at which the search of a machine ends: others beat it, or come first."""
 
     def note(self, rows: Iterable[ComparedMachine]) -> None:
         """Take *rows* into account."""
@@ -157,7 +157,7 @@ def _planned(
     def plan_all(some: Sequence[_MachinePoint], cutoffs: Sequence[float], left: int = 0) -> None:
         """Add the rows of *some*, each with its cutoff; at most *left* more points come later."""
         tasks = [(key_of(point), (point, cutoff)) for point, cutoff in zip(some, cutoffs, strict=True)]
-        before = len(rows)
+        before = sum(row.least_step is None for row in rows.values())
         of = before + len(some) + left
         counted = None if progress is None else lambda done, _: progress(before + done, of)
         rows.update(zip(some, machine_rows(row_of, tasks, computing, counted), strict=True))
@@ -167,11 +167,12 @@ def _planned(
         plan_all(points, [math.inf] * len(points))
         return rows
     exclusion.note(bounds_kept(map(key_of, bounded), computing))
-    left = exclusion.in_order(bounded)
+    left = bounded
     while left := [point for point in left if not exclusion.excludes(point)]:
-        some, left = left[: _at_once(computing)], left[_at_once(computing) :]
-        plan_all(some, [exclusion.cutoff(point) for point in some], len(left))
+        some, later = (ordered := exclusion.in_order(left))[: _at_once(computing)], ordered[_at_once(computing) :]
+        plan_all(some, [exclusion.cutoff(point) for point in some], len(later))
         exclusion.note(rows[point] for point in some)
+        left = [*later, *(point for point in some if rows[point].least_step is not None)]
     return {point: row for point, row in rows.items() if not exclusion.excludes((point[0], point[1] or 1))}
 
 
