@@ -208,7 +208,8 @@ def recommendation(
             exclusion = _exclusion(with_batch, plan, markets, renting, rows)
             rows = with_planned_layouts(with_batch, rows, make_document.layout_document, hears, excluded, renting.power_cap, by, exclusion)
     limited = replace(without_batch, power_cap=renting.power_cap)
-    chosen = recommend(limited, rows, plan, renting.budget, markets, renting.mean_lifetime, renting.with_failures, global_batch)
+    tried = counts if exclusion is not None else []
+    chosen = recommend(limited, rows, plan, renting.budget, markets, renting.mean_lifetime, renting.with_failures, global_batch, tried)
     planned = {(row.hardware, row.nodes) for row in rows} | {(name, count) for name in excluded for count in counts}
     beaten = [] if exclusion is None else [point for point in product(names, counts) if point not in planned]
     bounds = [least for point in beaten for least in exclusion.least(point)] if exclusion is not None else []

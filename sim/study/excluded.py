@@ -1,9 +1,10 @@
-"""Which machines need no plan, because they cannot change what to rent? Those whose lower bounds of time and cost are beaten twice.
+"""Which machines cannot change what to rent? Those whose lower bounds of time and cost are beaten twice.
 
-A lower bound of a machine's step (`sim.study.plan.least_work`) bounds time and cost of the whole job. A machine is left out if a planned
-one is at least as fast and as cheap as that (so it is not on the Pareto front, nor the nearest to the budget), and if `SHOWN` planned ones
-rank before it (so it is not in the table). Machines are planned in the order of their bounds. What is left out does not depend on how many
-are planned at once: it is what the final front and table exclude.
+A lower bound of a machine's step bounds time and cost of the whole job. A machine is left out if another one is at least as fast and as
+cheap as that (so it is not on the Pareto front, nor the nearest to the budget), and if `SHOWN` candidates rank before it (so it is not in
+the table). The first bound is that of its GPUs (`sim.study.plan.least_work`); the search of its layouts raises it, and ends as soon as
+the machine is beaten. Machines are planned in the order of their bounds, and one whose bound rises much waits for others. What is left
+out depends neither on that order nor on how many are planned at once: it is what the final front and table exclude.
 """
 
 from __future__ import annotations
