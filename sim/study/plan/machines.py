@@ -154,25 +154,26 @@ def _planned(
     def key_of(point: _MachinePoint) -> str:
         return fingerprint([computing.question, "planned", asdict(job), fixed_fields, power_cap, point])
 
-    def plan_all(some: Sequence[_MachinePoint], cutoffs: Sequence[float], left: int = 0) -> None:
-        """Add the rows of *some*, each with its cutoff; at most *left* more points come later."""
+    def plan_all(some: Sequence[_MachinePoint], cutoffs: Sequence[float], counted: Callable[[int, int], None] | None = None) -> None:
+        """Add the rows of *some*, each with its cutoff; *counted* gets the number done and their total."""
         tasks = [(key_of(point), (point, cutoff)) for point, cutoff in zip(some, cutoffs, strict=True)]
-        before = sum(row.least_step is None for row in rows.values())
-        of = before + len(some) + left
-        counted = None if progress is None else lambda done, _: progress(before + done, of)
         rows.update(zip(some, machine_rows(row_of, tasks, computing, counted), strict=True))
 
     bounded = [(name, count) for name, count in points if count is not None]
     if exclusion is None or len(bounded) < len(points):
-        plan_all(points, [math.inf] * len(points))
+        plan_all(points, [math.inf] * len(points), progress)
         return rows
     exclusion.note(bounds_kept(map(key_of, bounded), computing))
-    left = bounded
-    while left := [point for point in left if not exclusion.excludes(point)]:
+    left = [point for point in bounded if not exclusion.excludes(point)]
+    while left:
+        if progress is not None:  # machines that wait for others are not done
+            done = sum(row.least_step is None for row in rows.values())
+            progress(done, done + len(left))
         some, later = (ordered := exclusion.in_order(left))[: _at_once(computing)], ordered[_at_once(computing) :]
-        plan_all(some, [exclusion.cutoff(point) for point in some], len(later))
+        plan_all(some, [exclusion.cutoff(point) for point in some])
         exclusion.note(rows[point] for point in some)
-        left = [*later, *(point for point in some if rows[point].least_step is not None)]
+        waiting = [point for point in some if rows[point].least_step is not None]
+        left = [point for point in (*later, *waiting) if not exclusion.excludes(point)]
     return {point: row for point, row in rows.items() if not exclusion.excludes((point[0], point[1] or 1))}
 
 
