@@ -134,7 +134,7 @@ def plan(
     trying: Callable[[str], None] = lambda change: None,
     crew: Workers | None = None,
 ) -> LayoutPlan:
-    """Return the best layouts. Raise SpecError for an invalid request, Infeasible if nothing fits.
+    """Return the best layouts, none if all take longer than the limit. Raise SpecError for an invalid request, Infeasible if nothing fits.
 
     *trying* gets each change that is tried if nothing fits. A *crew* refines layouts ahead of time; the result is the same without one.
 
@@ -146,7 +146,7 @@ def plan(
         kept = StepCache(steps) if journal is not None else None
         tally = search(layout_plan.layouts, limits, progress, refiner(LocalRefiner(limits.objective, limits.memory, kept), crew))
     layout_plan = replace(layout_plan, tally=tally)
-    if tally.best is None:
+    if tally.best is None and not tally.is_cut_off:
         raise _no_fit_error(layout_plan, trying)
     return layout_plan
 
