@@ -48,9 +48,9 @@ def collectives(
     ] = None,
 ) -> None:
     """Predict measured collectives, each system with constants fitted without it, and show the errors."""
-    from calibration.collectives.machine import machine_document, machine_text, write_machine
     from calibration.collectives.scores import error_rows, error_text, leave_systems_out, predict_all, prediction_rows, publish, score_all
     from calibration.collectives.table import read_table
+    from calibration.machines.collective_table import machine_document, machine_text, write_machine
     from calibration.run_records import SkippedRun
     from calibration.validate.validation import reason_lines
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from calibration.cli import main as calibration_main
-from calibration.collectives.machine import write_machine
 from calibration.collectives.records import CollectiveRecord
 from calibration.collectives.table import read_table
+from calibration.machines.collective_table import write_machine
 from calibration.machines.nccl_fit import MeasuredCollective, PredictedTimes
 from sim.cli import main
 from sim.spec.library import load_hardware
