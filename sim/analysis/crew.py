@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.analysis.transient import Lives
+from sim.analysis.transient import CrowdLives, Lives
 
 Array = NDArray[np.float64]
 RowNumbers = NDArray[np.intp]
@@ -38,10 +38,13 @@ class Crew:
     def __init__(
         self, nodes: int, trials: int, lives: Lives | None, rules: ElasticRules | None, replacement: float, random: np.random.Generator
     ) -> None:
-        self.nodes, self.lives, self.rules, self.replacement, self.random = nodes, lives, rules, replacement, random
-        shape = (trials, nodes if lives else 1)
-        self.leave_times = np.full(shape, np.inf) if lives is None else lives.draws(trials * nodes, random).reshape(shape)
-        """Time at which each node is revoked."""
+        together = lives is None or isinstance(lives, CrowdLives)
+        self.nodes, self.lives, self.rules, self.random = nodes, lives, rules, random
+        self.replacement = 0.0 if together else replacement
+        """Time (s) until the next life of a revoked node begins; others live on meanwhile."""
+        shape = (trials, 1 if together else nodes)
+        self.leave_times = np.full(shape, np.inf) if lives is None else lives.draws(trials * shape[1], random).reshape(shape)
+        """Time at which each node is revoked, or the next of all nodes."""
         self.join_times = np.full(shape, np.inf)
         """Time at which each missing node rejoins."""
         self.is_missing = np.zeros(shape, dtype=np.bool_)

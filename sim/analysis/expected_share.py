@@ -29,10 +29,26 @@ def _mean_overhead(run: LongRun) -> float:
 
 
 def closed_form(run: LongRun) -> float:
-    """Return the effective share of *run* at its middle rate: a renewal process without repeats, slow nodes or waits for spares."""
+    """Return the effective share of *run* at its middle rate: its first start, then a renewal process (`stationary_share`)."""
+    if run.rate[1] <= 0:
+        return _undisturbed_share(run)
+    share, first = stationary_share(run), first_start(run)
+    if math.isfinite(run.work):
+        return share * run.work / (share * first + run.work)
+    return share * max(1 - first / run.horizon, 0.0)
+
+
+def first_start(run: LongRun) -> float:
+    """Return the mean time (s) until *run* first works."""
+    started = run.restart_in_place + run.communicators.mean if run.start_up is None else run.start_up
+    return started + run.compilation.mean
+
+
+def stationary_share(run: LongRun) -> float:
+    """Return the effective share of *run* in the long term: a renewal process without repeats, slow nodes or waits for spares."""
     rate = run.rate[1]
     if rate <= 0:
-        return _undisturbed_share(run)
+        return run.saving.interval / (run.saving.interval + run.saving.blocking)
     recovery = sum(share * laplace_of_sum(spans, rate) for share, spans in recoveries(run))
     saving = run.saving
     if saving.memory_interval is not None:
@@ -42,8 +58,7 @@ def closed_form(run: LongRun) -> float:
 
 def _undisturbed_share(run: LongRun) -> float:
     """Return the effective share of *run* without failures: all but its start and its saves, the last one at the end of its work."""
-    first = run.restart_in_place + run.communicators.mean if run.start_up is None else run.start_up
-    first += run.compilation.mean
+    first = first_start(run)
     interval, blocking = run.saving.interval, run.saving.blocking
     if math.isfinite(run.work):
         return run.work / (first + run.work + blocking * math.ceil(run.work / interval - 1e-9))
@@ -52,7 +67,7 @@ def _undisturbed_share(run: LongRun) -> float:
 
 
 def meta_share(run: LongRun) -> float:
-    """Return the effective share by Meta's formula, which has one kind of checkpoint: the kind that a failure goes back to."""
+    """Return the effective share by Meta's formula: without the first start, with the kind of checkpoint that a failure goes back to."""
     saving = run.saving
     apart, blocking = saving.interval, saving.blocking
     if saving.memory_interval is not None:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from sim.analysis.crew import ElasticRules
 from sim.analysis.failure_law import EXPONENTIAL, FailureLaw
+from sim.analysis.fleet_law import FleetInterval, fleet_factors
 from sim.analysis.renewal import Uniform
 from sim.analysis.transient import Lives
 
@@ -114,13 +115,15 @@ class LongRun:
     it replaces. None: revocations strike at random, like other faults."""
     elastic_rules: ElasticRules | None = None
     """How the job goes on when a node is revoked; None: it waits for a spare or for the replacement."""
-    spreads: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    """Interval of 95% of fleets, relative to the middle, of other rates and shares by name (in ``OTHERS``, or `cause_key`)."""
+    spreads: Mapping[str, FleetInterval] = field(default_factory=dict)
+    """Interval of 95% of fleets of other rates and shares by name (in ``OTHERS``, or `cause_key`)."""
     start_up: float | None = None
     """Time until the first start of the job runs (s), without compilation; None: as long as a restart in place."""
     strike_share: float = 1.0
     """Share of faults and revocations that strike. The others are drawn as well but have no effect, so runs that differ only in this share
     have the same faults."""
+    degrees_of_freedom: float = math.inf
+    """Degrees of freedom of the spread of ``rate`` between fleets; infinite if it is log-normal."""
 
 
 @dataclass(frozen=True)
@@ -169,16 +172,11 @@ def cause_key(name: str) -> str:
     return f"cause {name}"
 
 
-def fleet_factors(normal: Array, low: float, high: float) -> Array:
-    """Map standard *normal* draws to a log-normal distribution with median 1, of which 95% lies between *low* and *high*."""
-    return np.asarray(np.exp(normal * np.where(normal < 0, -math.log(low) / 1.96, math.log(high) / 1.96)))
-
-
 def other_rates(run: LongRun, trials: int, seed: np.random.SeedSequence) -> dict[str, Array]:
     """Return the factors on the other rates and shares of *run* for each course, by name; each fleet draws its own, independently."""
     names = [*OTHERS, *(cause_key(cause.name) for cause in run.causes)]
     return {
-        name: fleet_factors(np.random.default_rng(own).standard_normal(trials), *run.spreads.get(name, (1.0, 1.0)))
+        name: fleet_factors(np.random.default_rng(own).standard_normal(trials), run.spreads.get(name, FleetInterval(1.0, 1.0)))
         for name, own in zip(names, seed.spawn(len(names)), strict=True)
     }
 
@@ -193,7 +191,7 @@ def first_rates(run: LongRun, trials: int, random: np.random.Generator, others: 
     normal = random.standard_normal(trials)
     rates = np.full(trials, float(value))
     if value > 0 and low < high:
-        rates *= fleet_factors(normal, low / value, high / value)
+        rates *= fleet_factors(normal, FleetInterval(low / value, high / value, run.degrees_of_freedom))
     shape = run.shape * run.nodes
     if math.isfinite(shape):
         rates *= random.gamma(shape, 1 / shape, trials)

@@ -77,6 +77,11 @@ class ExponentialLives:
         return random.exponential(self.mean, count)
 
 
+@dataclass(frozen=True)
+class CrowdLives(ExponentialLives):
+    """Times between revocations of one machine of many, at random; *mean* (s) is that of all together (Palm-Khinchin theorem)."""
+
+
 Lives = Survival | ExponentialLives
 
 

@@ -20,6 +20,9 @@ class Interval(Spec):
     """Lower end of the 95% interval."""
     high: FailureRate
     """Upper end of the 95% interval."""
+    degrees_of_freedom: Count | None = None
+    """Degrees of freedom of the spread between fleets: one less than the number of fleets from which it is estimated. Rates then follow
+    Student's t (of the logarithm), with 95% of fleets in the interval. None: log-normal."""
     source: Source
 
     @model_validator(mode="after")
@@ -56,6 +59,9 @@ class RateOfFleets(Spec):
     interval: tuple[FailureRate, FailureRate] | None = None
     """95% interval of the rate (low, high), from which each fleet's rate is drawn. The source says whether it covers different fleets or
     only the counting error of one. None: all fleets have the same rate."""
+    degrees_of_freedom: Count | None = None
+    """Degrees of freedom of the spread between fleets, if it is estimated from a few: the rate then follows Student's t (of the logarithm).
+    None: log-normal."""
 
     @model_validator(mode="after")
     def _inside(self) -> Self:

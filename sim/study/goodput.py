@@ -19,7 +19,7 @@ import numpy as np
 
 from sim.analysis.course import MOST, draw
 from sim.analysis.energy import GridIntensity, NodePower, NodesOfKind, grid_of, mean_power, named_grid, power_model, shares_of
-from sim.analysis.expected_share import closed_form, meta_share
+from sim.analysis.expected_share import closed_form, meta_share, stationary_share
 from sim.analysis.failure_law import EXPONENTIAL, UserLaw, failure_law
 from sim.analysis.long_run import Array, Courses, LongRun
 from sim.analysis.renewal import Uniform
@@ -52,8 +52,8 @@ DAY = 86400.0
 _HOPELESS = 1e-6
 """Effective share below which no course is drawn: failures come faster than recoveries."""
 _MOST_EVENTS = 20_000
-"""Maximum expected number of interruptions and planned stops in a course. This takes about four minutes, because one event of all courses
-takes 1 ms, and the fleet with the most faults of 2,000 has about 12 times the mean."""
+"""Maximum expected number of interruptions and planned stops in a course. This takes about six minutes, because one event of all courses
+takes 1 ms, and the fleet with the most faults has about 18 times the middle rate."""
 _TRIALS_OF_CHANGES = 400
 _COURSES, _CHANGES = 100, 10
 """Units of progress for the courses, and for other set-ups."""
@@ -166,7 +166,7 @@ def _require_fit(parts: CheckpointParts, node: Node, store: Store | None, weeks:
 
 def _require_finite(run: LongRun, weeks: Weeks) -> None:
     """Raise SpecError for a job that never ends, or that is too long to draw event by event."""
-    share = closed_form(run)
+    share = stationary_share(run)
     if share < _HOPELESS:
         raise SpecError(_endless(run, weeks))
     length, rate = min(run.horizon, run.work / share), run.rate[1] + run.planned[0]

@@ -15,9 +15,10 @@ from sim.analysis.cost import Market, node_price, servers_price
 from sim.analysis.crew import ElasticRules
 from sim.analysis.energy import named_grid
 from sim.analysis.failure_law import EXPONENTIAL, failure_law
+from sim.analysis.fleet_law import FleetInterval
 from sim.analysis.long_run import DrawnCause, LongRun, Saving, cause_key
 from sim.analysis.renewal import Uniform
-from sim.analysis.transient import ExponentialLives, Lives, lifetimes_of, survival
+from sim.analysis.transient import CrowdLives, ExponentialLives, Lives, lifetimes_of, survival
 from sim.analysis.utilization import model_flops_utilization
 from sim.analysis.whole_job import START_UP
 from sim.spec.catalogue import UnknownName
@@ -330,25 +331,29 @@ def long_run(steps: Steps, weeks: Weeks, reliability: Reliability) -> LongRun:
         weeks.repairs,
         failure_law(weeks.law),
         lives,
-        ElasticRules(_speeds(steps)) if lives and weeks.elastic else None,
+        ElasticRules(_speeds(steps)) if lives and weeks.elastic and nodes <= MOST_LIVES else None,
         _spreads(reliability, another),
         START_UP,
+        degrees_of_freedom=reliability.rate.degrees_of_freedom or math.inf,
     )
     return _undisturbed(run) if not any(rates) else run
 
 
-def _spreads(reliability: Reliability, another: bool) -> dict[str, tuple[float, float]]:
+def _spreads(reliability: Reliability, another: bool) -> dict[str, FleetInterval]:
     """Return the intervals of *reliability* relative to their middles; not for the main rate, nor for repairs if *another* is rented."""
+    rates = [("correlated", reliability.correlated), ("slow", reliability.slow), ("planned", reliability.planned)]
+    shares = [("repeats", reliability.repeats), ("new_fleet", reliability.new_fleet)]
     middles = [
-        ("correlated", reliability.correlated.rate, reliability.correlated.interval),
-        ("repeats", reliability.repeats.share, reliability.repeats.interval),
-        ("new_fleet", reliability.new_fleet.share, reliability.new_fleet.interval),
-        ("slow", reliability.slow.rate, reliability.slow.interval),
-        ("planned", reliability.planned.rate, reliability.planned.interval),
-        ("repair", 1.0, None if another else reliability.repair_interval),
-        *((cause_key(cause.name), cause.share, cause.interval) for cause in reliability.causes),
+        *((name, one.rate, one.interval, one.degrees_of_freedom) for name, one in rates),
+        *((name, one.share, one.interval, None) for name, one in shares),
+        ("repair", 1.0, None if another else reliability.repair_interval, None),
+        *((cause_key(cause.name), cause.share, cause.interval, None) for cause in reliability.causes),
     ]
-    return {name: (interval[0] / middle, interval[1] / middle) for name, middle, interval in middles if interval is not None}
+    return {
+        name: FleetInterval(interval[0] / middle, interval[1] / middle, degrees or math.inf)
+        for name, middle, interval, degrees in middles
+        if interval is not None
+    }
 
 
 def _undisturbed(run: LongRun) -> LongRun:
@@ -428,12 +433,14 @@ def revocations(weeks: Weeks, steps: Steps) -> float:
 
 
 def _lives(weeks: Weeks, steps: Steps, revoked: float) -> tuple[Lives, float] | None:
-    """Return the lifetimes of spot machines and the rate of revocations, or None if revocations are a Poisson process or do not occur.
+    """Return the lifetimes of spot machines and the rate of revocations, or None if there are no revocations.
 
-    They are a Poisson process on many machines: there, they differ between fleets and repeat like failures.
+    Of many machines, these are the times between the revocations of all. Unlike failures, they do not differ between fleets or repeat.
     """
-    if not revoked or steps.nodes > MOST_LIVES:
+    if not revoked:
         return None
+    if steps.nodes > MOST_LIVES:
+        return CrowdLives(1 / revoked), revoked
     if weeks.mean_lifetime is not None:
         return ExponentialLives(steps.nodes / revoked), revoked
     lives = lifetimes_of(steps.node.gpu)

@@ -14,6 +14,7 @@ import simpy
 from sim.analysis import course
 from sim.analysis.course import draw
 from sim.analysis.crew import ElasticRules
+from sim.analysis.fleet_law import FleetInterval
 from sim.analysis.long_run import LOST_CATEGORIES, OTHERS, ZERO_TIME, Courses, DrawnCause, LongRun, Saving
 from sim.analysis.renewal import Uniform, best_interval, effective_share, laplace_of_sum
 from sim.analysis.transient import ExponentialLives
@@ -61,7 +62,9 @@ def expected(run: LongRun) -> float:
 def test_fleets_differ_in_their_other_rates() -> None:
     """Oracles: the mean and the variance of counts at a log-normal rate; without failures nothing else is seen."""
     spread, often, trials = math.log(3) / 1.96, 0.5, 4000
-    quiet = replace(PLAIN, rate=(0.0, 0.0, 0.0), planned=(often / DAY, 60.0), horizon=200 * DAY, spreads={"planned": (1 / 3, 3.0)})
+    quiet = replace(
+        PLAIN, rate=(0.0, 0.0, 0.0), planned=(often / DAY, 60.0), horizon=200 * DAY, spreads={"planned": FleetInterval(1 / 3, 3.0)}
+    )
     stops = draw(quiet, trials).stops
     mean = 200 * often * math.exp(spread**2 / 2)
     variance = mean + mean**2 * math.expm1(spread**2)
@@ -83,7 +86,7 @@ def test_wider_intervals_of_a_rate_never_narrow_the_answer(name: str) -> None:
     )
     widths = []
     for ends in ((1.0, 1.0), (0.5, 2.0), (0.2, 5.0)):
-        courses = draw(replace(run, spreads={name: ends}), 400)
+        courses = draw(replace(run, spreads={name: FleetInterval(*ends)}), 400)
         assert conserved(courses) < 1e-6
         widths.append(float(np.ptp(np.quantile(getattr(courses, seen), [0.025, 0.975]))))
     assert widths[1] > 0.95 * widths[0] and widths[2] > widths[0], widths

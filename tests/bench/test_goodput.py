@@ -28,6 +28,7 @@ def weeks() -> LongRun:
         repeats=(data.repeats.share, data.repeats.after),
         correlated=(nodes * data.correlated.rate, data.correlated.nodes, Uniform(*data.correlated.repair)),
         slow=(nodes * data.slow.rate, data.slow.factor, data.slow.duration), planned=(data.planned.rate, data.planned.duration),
+        degrees_of_freedom=float(data.rate.degrees_of_freedom or "inf"),
     )  # fmt: skip
 
 

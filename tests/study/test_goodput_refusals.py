@@ -88,7 +88,7 @@ def test_half_of_the_runs_without_an_end_are_refused(monkeypatch: pytest.MonkeyP
 def test_each_bad_input_has_one_sentence(tmp_path: Path) -> None:
     text = Path("hardware/parts/reliability/middle.yaml").read_text(encoding="utf-8")
     bare, unsourced = tmp_path / "bare.yaml", tmp_path / "unsourced.yaml"
-    bare.write_text(text.replace("value: 0.00315 /d", "value: 0.00315"), encoding="utf-8")
+    bare.write_text(text.replace("value: 0.00308 /d", "value: 0.00308"), encoding="utf-8")
     start = text.index('  source: "geometric')
     unsourced.write_text(text[:start] + text[text.index("\n", start) + 1 :], encoding="utf-8")
     inherited = tmp_path / "inherited.yaml"
@@ -98,21 +98,24 @@ def test_each_bad_input_has_one_sentence(tmp_path: Path) -> None:
     edited = {
         "detection: [2 s, 5 min]": "detection: [5 min, 2 s]", "  share: 0.2\n  interval: [0.17, 0.26]\n": "  share: 1\n",
         "factor: 1.34": "factor: 0.5", "within: 30 d": "within: 0 d", "name: hang": "name: gpu",
-        "rate: 0.00003 /d\n  interval: [0.000024 /d, 0.000039 /d]": "rate: 0.03 /d",
-        "interval: [0.000185 /d, 0.000425 /d]": "interval: [0.0003 /d, 0.000425 /d]",
+        "rate: 0.00003 /d\n  interval: [0.000023 /d, 0.0000385 /d]": "rate: 0.03 /d",
+        "interval: [0.0000456 /d, 0.00172 /d]": "interval: [0.0003 /d, 0.00172 /d]", "degrees_of_freedom: 4": "degrees_of_freedom: 0",
     }  # fmt: skip
     levels = []
     for number, (old, new) in enumerate(edited.items()):
         levels.append(tmp_path / f"edited{number}.yaml")
         levels[-1].write_text(text.replace(old, new, 1), encoding="utf-8")
     cases = {
-        "edited0.yaml:36:5: causes.0.detection: the shorter time must come first": {"level": str(levels[0])},
-        "edited1.yaml:9:1: repeats: with a share of 1, every fault would be followed by another one without end": {"level": str(levels[1])},
+        "edited0.yaml:37:5: causes.0.detection: the shorter time must come first": {"level": str(levels[0])},
+        "edited1.yaml:10:1: repeats: with a share of 1, every fault would be followed by another one without end": {
+            "level": str(levels[1])
+        },
         "slow: a slow node makes steps longer, which a factor of 0.5 does not": {"level": str(levels[2])},
         "new_fleet: early failures need a time above zero": {"level": str(levels[3])},
         "two causes have the same name": {"level": str(levels[4])},
         "write a correlated.rate of at most rate.value": {"level": str(levels[5])},
         "planned: the middle must be inside its interval": {"level": str(levels[6])},
+        "rate.degrees_of_freedom: 0 is too small; write a whole number, 1 or more": {"level": str(levels[7])},
         "--spares 1000000000: write 100,000 or less": {"spares": 10**9},
         "--trials 1000000000: write 1,000,000 or less": {"trials": 10**9},
         "write a shorter --checkpoint-interval": {"interval": "100000 d"},
@@ -156,9 +159,9 @@ def test_each_bad_input_has_one_sentence(tmp_path: Path) -> None:
 
 
 def test_a_job_of_too_many_events_is_refused_before_it_is_drawn(capsys: pytest.CaptureFixture[str]) -> None:
-    """By hand, of the middle level: 0.00315 faults and 0.00028 planned stops per node a day; 20,000 of both are drawn at most."""
+    """By hand, of the middle level: 0.00308 faults and 0.00028 planned stops per node a day; 20,000 of both are drawn at most."""
     assert main(["goodput", "hgx-h100", "gpt2-xl", "--nodes", "256", "--days", "30000"]) == 2
-    a_day = 256 * (0.00315 + 0.00028)
+    a_day = 256 * (0.00308 + 0.00028)
     assert capsys.readouterr().err == (
         f"--days 30000: {30_000 * a_day:,.0f} interruptions and planned stops are expected in 30,000 days, but at most 20,000 can be "
         f"simulated; write a job of {math.floor(20_000 / a_day):,} days or less\n"

@@ -1,0 +1,89 @@
+"""Does the interval of the next fleet contain as many fleets as it says? Oracle: synthetic fleets, drawn from the assumed law."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from calibration.fleets import next_fleet
+from calibration.longrun import DAY, PLANNED, held_out, rates_of_others
+from sim.analysis.fleet_law import FleetInterval, fleet_factors
+from sim.study.weeks import reliability_of
+
+SETS = 4000
+DRAWS = 800
+
+
+def drawn_of(law: tuple[float, float, float, float], random: np.random.Generator, draws: int = DRAWS) -> np.ndarray:
+    """Rates of fleets as `goodput` draws them, for a *law* given as low, middle, high and degrees of freedom."""
+    low, middle, high, degrees = law
+    return middle * fleet_factors(random.standard_normal(draws), FleetInterval(low / middle, high / middle, degrees))
+
+
+def coverage(fleets: int, spread: float, alike: int = 0, sets: int = SETS) -> list[float]:
+    """The share of *sets* in which a fleet left out is in the middle 50 and 95% of drawn fleets, given the rates of *fleets* others."""
+    random = np.random.default_rng(fleets)
+    inside = np.zeros(2)
+    for _ in range(sets):
+        *rates, left_out = np.exp(random.normal(1.0, spread, fleets + 1))
+        law = next_fleet(rates, np.exp(random.normal(-2.0, spread, alike)))
+        ends = law.quantile(0.025), law.middle, law.quantile(0.975), law.degrees_of_freedom
+        rank = float(np.mean(drawn_of(ends, random) < left_out))
+        inside += [abs(rank - 0.5) < 0.25, abs(rank - 0.5) < 0.475]
+    return (inside / sets).tolist()
+
+
+@pytest.mark.parametrize(("fleets", "spread", "alike"), [(5, 0.5, 0), (4, 1.5, 0), (2, 0.3, 0), (1, 0.6, 4), (2, 0.6, 5)])
+def test_as_many_fleets_left_out_are_inside_as_the_interval_says(fleets: int, spread: float, alike: int) -> None:
+    """With the spread taken as known (1.96 standard deviations), 88% would be inside given five fleets, and 86% given four."""
+    half, most = coverage(fleets, spread, alike)
+    assert half == pytest.approx(0.50, abs=4 * math.sqrt(0.25 / SETS) + 1 / DRAWS)
+    assert most == pytest.approx(0.95, abs=4 * math.sqrt(0.0475 / SETS) + 2 / DRAWS)
+
+
+def test_counts_of_a_fleet_left_out_are_inside_with_nodes_that_differ() -> None:
+    """Rates are known by counts, as in the records, and nodes differ. The noise of counts adds to the spread: a little more are inside."""
+    random, shape = np.random.default_rng(0), 1.07
+    node_days = np.array([2000 * 330, 1000 * 330, 1200 * 90, 48 * 118, 260 * 348, 2048 * 54])  # those of the records
+    nodes = np.array([2000, 1000, 1200, 48, 260, 2048])
+    inside, sets = 0, 2000
+    for _ in range(sets):
+        means = 0.003 * np.exp(random.normal(0.0, 0.5, 6)) * random.gamma(shape * nodes, 1 / (shape * nodes)) * node_days
+        *counted, left_out = random.poisson(means)
+        law = next_fleet([max(count, 0.5) / each for count, each in zip(counted, node_days[:5], strict=True)])
+        rates = drawn_of((law.quantile(0.025), law.middle, law.quantile(0.975), law.degrees_of_freedom), random)
+        counts = random.poisson(rates * random.gamma(shape * 2048, 1 / (shape * 2048), DRAWS) * node_days[5])
+        inside += abs(float(np.mean(counts < left_out)) - 0.5) < 0.475
+    assert 0.94 < inside / sets < 0.98
+
+
+def levels(rates: Sequence[float]) -> dict[str, list[float]]:
+    """The rates of the levels: all fleets, the lower third and the upper third, each with its median and 95% interval."""
+    law = next_fleet(rates)
+    thirds = {"middle": (0.0, 1.0), "low": (0.0, 1 / 3), "high": (2 / 3, 1 / 3)}
+    return {name: [law.quantile(start + length * share) for share in (0.025, 0.5, 0.975)] for name, (start, length) in thirds.items()}
+
+
+@pytest.mark.parametrize("name", ["low", "middle", "high"])
+def test_the_rates_of_each_level_are_those_of_the_next_fleet(name: str) -> None:
+    expected, rate = levels(rates_of_others("llama3"))[name], reliability_of(name).rate
+    assert [rate.low, rate.value, rate.high] == pytest.approx(expected, rel=0.01)
+    assert rate.degrees_of_freedom == (4 if name == "middle" else None)
+
+
+def test_planned_stops_spread_as_much_as_failures() -> None:
+    law = next_fleet(list(PLANNED.values()), rates_of_others("llama3"))
+    planned = reliability_of("middle").planned
+    assert planned.interval is not None and law.degrees_of_freedom == planned.degrees_of_freedom == 5
+    expected = [law.quantile(0.025), law.middle, law.quantile(0.975)]
+    assert [each * DAY for each in (planned.interval[0], planned.rate, planned.interval[1])] == pytest.approx(expected, rel=0.01)
+
+
+@pytest.mark.parametrize(("fleet", "degrees", "planned"), [("llama3", 4, 4), ("byterobust", 3, 3), ("bloom", 3, 4)])
+def test_a_fleet_is_predicted_without_itself(fleet: str, degrees: int, planned: int) -> None:
+    """The spread of planned stops too is that of other fleets: one job's stops, and failures of the pool without the fleet."""
+    data = held_out(fleet)
+    assert (data.rate.degrees_of_freedom, data.planned.degrees_of_freedom) == (degrees, planned)
