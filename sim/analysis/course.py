@@ -39,11 +39,17 @@ FRUITLESS, MOST = 1000, 100_000
 
 
 def draw(
-    run: LongRun, trials: int, seed: int = 0, progress: Callable[[float], None] = lambda share: None, all_or_none: bool = False
+    run: LongRun,
+    trials: int,
+    seed: int = 0,
+    progress: Callable[[float], None] = lambda share: None,
+    all_or_none: bool = False,
+    longest_mean: float = math.inf,
 ) -> Courses:
     """Simulate *trials* courses of *run*; *progress* is called now and then with the finished share of all courses.
 
-    A course that never ends takes infinitely long; with *all_or_none*, so do all that are drawn together with it.
+    A course that never ends takes infinitely long; with *all_or_none*, so do all that are drawn together with it. Once the mean time must
+    exceed *longest_mean* (s), courses are not simulated to their ends, but take infinitely long.
 
     Raise ValueError for a job without an amount of work or a time limit, or if checkpoints would overlap.
     """
@@ -69,6 +75,7 @@ def draw(
         _Fleet(run, rates[part], {name: each[part] for name, each in others.items()}, own).drawn(
             lambda share, done=done: progress((done + share) / len(parts)),  # type: ignore[misc]
             all_or_none,
+            longest_mean * trials,
         )
         for done, (part, own) in enumerate(zip(parts, of_courses.spawn(len(parts)), strict=True))
     ]
@@ -131,10 +138,11 @@ class _Fleet:
 
     # --- from fault to fault -----------------------------------------------------------------------------------------
 
-    def drawn(self, progress: Callable[[float], None], all_or_none: bool) -> Courses:
+    def drawn(self, progress: Callable[[float], None], all_or_none: bool, longest: float) -> Courses:
         """Simulate all courses until they end, or prove endless, and return them.
 
-        *progress* is called now and then with the finished share; *all_or_none*: whether all are endless if one is.
+        *progress* is called now and then with the finished share; *all_or_none*: whether all are endless if one is; *longest*: the sum of
+        their times (s) above which all are.
         """
         active = np.arange(self.trials)
         self._begin()
@@ -157,7 +165,7 @@ class _Fleet:
             self._strike(active, kind, at, going & ~quiet)
             endless = ~ended & self._is_endless(active)
             self.elapsed[active[endless]] = math.inf
-            if all_or_none and endless.any():
+            if (all_or_none and endless.any()) or self.elapsed.sum() > longest:  # those that have not ended take at least as long as so far
                 self.elapsed[:] = math.inf
                 break
             active = active[~ended & ~endless & ~np.isfinite(self.died[active])]
