@@ -98,6 +98,12 @@ def draw(
     )
 
 
+def _bounds(spans: Sequence[Uniform]) -> tuple[Array, Array]:
+    """Return the lower bounds of *spans*, and the ranges above them."""
+    low, high = np.array([span.low for span in spans]), np.array([span.high for span in spans])
+    return low, high - low
+
+
 class _Fleet:
     """The state of courses in progress; every array has one value per course."""
 
@@ -135,6 +141,11 @@ class _Fleet:
             run.nodes, trials, run.lives[0] if run.lives else None, run.elastic_rules, (another or ZERO_TIME).mean, self.random["lives"]
         )
         self.events: list[tuple[float, str, float]] = []
+        self.replaces = np.array([cause.replaces for cause in run.causes])
+        self.silent_for = np.array([cause.silent_for for cause in run.causes])
+        self.detection = _bounds([cause.detection for cause in run.causes])
+        self.localisation = _bounds([cause.localisation for cause in run.causes])
+        self.repair_shares, self.repair_times = map(np.array, zip(*run.repair, strict=True))
 
     # --- from fault to fault -----------------------------------------------------------------------------------------
 
@@ -377,9 +388,9 @@ class _Fleet:
         cause[revoked] = len(causes) - 1
         return {
             "cause": cause,
-            "replaces": (random.random(self.trials) < np.array([one.replaces for one in causes])[cause]).astype(float),
-            "silent": np.array([one.silent_for for one in causes])[cause],
-            "detection": self._spans([one.detection for one in causes], cause) + self._spans([one.localisation for one in causes], cause),
+            "replaces": (random.random(self.trials) < self.replaces[cause]).astype(float),
+            "silent": self.silent_for[cause],
+            "detection": self._spans(self.detection, cause) + self._spans(self.localisation, cause),
             "spare": self._uniform(self.run.spare, "recovery"),
             "start": self._start_time(),
             "repair": self._repair(cause),
@@ -387,14 +398,15 @@ class _Fleet:
             "disk": self.random["disk"].random(self.trials),
         }
 
-    def _spans(self, spans: Sequence[Uniform], which: NDArray[np.intp]) -> Array:
-        low, high = np.array([span.low for span in spans]), np.array([span.high for span in spans])
-        return np.asarray(low[which] + (high - low)[which] * self.random["recovery"].random(self.trials))
+    def _spans(self, bounds: tuple[Array, Array], which: NDArray[np.intp]) -> Array:
+        low, length = bounds
+        return np.asarray(low[which] + length[which] * self.random["recovery"].random(self.trials))
 
     def _repair(self, cause: NDArray[np.intp]) -> Array:
-        shares, times = zip(*self.run.repair, strict=True)
         uniform = self.random["repair"].random(self.trials)
-        drawn = np.interp(uniform, shares, times) * self.others["repair"] if self.run.repairs else np.full(self.trials, math.inf)
+        drawn = np.full(self.trials, math.inf)
+        if self.run.repairs:
+            drawn = np.interp(uniform, self.repair_shares, self.repair_times) * self.others["repair"]
         for number, one in enumerate(self.run.causes):
             if one.repair is not None:
                 drawn = np.where(cause == number, one.repair.low + (one.repair.high - one.repair.low) * uniform, drawn)
@@ -414,6 +426,8 @@ class _Fleet:
 
     def _die(self, b: NDArray[np.intp], moment: Array) -> None:
         """End the courses *b* at *moment*, when the fault is detected and no spare is left."""
+        if not b.size:
+            return
         noticed = moment - self.elapsed[b]
         self.died[b] = self.elapsed[b] = moment
         self.work[b] = self.kept[b]
@@ -422,6 +436,8 @@ class _Fleet:
 
     def _plan_stop(self, b: NDArray[np.intp], moment: Array, drawn: Mapping[str, Any]) -> None:
         """Stop the courses *b* as planned, with all work saved; a stop during a recovery does not lengthen the recovery."""
+        if not b.size:
+            return
         self.stops[b] += 1
         running = moment >= self.resume[b]
         self._advance_recovery(b, moment)
