@@ -25,6 +25,7 @@ _SECONDS: Final[Mapping[str, float]] = {
 _THOUSANDS: Final[Mapping[str, float]] = {"k": 1e3, "m": 1e6, "b": 1e9, "bn": 1e9, "t": 1e12}
 _GIB: Final[Mapping[str, float]] = {"gib": 1.0, "mib": 2.0**-10, "gb": 1e9 / 2**30, "mb": 1e6 / 2**30}
 _TOKEN_RATE: Final = re.compile(r"(k?)\s*(?:tok(?:en)?s?/s(?:ec|econd)?(?:/(?:gpu|device|chip))?)?")
+_SAMPLE_RATE: Final = re.compile(r"(k?)\s*(?:(?:image|img|im|sample|sequence|seq|sentence|example)s?\s*/\s*s(?:ec|econd)?)?")
 _OWN_UNITS: Final[Mapping[str, tuple[str, ...]]] = {
     "gpus": ("gpu", "gpus"),
     "nodes": ("node", "nodes"),
@@ -69,6 +70,9 @@ def _in_unit(column: str, number: float, unit: str, sequence: float) -> float | 
         return number
     if column in ("step_time_s", "exposed_sync_s"):
         return number * _SECONDS[unit] if unit in _SECONDS else None
+    if column in ("throughput_samples_per_s", "throughput_samples_per_s_per_gpu"):
+        rate = _SAMPLE_RATE.fullmatch(unit.removesuffix("/gpu") if column.endswith("_per_gpu") else unit)
+        return None if rate is None else number * (1e3 if rate.group(1) else 1.0)
     if column == "params":
         return number * _THOUSANDS[unit] if unit in _THOUSANDS else None
     if column == "memory_peak_GiB_reported":

@@ -1,6 +1,6 @@
 """Which columns and words of other tables correspond to ours, and in which unit? Only what is unambiguous is read, and a note reports it.
 
-Numbers with a unit or grouped digits are read without a note.
+Numbers with grouped digits, or with the unit that the column has anyway, are read without a note.
 
 Ambiguous names are not read: a batch (per GPU or global), a time without a unit, a number of GPUs (per node or in total).
 """
@@ -26,18 +26,22 @@ _NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "gradient_accumulation_steps": ("accumulation_steps", "grad_accum", "grad_accum_steps"),
     "precision": ("dtype",),
     "step_time_s": ("iteration_time_s", "seconds_per_step", "step_time_sec", "step_time_seconds"),
-    "throughput_samples_per_s": ("images_per_s", "images_per_second", "samples_per_s", "samples_per_second", "sequences_per_second"),
     "note": ("comment", "comments", "notes", "remark"),
 }
 _IN_MS: Final[Mapping[str, tuple[str, ...]]] = {
     "step_time_s": ("iteration_time_ms", "ms_per_step", "step_time_ms", "step_time_in_ms"),
     "exposed_sync_s": ("exposed_sync_ms",),
 }
+_RATE: Final = re.compile(
+    r"(?:(?:total|train|training)_)?(?:throughput_)?\(?(?:image|img|sample|sequence|seq|sentence|example)s?(?:_per_|/)s(?:ec|econd)?"
+    r"(?P<gpu>(?:_per_|/)(?:gpu|device))?\)?"
+)
+"""Names of rates of samples; those without a GPU count the samples of all."""
 _WORDS: Final[Mapping[str, Callable[[str], str]]] = {"precision": precision_meant, "stack": stack_meant}
 """Columns whose words are translated."""
 _NUMBERS: Final = frozenset(
     {"nodes", "gpus_per_node", "total_gpus", "batch_per_gpu", "global_batch", "gradient_accumulation_steps", "step_time_s"}
-    | {"exposed_sync_s", "throughput_samples_per_s"}
+    | {"exposed_sync_s", "throughput_samples_per_s", "throughput_samples_per_s_per_gpu"}
 )
 """Columns with numbers."""
 _BLANK: Final = frozenset({"-", "--", "?", "n/a", "na", "nan", "none", "null"})
@@ -70,7 +74,7 @@ def translate_header(header: Sequence[str]) -> tuple[list[str], Callable[[Cells]
     columns, notes, ms_places = list(header), [], set()
     for place, name in enumerate(header):
         plain = _plain(name)
-        column = named.get(plain) or in_ms.get(plain)
+        column = named.get(plain) or in_ms.get(plain) or _rate_meant(plain)
         if column is None or column in header or column in columns:
             continue
         columns[place] = column
@@ -83,6 +87,12 @@ def translate_header(header: Sequence[str]) -> tuple[list[str], Callable[[Cells]
         return [_meant(column, cell, place in ms_places, notes) for place, (column, cell) in enumerate(_paired(columns, filled))]
 
     return columns, fitting, notes
+
+
+def _rate_meant(plain: str) -> str | None:
+    """Return the column that the name of a rate of samples means, such as ``images/sec`` or ``samples_per_s_per_gpu``; None for others."""
+    rate = _RATE.fullmatch(plain)
+    return f"throughput_samples_per_s{'_per_gpu' if rate['gpu'] else ''}" if rate else None
 
 
 def _paired(columns: Sequence[str], cells: Cells) -> list[tuple[str, str]]:
@@ -102,7 +112,18 @@ def _meant(column: str, cell: str, is_in_ms: bool, notes: list[str]) -> str:
         return cell
     if is_in_ms and not re.search("[a-z]", cell.lower().replace("e", "")):
         return _from_ms(number_meant(column, cell))
-    return number_meant(column, cell)
+    meant = number_meant(column, cell)
+    _note_unit(column, cell.strip(), meant, notes)
+    return meant
+
+
+def _note_unit(column: str, cell: str, meant: str, notes: list[str]) -> None:
+    """Add to *notes* that *cell* was read as *meant* seconds if it has another unit, once for each unit."""
+    unit = cell.lstrip("0123456789.,")
+    number = cell.removesuffix(unit).strip().replace(",", "")
+    begin, middle = f"{column} '", f"{unit}' was read as "
+    if unit and meant not in (cell, number) and not any(note.startswith(begin) and middle in note for note in notes):
+        notes.append(f"{begin}{cell}' was read as {meant} seconds, and others likewise")
 
 
 def is_recognized(name: str) -> bool:

@@ -5,10 +5,10 @@ The GPU memory check is skipped, because a measured run did fit.
 
 from __future__ import annotations
 
-import math
 import re
 from collections import defaultdict
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -20,9 +20,11 @@ from calibration.run_records import TOO_MANY_PROBLEMS, RunRecord, SkippedRun, ro
 from calibration.run_words import plain_name
 from sim.check import check_hardware, check_workload, require
 from sim.cluster.build import place, with_nodes
-from sim.spec.catalogue import SUFFIX, UnknownName, all_names, is_file, locate, suggestions
+from sim.spec.catalogue import SUFFIX, UnknownName, all_names, gpu_like, is_file, locate, suggestions
 from sim.spec.hardware import Gpu, Hardware
 from sim.spec.library import Loaded, load, load_workload
+from sim.spec.listing import HARDWARE as HARDWARE_COLUMNS
+from sim.spec.listing import hardware_rows, select
 from sim.spec.parallel import Parallel
 from sim.spec.sections import with_fields
 from sim.spec.workload import Workload
@@ -86,8 +88,16 @@ class RunQuestion:
     @property
     def step_time(self) -> float:
         """Return the measured seconds of one optimizer step."""
+        return next(iter(self.step_times.values()), 0.0)
+
+    @property
+    def step_times(self) -> dict[str, float]:
+        """Return the measured seconds of one optimizer step by the column that states them or the samples per second."""
         record = self.record
-        return record.step_time if record.step_time is not None else self.samples / (record.throughput or math.inf)
+        rates = {"throughput_samples_per_s": record.throughput, "throughput_samples_per_s_per_gpu": record.throughput_per_gpu}
+        ranks = {"throughput_samples_per_s_per_gpu": self.job.ranks}
+        stated = {"step_time_s": record.step_time} if record.step_time is not None else {}
+        return stated | {column: self.samples / rate / ranks.get(column, 1) for column, rate in rates.items() if rate}
 
 
 def question(record: RunRecord, folders: Folders = Folders()) -> RunQuestion:
@@ -101,7 +111,8 @@ def question(record: RunRecord, folders: Folders = Folders()) -> RunQuestion:
 def with_catalog_names(records: Sequence[RunRecord], folders: Folders) -> tuple[list[RunRecord], list[str]]:
     """Return *records* with machines and workloads as the catalog spells them, and a note on each spelling that was changed.
 
-    A name that the catalog and *folders* lack is changed if exactly one of theirs equals it without case, punctuation and provider.
+    A name that the catalog and *folders* lack is changed if exactly one of theirs equals it without case, punctuation and provider, or if
+    it is a GPU for which the catalog has one machine that is not a provider's.
     """
     notes: dict[str, str] = {}
 
@@ -131,8 +142,17 @@ def _spelled(name: str, kind: str, folders: tuple[Path | None, ...]) -> str:
         searched = (inside for folder in filter(None, folders) for inside in (folder / kind, folder))
         own = [each.stem for inside in searched for each in inside.glob("*" + SUFFIX)]
         same = {each for each in (*own, *all_names(kind)) if plain_name(each) == plain_name(name)}
-        return same.pop() if len(same) == 1 else name
+        of_gpu = platforms(name) if kind == "hardware" and not same else []
+        return same.pop() if len(same) == 1 else of_gpu[0] if len(of_gpu) == 1 else name
     return path.stem if path.stem.lower() == name.lower() else name
+
+
+def platforms(name: str) -> list[str]:
+    """Return the machines of one node in the catalog that are not a provider's and whose GPU *name* is, as in ``MI300X`` or ``8x B200``."""
+    gpu, count = gpu_like(name), re.match(r"\d+(?=\s*x)", name.strip().lower())
+    rows = select(hardware_rows()[0], [f"gpu={gpu}"], HARDWARE_COLUMNS) if gpu else []
+    own = [row for row in rows if not row["provider"] and row["nodes"] == 1]
+    return [str(row["name"]) for row in own if count is None or int(count[0]) == row["gpus"]]
 
 
 def questions(records: Sequence[RunRecord], folders: Folders) -> list[RunQuestion]:
@@ -176,9 +196,16 @@ def _problem_text(problem: str, rows: Sequence[RunRecord]) -> str:
 
 def _question(record: RunRecord, folders: Folders) -> RunQuestion:
     for_hardware, for_workload = _overrides(record)
-    machine = machine_named(record.hardware, for_hardware, folders.hardware, folders.without)
-    pattern = _pattern(record, machine)
-    workload = workload_named(record.workload, for_workload, folders.workloads, folders.without)
+    problems: list[str] = []
+    machine, workload = _named(record, folders, problems)
+    pattern = ""
+    if machine is not None:
+        try:
+            pattern = _pattern(record, machine)
+        except SpecError as error:
+            problems += error.problems
+    if problems or machine is None or workload is None:
+        raise SpecError(problems)
     if record.sequence not in (None, workload.sequence):
         if workload.model.transformer is None:
             raise SpecError(f"sequence {record.sequence}: samples of {record.workload} have one length; name a workload of that length")
@@ -201,17 +228,48 @@ def _question(record: RunRecord, folders: Folders) -> RunQuestion:
     return question
 
 
+def _named(record: RunRecord, folders: Folders, problems: list[str]) -> tuple[Hardware | None, Workload | None]:
+    """Return the machine and the workload that *record* names, each None if it cannot be; the reasons are added to *problems*."""
+    machine = workload = None
+    for_hardware, for_workload = _overrides(record)
+    if record.hardware:
+        try:
+            machine = machine_named(record.hardware, for_hardware, folders.hardware, folders.without)
+        except SpecError as error:
+            problems += error.problems
+    if record.workload:
+        try:
+            workload = workload_named(record.workload, for_workload, folders.workloads, folders.without)
+        except SpecError as error:
+            problems += error.problems
+    return machine, workload
+
+
+def with_names_checked(skipped: SkippedRun, record: RunRecord, folders: Folders) -> SkippedRun:
+    """Return *skipped*, whose *record* has invalid cells, with what is wrong with the machine and the workload that it names as well."""
+    problems = skipped.reason.splitlines()
+    with suppress(SpecError):  # overrides that cannot be read are reported once the row's cells are valid
+        _named(record, folders, problems)
+    return replace(skipped, reason="\n".join(problems))
+
+
 def _require_one_speed(question: RunQuestion) -> None:
-    """Raise SpecError if the row's throughput contradicts its step time, given the samples per step."""
+    """Raise SpecError if two columns of the row state different speeds, given the samples per step."""
     record = question.record
-    if record.step_time is None or record.throughput is None:
-        return
-    due = question.samples / record.step_time
-    if abs(record.throughput / due - 1.0) > MOST_CONTRADICTION:
-        raise SpecError(
-            f"throughput_samples_per_s: {record.throughput:g} contradicts step_time_s {record.step_time:g}: {question.samples} samples a "
-            f"step ({question.job.ranks} GPUs) are {due:.4g} samples/s; correct one of the two, or leave it blank"
-        )
+    stated = {
+        "step_time_s": record.step_time,
+        "throughput_samples_per_s": record.throughput,
+        "throughput_samples_per_s_per_gpu": record.throughput_per_gpu,
+    }
+    (first, step_time), *others = question.step_times.items()
+    for column, other in others:
+        if abs(step_time / other - 1.0) > MOST_CONTRADICTION:
+            each = " per GPU" if column.endswith("per_gpu") else ""
+            due = question.samples / step_time / (question.job.ranks if each else 1)
+            raise SpecError(
+                f"{column}: {stated[column]:g} contradicts {first} {stated[first]:g}: {question.samples} samples a step "
+                f"({question.job.ranks} GPUs) are {due:.4g} samples/s{each}; correct one of the two, or leave it blank"
+            )
 
 
 @lru_cache(maxsize=512)

@@ -31,12 +31,14 @@ MEANINGS: Final[Mapping[str, str]] = {
     "role": "Required. What the row is used for: `compute` and `network` rows calibrate, `prediction` rows are only scored.",
     "note": "Anything else.",
     "total_gpus": "Number of GPUs on all nodes, instead of `gpus_per_node`; if both are given, they must agree.",
+    "throughput_samples_per_s_per_gpu": "Samples per second of one GPU, instead of `throughput_samples_per_s`.",
     "global_batch": "Samples per step over all GPUs and micro-batches, instead of `batch_per_gpu`.",
 }
 """The content of each column; a blank cell means the workload's own value."""
 COLUMNS: Final = tuple(MEANINGS)
 REQUIRED: Final = ("hardware", "workload", "role")
-_SPEEDS: Final = ("step_time_s", "throughput_samples_per_s")
+SPEEDS: Final = ("step_time_s", "throughput_samples_per_s", "throughput_samples_per_s_per_gpu")
+"""Columns of which every row needs one."""
 _SEPARATORS: Final[Mapping[str, str]] = {";": "semicolons", "\t": "tabs", "|": "bars"}
 
 _SYNONYMS: Final[Mapping[str, str]] = {
@@ -78,8 +80,8 @@ def check_header(path: Path, line: int, header: Sequence[str], text: str, unders
     if missing := [f"'{name}'" for name in REQUIRED if name not in present]:
         which = f"columns {', '.join(missing)} are" if len(missing) > 1 else f"column {missing[0]} is"
         problems.append(f"{which} missing; the columns are {', '.join(COLUMNS)}")
-    if present.isdisjoint(_SPEEDS):
-        problems.append(f"expected a column {' or '.join(_SPEEDS)}")
+    if present.isdisjoint(SPEEDS):
+        problems.append(f"expected a column {' or '.join(SPEEDS[:2])}")
     if problems:
         raise SpecError([f"{where}: {problem}" for problem in problems])
     return notes

@@ -16,7 +16,7 @@ from typing import Final, Literal, cast, get_args
 
 from calibration import RECORDS
 from calibration.foreign_columns import Cells, is_recognized, layout_of, sequence_of, translate_header
-from calibration.run_columns import COLUMNS, check_header, column_meant
+from calibration.run_columns import COLUMNS, SPEEDS, check_header, column_meant
 from sim.spec.fields import Precision
 from sim.spec.strict import csv_lines, csv_number, csv_rows, whole_number
 from sim.spec.yaml import SpecError
@@ -67,6 +67,8 @@ class RunRecord:
     """Samples per step, over all GPUs and micro-batches."""
     sequence: int | None = None
     """Tokens per sample."""
+    throughput_per_gpu: float | None = None
+    """Samples per second of one GPU."""
 
     @property
     def where(self) -> str:
@@ -82,6 +84,7 @@ class SkippedRun:
     row: str
     """Workload and hardware that it names, as far as they can be read."""
     reason: str
+    """Everything that is wrong with it, one problem per line."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +94,8 @@ class RecordFile:
     records: tuple[RunRecord, ...]
     notes: tuple[str, ...] = ()
     skipped: tuple[SkippedRun, ...] = ()
+    unread: tuple[RunRecord, ...] = ()
+    """The records of *skipped*, blank where a cell is invalid."""
 
 
 def read_records(path: Path) -> RecordFile:
@@ -102,9 +107,9 @@ def require_valid(file: RecordFile) -> RecordFile:
     """Return *file*. Raise SpecError with the problems of its rows, if there are any."""
     if file.skipped:
         path = file.skipped[0].where.rpartition(":")[0]
-        problems = [f"{one.where}: {one.reason}" for one in file.skipped]
+        problems = [f"{one.where}: {line}" for one in file.skipped for line in one.reason.splitlines()]
         more = len(problems) - TOO_MANY_PROBLEMS
-        raise SpecError("\n".join(problems[:TOO_MANY_PROBLEMS] + ([f"{path}: and {more} more rows like these"] if more > 0 else [])))
+        raise SpecError("\n".join(problems[:TOO_MANY_PROBLEMS] + ([f"{path}: and {more} more problems like these"] if more > 0 else [])))
     return file
 
 
@@ -137,34 +142,37 @@ def _read(path: Path, reads: _Reads) -> RecordFile:
     ignored = check_header(path, line, columns, text, is_recognized)
     skipped: list[SkippedRun] = []
     records: list[RunRecord] = []
+    unread: list[RunRecord] = []
     for number, cells in csv_rows(lines[1:], str(path)):
         fitted = fitting(cells)
-        try:
-            records.append(_with_sequence(parse_record(str(path), number, columns, fitted), columns, fitted))
-        except SpecError as error:
-            where = f"{path}:{number}"
+        problems: list[str] = []
+        record = _record(str(path), number, columns, fitted, problems)
+        record = replace(record, sequence=_sequence(columns, fitted, problems))
+        if problems:
             row = dict(zip(columns, fitted, strict=False))
-            skipped.append(
-                SkippedRun(where, row_name(row.get("hardware", ""), row.get("workload", "")), str(error).removeprefix(f"{where}: "))
-            )
+            name = row_name(row.get("hardware", ""), row.get("workload", ""))
+            skipped.append(SkippedRun(record.where, name, "\n".join(problems)))
+            unread.append(record)
+        else:
+            records.append(record)
     if not records and not skipped:
         raise SpecError(f"{path}: has no rows below its header")
     notes = [f"{path}:{line}: {note}" for note in own_notes] + ignored  # reading the rows adds notes
-    return RecordFile(tuple(records), tuple(notes), tuple(skipped))
+    return RecordFile(tuple(records), tuple(notes), tuple(skipped), tuple(unread))
 
 
-def _with_sequence(record: RunRecord, columns: Sequence[str], cells: Cells) -> RunRecord:
-    """Return *record* with the sequence length that a further column specifies. Raise SpecError for a run with a layout."""
+def _sequence(columns: Sequence[str], cells: Cells, problems: list[str]) -> int | None:
+    """Return the sequence length that a further column specifies; add to *problems* if it is none, or if the run has a layout."""
     if laid_out := layout_of(columns, cells):
-        raise SpecError(
+        problems.append(
             f"{laid_out}: rows of this table are data-parallel only; put runs with a layout in a table of transformer runs, with a "
             "column gpu instead of a machine (docs/how-to/calibrate.md)"
         )
     tokens = sequence_of(columns, cells)
     length = whole_number(tokens)
     if tokens and not length:
-        raise SpecError(f"sequence {shorten(tokens)}: write the number of tokens per sample, such as 4096")
-    return replace(record, sequence=length) if tokens else record
+        problems.append(f"sequence {shorten(tokens)}: write the number of tokens per sample, such as 4096")
+    return length or None
 
 
 def row_name(hardware: str, workload: str) -> str:
@@ -174,10 +182,19 @@ def row_name(hardware: str, workload: str) -> str:
 
 def parse_record(file: str, line: int, header: Sequence[str], cells: Sequence[str]) -> RunRecord:
     """Return the record in the *cells* of one row under *header*. Raise SpecError, with *file* and *line*, if they are invalid."""
-    where = f"{file}:{line}"
-    if len(cells) > len(header):
-        raise SpecError(f"{where}: {len(cells)} values for {len(header)} columns; put values that contain a comma in quotes")
-    row = _RowCells(where, dict(zip(header, cells, strict=False)))
+    problems: list[str] = []
+    record = _record(file, line, header, cells, problems)
+    if problems:
+        raise SpecError([f"{record.where}: {problem}" for problem in problems])
+    return record
+
+
+def _record(file: str, line: int, header: Sequence[str], cells: Sequence[str], problems: list[str]) -> RunRecord:
+    """Return the record in *cells*, blank where a cell is invalid, and add what is wrong to *problems*."""
+    if len(cells) > len(header):  # cells may be in wrong columns, so nothing is said about them
+        problems.append(f"{len(cells)} values for {len(header)} columns; put values that contain a comma in quotes")
+        return RunRecord(file, line, "", "", "prediction")
+    row = _RowCells(dict(zip(header, cells, strict=False)), problems)
     run = RunRecord(
         file,
         line,
@@ -202,29 +219,31 @@ def parse_record(file: str, line: int, header: Sequence[str], cells: Sequence[st
         note=row.text("note"),
         total_gpus=row.count("total_gpus", MOST["--gpus"]),
         global_batch=row.count("global_batch"),
+        throughput_per_gpu=row.positive("throughput_samples_per_s_per_gpu"),
     )
-    _check_times(where, run)
+    problems += _problems_of_times(run, row.cells)
     return run
 
 
-def _check_times(where: str, record: RunRecord) -> None:
-    if record.step_time is None and record.throughput is None:
-        raise SpecError(f"{where}: give step_time_s or throughput_samples_per_s")
+def _problems_of_times(record: RunRecord, cells: Mapping[str, str]) -> list[str]:
+    if not any(cells.get(column) for column in SPEEDS):
+        return ["give step_time_s or throughput_samples_per_s"]
     if record.exposed_sync is not None and record.step_time is not None and record.exposed_sync >= record.step_time:
-        raise SpecError(f"{where}: exposed_sync_s {record.exposed_sync:g} must be less than the step time of {record.step_time:g} s")
+        return [f"exposed_sync_s {record.exposed_sync:g} must be less than the step time of {record.step_time:g} s"]
+    return []
 
 
 @dataclass(frozen=True)
 class _RowCells:
-    """Cells of one row by column."""
+    """Cells of one row by column; what is wrong with them is added to *problems*, and they count as blank."""
 
-    where: str
     cells: Mapping[str, str]
+    problems: list[str]
 
     def text(self, column: str, required: bool = False) -> str:
         value = self.cells.get(column, "")
         if required and not value:
-            raise SpecError(f"{self.where}: {column} is blank")
+            self.problems.append(f"{column} is blank")
         return value
 
     def one_of(self, column: str, accepted: tuple[str, ...], required: bool = False) -> str | None:
@@ -233,7 +252,8 @@ class _RowCells:
         if value and value not in accepted:
             near = difflib.get_close_matches(value.lower(), accepted, n=1)
             hint = f"; did you mean '{near[0]}'?" if near else f"; write one of {', '.join(accepted)}"
-            raise SpecError(f"{self.where}: {column}: '{value}' is unknown{hint}")
+            self.problems.append(f"{column}: '{value}' is unknown{hint}")
+            return None
         return value or None
 
     def number(self, column: str) -> float | None:
@@ -252,4 +272,8 @@ class _RowCells:
         text = self.cells.get(column, "")
         if not text:
             return None
-        return csv_number(text, f"{self.where}: {column}", wanted, valid)
+        try:
+            return csv_number(text, column, wanted, valid)
+        except SpecError as error:
+            self.problems.append(str(error))
+            return None

@@ -56,8 +56,18 @@ _TORCH_STACKS: Final = (((1, 9), "torch-1.6-ddp"), ((1, 99), "torch-1.13-ddp"), 
 """Newest release of PyTorch that each stack stands for."""
 
 
+_HOROVOD: Final = re.compile(r"(?:(?:py)?torch )?horovod(?: v?0 (?P<minor>\d+)(?: \d+)?)?(?: (?:with )?(?:py)?torch)?")
+"""Horovod, with its release; without one, the last whose defaults changed (0.21)."""
+_TENSORFLOW: Final = re.compile(r"(?:tensorflow|tf) ?2(?: (?:\d+|x))*(?: keras)?(?: (?:multiworker)?mirrored(?: ?strategy)?)?(?: xla)?")
+_SERVERS: Final = re.compile(
+    r"(?:(?:tensorflow|tf)(?: 1(?: (?:\d+|x))*)? )?(?:parameter servers?|ps) (?P<kind>(?:a?sync(?:hronous)?))"
+    r"|(?:(?:tensorflow|tf)(?: 1(?: (?:\d+|x))*)? )?(?P<other>a?sync(?:hronous)?) (?:parameter servers?|ps)"
+)
+"""Parameter servers, if it is said whether workers wait for each other."""
+
+
 def stack_meant(text: str) -> str:
-    """Return the stack that the framework *text* means, PyTorch's DDP by release or Horovod; *text* itself for others."""
+    """Return the stack that *text* means: PyTorch's DDP or Horovod by release, TensorFlow 2, or parameter servers; else *text* itself."""
     if text.lower() in all_files(STACKS_FOLDER):
         return text
     plain = re.sub(r"[^a-z0-9]+", " ", text.lower()).strip()
@@ -65,7 +75,13 @@ def stack_meant(text: str) -> str:
     if torch:
         release = (int(torch.group(1) or 2), int(torch.group(2) or 0))
         return next(stack for newest, stack in _TORCH_STACKS if release <= newest)
-    return "horovod-0.21" if re.fullmatch(r"horovod( pytorch| torch)?|(pytorch|torch) horovod", plain) else text
+    if horovod := _HOROVOD.fullmatch(plain):
+        return "horovod-0.19" if int(horovod["minor"] or 99) <= 20 else "horovod-0.21"
+    if _TENSORFLOW.fullmatch(plain):
+        return "tensorflow-2.3-xla" if "xla" in plain else "tensorflow-2.3"
+    if servers := _SERVERS.fullmatch(plain):
+        return "tf-parameter-server" if (servers["kind"] or servers["other"]).startswith("async") else "tf-parameter-server-sync"
+    return text
 
 
 _AROUND: Final = re.compile(r"\b(aws|amazon|ec2|azure|gcp|google cloud|nvidia)\b|^ml\.|^standard_|\bv1\.5$")

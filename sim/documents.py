@@ -25,6 +25,7 @@ from sim.report.rows import run_row
 from sim.simulate import Run
 from sim.spec.elsewhere import read_files
 from sim.spec.library import load_hardware, load_workload
+from sim.spec.memo import caching_inside
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 from sim.study.arguments import mean_lifetime_of, require_power_cap
@@ -189,7 +190,7 @@ def recommendation(
         make_document = Documents(plan, markets, renting.mean_lifetime, renting.power_cap, renting.spares, renting.reliability)
     reasons = {name: unrentable(without_batch, name, markets, renting.mean_lifetime) for name in names}
     excluded = [name for name in names if reasons[name]]  # planning for these would be useless
-    with _computing(without_batch, names, make_document, renting) as by:
+    with _computing(without_batch, names, make_document, renting) as by, caching_inside():
         rows = compare(
             without_batch, names, make_document, nodes=counts, global_batch=global_batch, computing=by, progress=counter("machines")
         )
@@ -207,7 +208,8 @@ def recommendation(
             exclusion = _exclusion(with_batch, plan, markets, renting, rows)
             rows = with_planned_layouts(with_batch, rows, make_document.layout_document, hears, excluded, renting.power_cap, by, exclusion)
     limited = replace(without_batch, power_cap=renting.power_cap)
-    chosen = recommend(limited, rows, plan, renting.budget, markets, renting.mean_lifetime, renting.with_failures, global_batch)
+    tried = counts if exclusion is not None else []
+    chosen = recommend(limited, rows, plan, renting.budget, markets, renting.mean_lifetime, renting.with_failures, global_batch, tried)
     planned = {(row.hardware, row.nodes) for row in rows} | {(name, count) for name in excluded for count in counts}
     beaten = [] if exclusion is None else [point for point in product(names, counts) if point not in planned]
     bounds = [least for point in beaten for least in exclusion.least(point)] if exclusion is not None else []

@@ -4,15 +4,38 @@ from __future__ import annotations
 
 import gc
 import os
+from collections.abc import Callable
 from functools import lru_cache
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import Phase, settings
 
 from sim.__main__ import OBJECTS
-from sim.spec import yaml
+from sim.spec import library, yaml
+from sim.spec.catalogue import roots
+from sim.spec.days import TODAY
 from sim.study import pool
 from tests.report.page import browser
+
+
+def once_per_catalog_file(load: Callable[..., Any]) -> Callable[..., Any]:
+    """Return *load*, which loads a file of the catalog with the same written overrides only once on each day that a test sets."""
+    catalog = tuple(f"{root}/{folder}/" for root in roots() for folder in ("hardware", "workloads"))
+
+    @lru_cache(maxsize=2048)
+    def kept(kind: type, path: Path, overrides: tuple[Any, ...], day: str | None) -> Any:
+        return load(kind, path, overrides, None)
+
+    def loaded(kind: type, path: Path, overrides: tuple[Any, ...], folders: Any) -> Any:
+        if folders is None and str(path).startswith(catalog) and all(isinstance(each, str) for each in overrides):
+            return kept(kind, path, overrides, os.environ.get(TODAY))
+        return load(kind, path, overrides, folders)
+
+    loaded.each_time = load  # type: ignore[attr-defined]
+    return loaded
+
 
 # A process for each core runs tests: threads of torch would wait for one another in a loop, for several times the work of small products.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -21,8 +44,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 if "PYTEST_XDIST_WORKER" in os.environ:
     pool.cores = lambda: 1
 
-# Most tests read the same few files of the catalog.
+# Most tests load the same few files of the catalog. They do not change meanwhile, and descriptions are frozen; errors are not kept.
 yaml.parse = lru_cache(maxsize=512)(yaml.parse)
+library._load = once_per_catalog_file(library._load)
 
 gc.set_threshold(OBJECTS)  # as seldom as the program does
 

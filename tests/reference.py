@@ -84,6 +84,32 @@ TERMS: Final = {
     "interpolated, extrapolated": "Whether the predicted run is within the range of the measured runs, or beyond it.",
     "estimate": "A number without a measurement or a data sheet. Its source says `estimate (reason)`, and `check -v` lists it.",
     "expected error": "Error of similar predictions against measurements: median and 90th percentile.",
+    "ETTR, goodput": "Share of a long job's time spent on useful training, as Meta and Google define it: unlike in the effective share, "
+    "steps on slow nodes count in full.",
+    "PUE": "Power usage effectiveness: energy of the data center, cooling included, relative to that of its computers.",
+    "p90": "The 90th percentile.",
+    "on-demand, spot": "Machines at the list price, and spare machines at a lower price that the provider may take back at any time.",
+    "revocation": "Interruption of a spot machine by its provider.",
+    "energy per token or sample": "Energy of the whole job, cooling included, divided by its tokens or samples.",
+    "all-reduce, all-gather, reduce-scatter": "Collectives: each rank gets the sum over ranks, all ranks' pieces, or its piece of the sum.",
+    "NCCL": "NVIDIA's library of collectives. It chooses algorithm, protocol and channels by the links and the size of a message.",
+    "NIC": "Network interface card of a node.",
+    "data parallel, FSDP, ZeRO, HSDP": "Ranks train on different samples. FSDP and ZeRO divide optimizer state, gradients or weights "
+    "among them (`--shard`); HSDP does so within groups that are replicas of each other (`--replicate`).",
+    "tensor, sequence, pipeline, context, expert parallel": "Ranks split the weights of each layer, also its norms, the layers, each "
+    "sequence, or the experts.",
+    "1F1B, interleaved 1F1B, GPipe, zero bubble": "Pipeline schedules: one forward pass and one backward pass in turn; the same with "
+    "several chunks of layers on each rank; all forward passes first; backward passes in two parts (`zb_h1`, `zbv`, `dualpipev`).",
+    "stages side by side": "A layout with pipeline stages on neighboring GPUs and nodes, and data-parallel ranks further apart.",
+    "breaks even at": "Price of a machine with the faster resource up to which the upgrade lowers the cost of an epoch.",
+    "stack": "Framework and version that run a step. It decides how gradients are exchanged, what overlaps, and what a launch costs.",
+    "sync, async, tiered checkpoints": "Training waits until a checkpoint is stored; or only until it is in host memory; or copies go often"
+    " to another node's memory, and seldom to the store.",
+    "Young, Daly": "Two approximations of the best interval between checkpoints, from the time of one and the rate of failures.",
+    "spares": "Idle nodes that replace failed ones.",
+    "fleet": "All machines of one operator. Failure rates differ between fleets.",
+    "gp2, gp3": "Types of network disks of AWS.",
+    "launch": "Start of a GPU kernel by the host, which takes microseconds.",
     "Pareto-optimal": "Nothing else is both faster and cheaper.",
     "zero-shot, calibrated": "Predicted from the description and how fast the job computes (measured on few GPUs), or also after a fit "
     "to one or two measured rows.",

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 from sim.spec import schema
+from sim.units import UNITS
+from tests import shown
 from tests.reference import CALIBRATE, FOLDER, pages, with_columns
 
 
@@ -30,6 +34,26 @@ def test_every_link_of_the_page_of_fields_leads_to_a_block() -> None:
     blocks = {title.lower() for title in re.findall(r"^### (\w+)$", text, re.MULTILINE)}
     assert set(re.findall(r"\]\(#(\w+)\)", text)) <= blocks
     assert {kind.__name__.lower() for kind in schema.KINDS.values()} <= blocks
+
+
+KNOWN = {"CPU", "GPU", "GPUs", "PCIe", "NVLink", "USD", "FLOPS", "NeMo", "RackHierarchical", "NVLSTree"}
+"""Abbreviations that readers know, and names of programs and algorithms."""
+
+
+def test_abbreviations_in_shown_outputs_are_in_the_glossary() -> None:
+    glossary = (FOLDER / "glossary.md").read_text(encoding="utf-8")
+    terms = {word for line in re.findall(r"^\*\*(.+)\*\*$", glossary, re.MULTILINE) for word in re.split(r"[ ,]+", line)}
+    bodies = [block["body"] for page in shown.PAGES for block in shown.BLOCK.finditer(page.read_text(encoding="utf-8"))]
+    used = {word for body in bodies for word in re.findall(r"(?<![\w./-])[A-Z][A-Za-z]*[A-Z][A-Za-z]*(?![\w./-])", body)}
+    units = {unit for of_dimension in UNITS.values() for unit in of_dimension} | {"MWh", "kWh"}
+    assert len(used) > 10 and used - terms - KNOWN - units == set()
+
+
+@pytest.mark.parametrize(
+    "term", ["p90", "revocation", "stages side by side", "breaks even at", "gp2", "interleaved 1F1B", "ETTR", "stack", "Young"]
+)
+def test_terms_of_tables_are_in_the_glossary(term: str) -> None:
+    assert re.search(rf"^\*\*.*\b{term}\b.*\*\*$", (FOLDER / "glossary.md").read_text(encoding="utf-8"), re.MULTILINE)
 
 
 def test_every_field_has_a_meaning() -> None:

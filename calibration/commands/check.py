@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from pathlib import Path
 from typing import Annotated
@@ -20,7 +21,8 @@ from sim.units import pluralized
 
 @app.command(
     epilog="Examples:\n  python -m calibration collectives my-collectives.csv -o predicted.csv\n"
-    "  python -m calibration collectives all_reduce_perf.txt --hardware hgx-h100"
+    "  python -m calibration collectives all_reduce_perf.txt --hardware hgx-h100\n"
+    "  python -m calibration collectives all_reduce_perf.txt --hardware hgx-h100 --hardware-out mine.yaml"
 )
 def collectives(
     file: Annotated[
@@ -30,6 +32,14 @@ def collectives(
     hardware: Annotated[
         str, typer.Option(metavar="HW", help="if FILE is an output of nccl-tests: its machine, a file or a name from the catalog")
     ] = "",
+    hardware_out: Annotated[
+        Path | None,
+        typer.Option(
+            "--hardware-out",
+            metavar="FILE.yaml",
+            help="also write the machine of FILE with constants fitted to its rows, for `run` and `collective`",
+        ),
+    ] = None,
     write: Annotated[bool, typer.Option("--write", help="write the errors where `collective` and the tests read them")] = False,
     as_json: JsonOption = False,
     output: Annotated[
@@ -40,6 +50,7 @@ def collectives(
     """Predict measured collectives, each system with constants fitted without it, and show the errors."""
     from calibration.collectives.scores import error_rows, error_text, leave_systems_out, predict_all, prediction_rows, publish, score_all
     from calibration.collectives.table import read_table
+    from calibration.machines.collective_table import machine_document, machine_text, write_machine
     from calibration.run_records import SkippedRun
     from calibration.validate.validation import reason_lines
 
@@ -49,21 +60,29 @@ def collectives(
         raise SpecError(f"-o {output}: is the table of measurements; write to another file")
     if hardware and not file:
         raise SpecError(f"--hardware {hardware}: is for an output of nccl-tests; write collectives FILE --hardware {hardware}")
+    if hardware_out and not file:
+        raise SpecError(f"--hardware-out {hardware_out}: is for measured collectives of your own; name their FILE")
     table = read_table(file, hardware) if file else None
     skipped = [SkippedRun(*one) for one in table.skipped] if table else []
     if table and not table.records:
         raise SpecError("\n".join(["no row can be predicted:", *reason_lines(skipped)]))
     for note in table.notes if table else ():
         messages(note)
+    fitted = write_machine(table.records, file, hardware_out) if table and file and hardware_out else None
     systems = leave_systems_out(table.records if table else None)
     rows = publish() if write else error_rows(score_all(systems, messages.counter("systems")))
     messages.progress("")
-    document = {"schema": 1, "rows": rows, **({"not_described": [vars(one) for one in skipped]} if file else {})}
+    document = {"schema": 1, "rows": rows, **({"fitted": machine_document(fitted)} if fitted else {})}
+    document |= {"not_described": [vars(one) for one in skipped]} if file else {}
     if output is not None:
         write_file(output, figures_csv(prediction_rows(predict_all(systems))))
         messages(f"wrote {output}")
     listed = ["", f"{pluralized(len(skipped), 'row')} that cannot be predicted:", *reason_lines(skipped)] if skipped else []
-    print_json(document) if as_json else show_text("\n".join([error_text(rows), *listed]))
+    shown = ["", machine_text(fitted)] if fitted else []
+    print_json(document) if as_json else show_text("\n".join([error_text(rows), *shown, *listed]))
+    if fitted:
+        nodes = f" --nodes {fitted.nodes}" if fitted.nodes > 1 else ""
+        messages(f"wrote {hardware_out}\nnext: python -m sim run {shlex.quote(str(hardware_out))} resnet50{nodes}")
 
 
 @app.command(epilog="Examples:\n  python -m calibration kernels --left-out\n  python -m calibration kernels --refit")

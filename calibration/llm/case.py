@@ -18,6 +18,7 @@ from calibration.llm.chips import RACK, Chip, ProductPrecision, chip_named, simi
 from calibration.llm.limits import RunLimits, limits_in
 from calibration.llm.network import nic_of
 from calibration.llm.practice import (
+    blocks_of_chunks,
     data_settings,
     expert_settings,
     is_sequence_parallel,
@@ -25,7 +26,9 @@ from calibration.llm.practice import (
     modules_in,
     practice_assumptions,
     practice_of,
+    prediction_layers_of,
     recompute_in,
+    stack_with,
     uses_graphs,
 )  # fmt: skip
 from calibration.llm.prediction import Memory
@@ -48,6 +51,10 @@ MOST_MICRO_BATCHES: Final = 100_000
 """Micro-batches of a rank's step beyond which a batch is a mistake, such as one in tokens: estimate."""
 SHARDED_FAMILIES: Final = ("fsdp1", "fsdp2")
 """Families that shard parameters by default (torch FullyShardedDataParallel: FULL_SHARD; fully_shard: reshard_after_forward)."""
+DEFAULT_STAGES: Final = {"fsdp1": 3, "fsdp2": 3, "jax": 3}
+"""Stage of ZeRO that a family has by default: as above, and MaxText's configs/base.yml (ici_fsdp_parallelism -1)."""
+SHARDED_OPTIMIZERS: Final = ("nemo", "megatron-bridge")
+"""Stacks whose recipes shard the optimizer (``use_distributed_optimizer`` of their DistributedDataParallelConfig)."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +79,8 @@ class Case:
     sequence_parallel: bool
     pipeline: int
     virtual_stages: int
+    layers_per_stage: tuple[int, ...]
+    """Number of blocks of each chunk, with layers of multi-token prediction, if the scripts set it; empty: as the stack does."""
     context: int
     context_exchange: str
     """How context ranks exchange keys and values: ``ring`` or ``all_gather``."""
@@ -246,7 +255,10 @@ def _case(row: LlmRow) -> Case:
     recompute, recomputed = recompute_in(row, practice, math.ceil(shape.layers / pipeline))
     products, scaling = _precision(row, chip, practice, assumed)
     virtual = _virtual(row, practice, shape, pipeline, assumed)
+    shape, chunks = _predicting(row, practice, shape, pipeline * virtual)
     notes = row.text["notes"]
+    expert = min(axis(row, "ep"), shape.experts) if shape.experts else 1
+    split = {"tensor": tensor, "pipeline": pipeline, "context": context, "expert": expert}
     nic, nic_told = nic_of(row.text["network"], chip, practice.get("nic_Gbps"), of_node)
     if gpus > domain and not nic_told:
         assumed.append("the network between nodes")
@@ -265,9 +277,10 @@ def _case(row: LlmRow) -> Case:
         sequence_parallel=tensor > 1 and is_sequence_parallel(row, practice),
         pipeline=pipeline,
         virtual_stages=virtual,
+        layers_per_stage=chunks,
         context=context,
-        expert=min(axis(row, "ep"), shape.experts) if shape.experts else 1,
-        zero=_zero(row, practice["family"], assumed),
+        expert=expert,
+        zero=_zero(row, practice, "lora" in _trained(row), assumed),
         seq=_required_count(row, "seq_len"),
         micro_batch=micro,
         micro_batches=micro_batches,
@@ -281,7 +294,7 @@ def _case(row: LlmRow) -> Case:
         lora="lora" in _trained(row),
         **data_settings(practice, _required_count(row, "seq_len")),
         family=practice["family"],
-        stack=practice["stack"],
+        stack=stack_with(practice["stack"], practice["family"], split, assumed),
         is_tuned=bool(practice.get("tuned")),
         tensor_overlap=bool(practice.get("tensor_overlap")) or "async TP" in notes,
         **expert_settings(row, notes, practice),
@@ -362,6 +375,14 @@ def _axes(row: LlmRow, shape: Transformer, gpus: int, assumed: list[str]) -> tup
     return tensor, pipeline, context, data
 
 
+def _predicting(row: LlmRow, practice: Mapping[str, Any], shape: Transformer, chunks: int) -> tuple[Transformer, tuple[int, ...]]:
+    """Return *shape* with its layers of multi-token prediction, and the blocks of each of *chunks* if the scripts set them."""
+    more = prediction_layers_of(row, practice) if shape.mla is not None else 0
+    shape = shape.model_copy(update={"prediction_layers": more}) if more else shape
+    blocks = blocks_of_chunks(shape.layers, chunks, practice["first_stage_less"]) if "first_stage_less" in practice else ()
+    return shape, (*blocks[:-1], blocks[-1] + more) if blocks else ()
+
+
 def _required_count(row: LlmRow, name: str) -> int:
     value = count(row, name)
     if value:
@@ -369,15 +390,17 @@ def _required_count(row: LlmRow, name: str) -> int:
     raise CannotDescribe(row.problem(name) if name in row.non_numeric else f"{name} is blank")
 
 
-def _zero(row: LlmRow, family: str, assumed: list[str]) -> int:
+def _zero(row: LlmRow, practice: Mapping[str, Any], lora: bool, assumed: list[str]) -> int:
     mode = shards_of(row.text["fsdp_mode"])
     if mode is not None and (row.text_or_number("zero_stage") in ("", "3")):
         if mode.replicated:
             assumed.append("sharded over all data-parallel ranks, not inside each replica")
         return mode.stage
-    if family in SHARDED_FAMILIES and not row.text_or_number("zero_stage"):
-        assumed.append("zero_stage 3")
-        return 3
+    if not row.text_or_number("zero_stage") and "FSDP=" not in row.text["notes"]:
+        usual = DEFAULT_STAGES.get(practice["family"], int(practice["stack"] in SHARDED_OPTIMIZERS and not lora))
+        if usual:
+            assumed.append(f"zero_stage {usual}")
+            return usual
     stage = zero_of(row.non_numeric["zero_stage"]) if "zero_stage" in row.non_numeric else min(3, count(row, "zero_stage"))
     sharded = re.search(r"FSDP=(\d+)", row.text["notes"])
     return 3 if sharded and int(sharded.group(1)) > 1 else stage
@@ -422,14 +445,15 @@ def _virtual(row: LlmRow, practice: Mapping[str, Any], shape: Transformer, pipel
 
 
 def _precision(row: LlmRow, chip: Chip, practice: Mapping[str, Any], assumed: list[str]) -> tuple[ProductPrecision, Fp8Recipe | None]:
-    text = row.text["precision"] or practice.get("precision", "")
-    if not text:
+    stated = row.text["precision"]
+    products, scaling = precision_of(stated or practice.get("precision", "bf16"))
+    wider = chip.peak["fp8" if products == "fp4" else "16bit"]
+    is_missing = products != "16bit" and chip.peak[products] == wider
+    if is_missing and stated:
+        raise CannotDescribe(f"{chip.name} has no {products}")
+    if not stated and (is_missing or "precision" not in practice):
         assumed.append("bf16")
         return "16bit", None
-    products, scaling = precision_of(text)
-    wider = chip.peak["fp8" if products == "fp4" else "16bit"]
-    if products != "16bit" and chip.peak[products] == wider:
-        raise CannotDescribe(f"{chip.name} has no {products}")
     return products, scaling or (practice.get("fp8_recipe") if products == "fp8" else None)
 
 

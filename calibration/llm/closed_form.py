@@ -19,6 +19,7 @@ from calibration.llm.priors import BLOCK_OPERATORS, EAGER_FAMILIES, EXPOSED_EXPE
 from calibration.llm.weights import Weights, blocks_of_stages, stage_weights
 from calibration.llm.work import StepWork
 from sim.parallel.collective_check import check_time
+from sim.parallel.lower.bucketed import slices_host_time
 from sim.parallel.routing import BACKWARD_LAUNCHES, bias_operations, cast_launches, copies_between, expert_host_time, expert_operations
 
 FORWARD_COLLECTIVES: Final = 4
@@ -35,9 +36,9 @@ EARLY_STOP_FAMILIES: Final = ("jax",)
 """Families whose recomputation skips outputs that backward does not read (``early_stop`` of workloads/stacks/xla-fsdp.yaml)."""
 NORM_PASSES: Final = 2.0
 """Memory passes of a fused norm's forward: a read and a write."""
-PER_TENSOR_FAMILIES: Final = ("nanotron",)
-"""Families whose sharded optimizer scatters and gathers each tensor separately (nanotron optim/zero.py, ``_all_gather_params``;
-optim/gradient_accumulator.py, ``reduce_scatter_coalesced``)."""
+COALESCED_FAMILIES: Final = ("nanotron",)
+"""Families whose sharded optimizer reduces all gradients after the last backward, in one operation, and gathers all weights in one
+(nanotron trainer.py, ``training_step``; optim/zero.py, ``_all_gather_params``)."""
 TENSORS_OF_BLOCK: Final = 6
 """Parameter tensors of a Llama block in nanotron: q, k and v; output; gate and up; down; two norms (models/llama.py)."""
 UNPAIRED_SEND_FAMILIES: Final = ("deepspeed",)
@@ -59,7 +60,7 @@ def step(case: Case, constants: Constants) -> tuple[float, Mapping[str, float]]:
     head_forward, head_backward = _head(case, constants, work)
     blocks, with_head = blocks_of_stages(case)
     stages = [count / weights.layers * (forward + backward) for count in blocks]
-    stages[with_head] += head_forward + head_backward
+    stages[with_head] += (1 + case.shape.prediction_layers) * (head_forward + head_backward)
     slowest = max(stages)
     once = sum(stages) - slowest
     sends = _sends(case, constants, wires)
@@ -265,22 +266,26 @@ def _data_traffic(case: Case, constants: Constants, wires: Wires, weights: Weigh
         ends = 2 * wires.gather(2.0 * block, ranks, stride) + wires.gather(2 * width * weights.vocabulary, ranks, stride)
         return ends * constants["exposed.data"] * 2 * constants[f"data:{case.family}"] * case.micro_batches
     plain = weights.dense + weights.vocabulary + (weights.experts if case.expert == 1 else 0.0)
-    latency = case.collective_latency
-    late = _buckets(case, weights) * _check(case, constants, ranks) if not case.zero else 0.0
-    scatter = wires.gather(width * plain, ranks, stride, latency)
-    gather = wires.gather((2.0 if case.zero else width) * plain, ranks, stride, latency)
     mesh = case.stack_file.mesh
-    if case.zero == 1 and mesh is not None and mesh.whole_gradients == "always":  # an all-reduce goes round twice
+    whole = not case.zero or (case.zero == 1 and mesh is not None and mesh.whole_gradients == "always")
+    coalesced = bool(case.zero) and case.family in COALESCED_FAMILIES
+    of_gradients, of_weights = (
+        case.ring_latency.get("reduce" if whole else "gather"),
+        case.ring_latency.get("gather" if case.zero else "reduce"),
+    )
+    late = _buckets(case, weights) * _check(case, constants, ranks) if not case.zero else 0.0
+    scatter = wires.gather(width * plain, ranks, stride, of_gradients, coalesced)
+    gather = wires.gather((2.0 if case.zero else width) * plain, ranks, stride, of_weights, coalesced)
+    if case.zero and whole:  # an all-reduce goes round twice
         scatter *= 2
-    if case.zero and case.family in PER_TENSOR_FAMILIES and ranks > 1:
-        starts = TENSORS_OF_BLOCK * weights.layers * wires.start(ranks, stride)
-        scatter, gather = scatter + starts, gather + starts
+    if coalesced and mesh is not None and ranks > 1:
+        gather += slices_host_time(TENSORS_OF_BLOCK * weights.layers, ranks, mesh.slice_host)
     if case.expert > 1:
         scatter += wires.gather(width * weights.experts, max(1, ranks * case.tensor // case.expert), case.expert)
         gather += wires.gather(2.0 * weights.experts, max(1, ranks * case.tensor // case.expert), case.expert)
     after = 0.0 if case.family in OVERLAPPED_GATHER_FAMILIES else gather
     gather -= after
-    if case.family in LATE_REDUCE_FAMILIES:
+    if coalesced or case.family in LATE_REDUCE_FAMILIES:
         return late + after + scatter + gather
     hidden = min(1.0, backward / case.virtual_stages / max(scatter + gather, 1e-9))
     exposed = constants["exposed.data"] * constants[f"data:{case.family}"]
@@ -326,10 +331,11 @@ class Wires:
         self.fabric = case.chip.fabric * constants["fabric"]
         self.network = case.nic * constants["network"]
 
-    def gather(self, size: float, ranks: int, stride: int, latency: float | None = None) -> float:
+    def gather(self, size: float, ranks: int, stride: int, latency: float | None = None, coalesced: bool = False) -> float:
         """Return the seconds of an all-gather or reduce-scatter of *size* bytes over *ranks*, *stride* GPUs apart.
 
-        *latency*: measured seconds that one more node adds for each `MEASURED_MESSAGE` bytes, in place of the latency of hops.
+        *latency*: measured seconds that one more node adds for each `MEASURED_MESSAGE` bytes, or once if all bytes are *coalesced* in one
+        message, in place of the latency of hops.
         """
         if ranks <= 1:
             return 0.0
@@ -338,7 +344,7 @@ class Wires:
         rate = self.fabric if nodes == 1 else min(self.fabric, self.network * inside)
         hops = self.start(ranks, stride)
         if latency is not None and nodes > 1:
-            hops = (nodes - 1) * latency * size / MEASURED_MESSAGE
+            hops = (nodes - 1) * latency * (1.0 if coalesced else size / MEASURED_MESSAGE)
         return size * (ranks - 1) / ranks / rate + self.constants["launch.collective"] + hops
 
     def start(self, ranks: int, stride: int) -> float:

@@ -6,7 +6,6 @@ layout that the engine refuses, raises `SpecError`.
 
 from __future__ import annotations
 
-import json
 import math
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +13,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import yaml
+
+from calibration import HARDWARE
 from calibration.llm.case import SHARDED_FAMILIES, Case
 from calibration.llm.chips import PRECISIONS, RACK
 from calibration.llm.prediction import LlmPrediction, Memory
@@ -53,6 +55,8 @@ def workload_document(case: Case) -> dict[str, Any]:
         "virtual_stages": case.virtual_stages,
         "shard": _SHARD[case.zero],
     }
+    if case.layers_per_stage:
+        parallel["layers_per_stage"] = list(case.layers_per_stage)
     if case.tensor > 1:
         parallel["sequence"] = case.sequence_parallel
     if case.family in SHARDED_FAMILIES and case.zero == 2:  # SHARD_GRAD_OP, reshard_after_forward=False: gathered until backward
@@ -127,7 +131,7 @@ def workload_of(case: Case, constants: Constants) -> Workload:
     """Return the workload of *case*, with the host times of its stack from *constants*. Raise SpecError if it is invalid."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "measured.yaml"
-        path.write_text(json.dumps(workload_document(case)), encoding="utf-8")
+        path.write_text(yaml.safe_dump(workload_document(case)), encoding="utf-8")
         return load(Workload, path, practice_overrides(case, constants)).spec
 
 
@@ -136,7 +140,7 @@ def hardware_of(case: Case) -> Hardware:
     if not case.chip.machine:
         raise SpecError(f"{case.chip.name}: no machine in the catalog has it")
     machine = _machine(case.row.text["node_type"].split(" ")[0], case.chip.name, case.domain, case.chip.machine)
-    joined = load_hardware(machine).spec.groups[0].node.gpu_count
+    joined = load_hardware(machine, library=HARDWARE).spec.groups[0].node.gpu_count
     if case.domain > joined:
         raise SpecError(f"{machine}: has {joined} of the {case.domain} GPUs of a node")
     return _hardware(machine, case.nic, case.collective_latency)
@@ -145,13 +149,13 @@ def hardware_of(case: Case) -> Hardware:
 @lru_cache(maxsize=256)
 def _hardware(machine: str, nic: float, latency: float | None) -> Hardware:
     """Return *machine* with NICs of *nic* bytes/s per GPU and, if measured, with the latency that one more node adds to a ring."""
-    node = load_hardware(machine).spec.groups[0].node
+    node = load_hardware(machine, library=HARDWARE).spec.groups[0].node
     per_node = nic * node.gpu_count / node.nic.count
     overrides = [f"node.nic.bandwidth={per_node * 8 / 1e9:g} Gbps"]
     if latency is not None:  # one more node adds a hop of the network and those inside the node
         inside = (node.gpu_count - 1) * node.over_nvlink.hop_latency if node.nvlink else 0.0
         overrides.append(f"node.nic.transport.hop_latency={max(0.0, latency - inside) * 1e6:g} us")
-    return load_hardware(machine, overrides).spec
+    return load_hardware(machine, overrides, HARDWARE).spec
 
 
 @lru_cache(maxsize=256)

@@ -28,6 +28,8 @@ _BUS: Final = re.compile(r"\bpcie?(?:[- ]?(?:gen)?[- ]?\d(?:\.0)?)?(?: ?x ?\d+)?
 _NOT_FOR_TRAINING: Final = re.compile(r"storage|management|\bmgmt\b|front-?end|in-band", re.IGNORECASE)
 _PRODUCTS: Final = r"\b(connectx|cx|bluefield|bf|quantum|slingshot|gen|version)\s+(\d{1,2})\b"
 """Names of products with a number, which is no number of cards."""
+_WIDTH: Final = r"\b([xnhef]dr)[- ]?4x\b(?!\s*\d)"
+"""A generation with its usual width of four lanes, which is no number of cards."""
 _COUNT: Final = r"(?<![-.\w])(\d{1,2})"
 _GBPS: Final = r"(?:gbps|gbit/s|gb/s|gb/sec|gbe|gb|g)\b"
 _ALL: Final = r"(?:(?:per|/|each)\s*(?:node|host|server|machine|instance|\d gpus|(?:gpu )?pair)\b|(?:in )?total\b)"
@@ -42,7 +44,7 @@ def nic_of(text: str, chip: Chip, stated: float | None, gpus_per_node: int = 8) 
     if stated is not None:
         return stated * 1e9 / 8, True
     words = _about_nics(_with_digits(text.split("in node")[0]))
-    rate, usual = (_in_words(words, node, chip.nic * 8 / 1e9) for node in (gpus_per_node, max(gpus_per_node, chip.usual_gpus)))
+    rate, usual = (_in_words(words, node, chip.nic * 8 / 1e9, chip.dies) for node in (gpus_per_node, max(gpus_per_node, chip.usual_gpus)))
     if rate is None or usual is None or usual > LARGEST:
         return chip.nic, False
     return min(rate * 1e9 / 8, max(usual * 1e9 / 8, chip.nic)), True
@@ -53,6 +55,7 @@ def _with_digits(text: str) -> str:
     text = re.sub(r"(?<=\d),(?=\d{3}\b)", "", text)
     text = re.sub(_PRODUCTS, r"\1-\2", text, flags=re.IGNORECASE)
     text = re.sub(r"\s*[\u00d7*]\s*", "x", text)
+    text = re.sub(_WIDTH, r"\1", text, flags=re.IGNORECASE)
     for word, number in _NUMBERS.items():
         text = re.sub(rf"\b{word}(?=[- ]\w)(?! node)", f"{number}", text, flags=re.IGNORECASE)
     text = re.sub(r"(\d+(?:\.\d+)?)\s*GB(?:/s|/sec|ps)\b", lambda rate: f"{float(rate.group(1)) * 8:g} Gbps", text)
@@ -74,8 +77,11 @@ def _about_nics(text: str) -> str:
     return "".join(each for pair in zip(kept, [*parts[1::2], ""], strict=True) for each in pair).strip(" ,;+")
 
 
-def _in_words(text: str, node: int, nic: float) -> float | None:
-    """Return the Gbit/s per GPU in *text* for a node of *node* GPUs, which usually have *nic* Gbit/s each; None if it has none."""
+def _in_words(text: str, node: int, nic: float, dies: int) -> float | None:
+    """Return the Gbit/s per GPU in *text* for a node of *node* GPUs, which usually have *nic* Gbit/s each; None if it has none.
+
+    *dies* GPUs, as software counts them, are on one card and share its NIC.
+    """
     each = re.search(rf"(?:{_COUNT}\s*x\s*)?(\d+(?:\.\d+)?)\s*{_GBPS}[^,;]*(?:per |/ ?)gpu(?! pair)", text, re.IGNORECASE)
     if each:
         one, both = float(each.group(2)), float(each.group(2)) * float(each.group(1) or 1)
@@ -89,14 +95,14 @@ def _in_words(text: str, node: int, nic: float) -> float | None:
     total = re.search(rf"(\d+(?:\.\d+)?)\s*{_GBPS}\s*{_ALL}", text, re.IGNORECASE)
     if total:
         return float(total.group(1)) / node
-    return None if ";" in text else _bare(text.lower(), node, nic)
+    return None if ";" in text else _bare(text.lower(), node, nic, dies)
 
 
-def _bare(text: str, node: int, nic: float) -> float | None:
+def _bare(text: str, node: int, nic: float, dies: int) -> float | None:
     """Return the Gbit/s per GPU from a bare rate or an InfiniBand generation in *text*; None if it has neither.
 
-    The rate is that of one NIC per GPU, unless the text states the number of NICs. A rate up to `ONE_NIC` or from `WHOLE_NODE` is that of
-    the whole node, and so is one from twice the usual *nic*, unless it is that of an InfiniBand link.
+    The rate is that of one NIC per card of *dies* GPUs, unless the text states the number of NICs. A rate up to `ONE_NIC` or from
+    `WHOLE_NODE` is that of the whole node, and so is one from twice the usual *nic*, unless it is that of an InfiniBand or Slingshot link.
     """
     named = re.search(r"(xdr|ndr|hdr|edr|fdr)[- ]?(\d{3}(?!\d))?|slingshot[- ]?1[01]", text)
     figure = re.search(rf"(\d+(?:\.\d+)?)\s*{_GBPS}", text)
@@ -108,9 +114,9 @@ def _bare(text: str, node: int, nic: float) -> float | None:
     count = re.search(rf"{_COUNT}\s*x\b|(?<![-\w])x\s*(\d{{1,2}})\b|{_COUNT}[- ](?:[\w-]+ )?{_CARDS}", text)
     if count:
         return float(next(group for group in count.groups() if group)) * rate / node
-    is_of_link = named is not None or re.search(r"infini|\bib\b", text) is not None
+    is_of_link = named is not None or re.search(r"infini|\bib\b|slingshot", text) is not None
     is_total = rate <= ONE_NIC or ("efa" in text and rate in EFA_TOTALS) or (rate >= 2 * nic and not is_of_link)
-    return rate / node if is_total else rate
+    return rate / (node if is_total else dies)
 
 
 def _of_generation(named: re.Match[str]) -> float:

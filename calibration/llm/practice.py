@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from typing import Any, Final
@@ -9,6 +10,8 @@ from typing import Any, Final
 from calibration.llm.shapes import records_yaml
 from calibration.llm.table import LlmRow
 from calibration.llm.words import Recompute, means_yes, recompute_of, saves_of
+from sim.spec.library import load_part
+from sim.spec.stack import Stack
 
 MODULES: Final = ("core_attn", "mlp", "moe", "moe_act", "layernorm", "mla_up_proj")
 """Parts of a block that Megatron can recompute individually (megatron/core/transformer/transformer_config.py, ``recompute_modules``)."""
@@ -35,6 +38,40 @@ def practice_assumptions(row: LlmRow, practice: Mapping[str, Any]) -> list[str]:
         stated, stack = row.text["framework"], practice["stack"]
         assumed.append(f"framework {stated!r} is unknown; predicted as {stack}" if stated else f"framework {stack}")
     return assumed
+
+
+def stack_with(stack: str, family: str, axes: Mapping[str, int], assumed: list[str]) -> str:
+    """Return *stack* if its software splits models along all of *axes* with more than one rank, or else a stack that does.
+
+    The other stack is the simulated one of the same kind: torchtitan for FSDP, Megatron-Core for the rest. It goes into *assumed*.
+    """
+    mesh = load_part(Stack, stack, "workloads/stacks").mesh
+    missing = [axis for axis, size in axes.items() if size > 1 and mesh is not None and axis not in mesh.axes]
+    if not missing:
+        return stack
+    other = "torchtitan-2.x" if family.startswith("fsdp") else "megatron-core"
+    assumed.append(f"{' and '.join(missing)} ranks as in {other}: {stack} has none")
+    return other
+
+
+def prediction_layers_of(row: LlmRow, practice: Mapping[str, Any]) -> int:
+    """Return how many layers of multi-token prediction *row* trains: as its model's name says (``w/ MTP``), or else its scripts."""
+    said = re.search(r"(w/o|without|no)?\s*\bmtp\b", row.text["model"].lower())
+    if said:
+        return 0 if said.group(1) else 1
+    return int(practice.get("prediction_layers", 0))
+
+
+def blocks_of_chunks(layers: int, chunks: int, first_less: int) -> tuple[int, ...]:
+    """Return the number of blocks of each of *chunks*, if scripts give the last one what others leave; empty if that is not possible.
+
+    The first has *first_less* blocks fewer than the others, and one fewer again if the last would have less than none.
+    """
+    each = math.ceil((layers + first_less) / chunks)
+    last = layers - each * (chunks - 1) + first_less
+    lacking = max(0, -last)
+    first = each - first_less - lacking
+    return (first, *[each] * (chunks - 2), last + lacking) if chunks > 1 and lacking <= 1 and first >= 0 else ()
 
 
 def is_sequence_parallel(row: LlmRow, practice: Mapping[str, Any]) -> bool:

@@ -76,9 +76,11 @@ def blocks_of_stages(case: Case) -> tuple[tuple[int, ...], int]:
     """Return the number of blocks of each stage, and the stage that has the output head.
 
     The split is even, or even with embedding and head counted as a block each; failing both, the last stages have fewer blocks. Some
-    stacks split by cost (``mesh.stages_by_cost``).
+    stacks split by cost (``mesh.stages_by_cost``), and some scripts set it. A layer of multi-token prediction counts as a block.
     """
-    layers, stages = case.shape.layers, case.pipeline
+    layers, stages = case.shape.layers + case.shape.prediction_layers, case.pipeline
+    if case.layers_per_stage:
+        return tuple(sum(case.layers_per_stage[stage::stages]) for stage in range(stages)), stages - 1
     mesh = case.stack_file.mesh
     if mesh is not None and mesh.stages_by_cost and stages > 1:
         return by_cost(layers, *stage_costs(case.shape), stages)

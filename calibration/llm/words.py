@@ -157,12 +157,16 @@ _STRATEGIES: Final[Mapping[str, Shards]] = {
 """Strategies of torch.distributed.fsdp.ShardingStrategy, and the usual short name of hybrid sharding."""
 
 
+_WHOLE: Final = re.compile(r"(fsdp ?[12]?|fully_shard)([,;( ].*)?")
+"""FSDP without a strategy, whose default shards parameters; not with another word such as ``FSDP+DP``."""
+
+
 def shards_of(text: str) -> Shards | None:
     """Return the sharding of the strategy or of the ZeRO stage that *text* names; None if it names neither. A stage wins."""
     plain = re.sub(r"\b(full|hybrid|no)[ -]shard(?:ing)?", r"\1_shard", text.lower())
     stage = re.search(r"(?<![a-z])zero[-_ =:]*(?:stage[-_ =:]*)?([0-3])(?!\d)", plain)
     named = re.search(rf"(?<![a-z0-9])({'|'.join(sorted(_STRATEGIES, key=len, reverse=True))})(?![a-z0-9_])", plain)
-    shards = _STRATEGIES[named.group(1)] if named else None
+    shards = _STRATEGIES[named.group(1)] if named else Shards(3) if _WHOLE.fullmatch(plain.strip()) else None
     if stage or "distributed optimizer" in plain:  # Megatron's
         return Shards(int(stage.group(1)) if stage else 1, shards is not None and shards.replicated)
     return shards

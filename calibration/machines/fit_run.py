@@ -20,7 +20,8 @@ from calibration.machines.posterior import PosteriorEstimate
 from calibration.machines.predicted_steps import WrittenFiles
 from calibration.machines.step_factors import FACTOR_FIELD, STEPS_SUBJECT, is_significant, step_fit, step_ratios, with_factor
 from sim.check import check_hardware, require
-from sim.spec.hardware import Gpu
+from sim.spec.catalogue import SearchFolders
+from sim.spec.hardware import Gpu, Hardware
 from sim.spec.library import load, load_hardware
 from sim.spec.stack import Stack
 from sim.spec.whole_file import write_file
@@ -55,11 +56,11 @@ def fit(paths: Sequence[Path], output: Path, hardware: str | None = None) -> Fit
     gpu = _gpu(kernels, output)
     fitted |= layer_fits(records, gpu, _described_kernels(records, fitted, gpu))
     device = with_layers(kernels, records, fitted, gpu.vector_factor)
-    block, stack = describe_machine(records, fitted, device, output.stem, hardware, _reference(hardware, output))
+    block, stack = describe_machine(records, fitted, device, output.stem, hardware, file_reference(hardware, output))
     changed = {"vector_factor": gpu.vector_factor} if kernels.get("vector_factor") != device.get("vector_factor") else {}
     untraced = untraced_models(records)
     machine = Machine(block, changed, stack, tuple(undetermined_subjects(records, fitted, untraced)))
-    with _drafts(output) as drafts:
+    with drafts_of(output) as drafts:
         _write(machine, *drafts)
         ratios = step_ratios(records, _written(*drafts, machine))
         step_factor = step_fit(ratios)
@@ -102,7 +103,7 @@ def write_links(records: MergedRecords, output: Path) -> str | None:
     return str(path)
 
 
-def _reference(hardware: str | None, output: Path) -> str:
+def file_reference(hardware: str | None, output: Path) -> str:
     """Return the path of *hardware* relative to the folder of *output*; empty if *hardware* is not a file."""
     if hardware is None or not Path(hardware).is_file():
         return ""
@@ -154,7 +155,7 @@ def yaml_text(block: Mapping[str, Any]) -> str:
 
 
 @contextmanager
-def _drafts(output: Path) -> Iterator[tuple[Path, Path]]:
+def drafts_of(output: Path) -> Iterator[tuple[Path, Path]]:
     """Yield paths for drafts of hardware and stack and delete the drafts at the end.
 
     The drafts are in the folder of *output*, so that relative paths in ``extends`` resolve.
@@ -172,12 +173,18 @@ def _drafts(output: Path) -> Iterator[tuple[Path, Path]]:
 
 def _write(machine: Machine, hardware: Path, stack: Path) -> None:
     """Write *machine* to the drafts *hardware* and *stack*. Raise SpecError unless they load and the hardware passes all checks."""
-    hardware.write_text(yaml_text(machine.hardware), encoding="utf-8")
-    loaded = load_hardware(str(hardware.absolute()))
-    require(check_hardware(loaded.spec, loaded.document))
+    write_hardware(machine.hardware, hardware)
     if machine.stack is not None:
         stack.write_text(yaml_text(machine.stack), encoding="utf-8")
         load(Stack, stack)
+
+
+def write_hardware(block: Mapping[str, Any], path: Path, library: SearchFolders = None) -> Hardware:
+    """Write the hardware *block* to *path* and return it as loaded. Raise SpecError unless it loads and passes all checks."""
+    path.write_text(yaml_text(block), encoding="utf-8")
+    loaded = load_hardware(str(path.absolute()), library=library)
+    require(check_hardware(loaded.spec, loaded.document))
+    return loaded.spec
 
 
 def fit_table(fitted: Mapping[str, Fit]) -> str:

@@ -14,7 +14,7 @@ from calibration.machines.gloo_fit import BETWEEN, INSIDE, gloo_class
 from calibration.machines.layer_factors import NETWORK_PRODUCTS as PRODUCTS
 from calibration.machines.machine_fit import RATE, Fit, MergedRecords, median_time
 from calibration.machines.machine_yaml import FREE_COPY, Block, Sources, interval, rate_text, stack_block
-from calibration.machines.nccl_fit import NCCL, transport_blocks
+from calibration.machines.nccl_fit import NCCL, record_blocks
 from sim.spec.hardware import Node
 from sim.spec.input import Dataset
 from sim.spec.library import load_hardware, load_part
@@ -56,7 +56,7 @@ def _replacements(records: MergedRecords, fitted: Mapping[str, Fit], hardware: s
         block["host"] = {"cpu": {"extends": node.host.cpu.name, **_speed(records, fitted)}}
     if "pinned copy to device" in fitted:
         block["topology"] = {"pcie": _pcie(records, fitted["pinned copy to device"], node)}
-    return block | (transport_blocks(records, fitted[NCCL], load_hardware(hardware).spec) if NCCL in fitted else {})
+    return block | (record_blocks(records, fitted[NCCL], load_hardware(hardware).spec) if NCCL in fitted else {})
 
 
 def _pcie(records: MergedRecords, copy: Fit, node: Node) -> Block:

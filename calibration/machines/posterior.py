@@ -92,14 +92,21 @@ def fit_terms(design: Vector, times: Vector, parameters: Sequence[FitParameter])
     return fit_posterior(model, times, parameters)
 
 
-def fit_posterior(model: PosteriorModel, times: Vector, parameters: Sequence[FitParameter]) -> Posterior:
-    """Fit the parameters of any *model* to *times* (s). Raise SpecError as `fit_terms` does."""
+def fit_posterior(model: PosteriorModel, times: Vector, parameters: Sequence[FitParameter], starts: Sequence[Vector] = ()) -> Posterior:
+    """Fit the parameters of any *model* to *times* (s). Raise SpecError as `fit_terms` does.
+
+    *starts* are log factors on the usual values from which the search begins as well; the most probable result counts.
+    """
     if not len(times) or not np.all(times > 0):
         raise SpecError("nothing to fit: expected times above zero")
     usual, widths = np.log([parameter.usual for parameter in parameters]), np.array([parameter.width for parameter in parameters])
     logs, values, noise, weights = np.log(times), np.array(usual), 0.1, np.ones(len(times))
+    searched = [values, *(usual + start for start in starts)]
     for _ in range(_TURNS):
-        values = _maximized(_Points(model, logs, weights / noise**2, usual, widths), values)
+        points = _Points(model, logs, weights / noise**2, usual, widths)
+        ends = [_maximized(points, start) for start in searched]
+        values = min(ends, key=lambda end: points.at(end)[2]) if len(ends) > 1 else ends[0]
+        searched = [values]
         modelled, slope = model(values)
         residuals = logs - modelled
         precision = slope.T @ (slope * weights[:, None]) / noise**2

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from statistics import mean
 from typing import Any, Final
@@ -29,11 +30,13 @@ from calibration.traces.workload_text import workload_text
 from sim.check import check_workload, require
 from sim.cluster.build import with_nodes
 from sim.mesh import prepare
+from sim.spec.catalogue import locate
 from sim.spec.defaults import LOADER, TOKENS
-from sim.spec.library import SYNTHETIC, is_model, load_hardware, load_workload
+from sim.spec.library import SYNTHETIC, is_model, load, load_hardware, load_workload
 from sim.spec.model import Model
 from sim.spec.optimizer import Optimizer
 from sim.spec.sections import with_fields
+from sim.spec.stack import Stack
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 from sim.study.new.file import write_new
@@ -88,7 +91,11 @@ def _from_table(job: ProfiledJob) -> dict[str, Any]:
 
 def _from_layout(job: ProfiledJob) -> dict[str, Any]:
     """Return the workload that the user named, which specifies the layout of the job's ranks, with measured times in its layers."""
-    base, first = job.workload(), job.profile.traces[0]
+    first = job.profile.traces[0]
+    sockets = _fitted_sockets(job.description) if first.gpu == CPU else None
+    if sockets is not None:
+        job = replace(job, description=replace(job.description, stack=""))
+    base = job.workload()
     fitted: dict[str, Any] = {}
     mesh: dict[str, Any] = {}
     if first.gpu == CPU and base.training.stack.library.backend != "gloo":
@@ -113,9 +120,24 @@ def _from_layout(job: ProfiledJob) -> dict[str, Any]:
     fitted["optimizer_factor"] = layout_passes.layout_optimizer_factor(machine, workload, update)
     if bare is not base:
         mesh["copies"] = False
+    if sockets is not None:
+        fitted["gloo_transport"] = sockets
     if mesh:
         fitted["mesh"] = mesh | {"source": dict.fromkeys(mesh, job.source)}
     return _extended(job, base, workload.model, fitted, {})
+
+
+def _fitted_sockets(description: JobDescription) -> Any:
+    """Return the Gloo transport of the user's stack if that cannot run layouts, as it is written; else None.
+
+    ``calibration fit`` writes such stacks. For a job that divides the model they say what its sockets cost; the rest comes from the
+    workload's stack.
+    """
+    if not description.stack:
+        return None
+    stack = load(Stack, locate(description.stack, "workloads/stacks", description.folders.workloads))
+    usable = stack.spec.mesh is None and stack.spec.library.backend == "gloo"
+    return stack.document.value["gloo_transport"] if usable else None
 
 
 def _extended(job: ProfiledJob, base: Workload, model: Model, fitted: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from typing import Final
 from calibration.clusters.cluster_fit import SHARED_CONSTANTS, ClusterModel, SharedConstants, fit_model, predictions, prior_model
 from calibration.clusters.compute_scale import FactorByRecord, measured_scale, solve_factors
 from calibration.clusters.evaluate import Evaluator, SimulatedCase
-from calibration.questions import Folders, RunQuestion, describe_runs, with_catalog_names
+from calibration.questions import Folders, RunQuestion, describe_runs, with_catalog_names, with_names_checked
 from calibration.run_records import SkippedRun, read_table, row_name
 from calibration.validate.baselines import RunCompute, closed_form, copy_row, fit_closed_form, free_communication
 from calibration.validate.blank_input import contradicted_predictions, without_contradicted_input
@@ -86,7 +86,9 @@ def validate(
     tables = [read_table(path) for path in files]
     records, renamed = with_catalog_names([record for table in tables for record in table.records], folders)
     runs, undescribed = describe_runs(records, folders)
-    missing = [*(row for table in tables for row in table.skipped), *undescribed]
+    invalid, _ = with_catalog_names([record for table in tables for record in table.unread], folders)
+    skipped = [row for table in tables for row in table.skipped]
+    missing = [with_names_checked(row, record, folders) for row, record in zip(skipped, invalid, strict=True)] + undescribed
     processes = processes or os.cpu_count() or 1
     try:
         runs, unread = without_contradicted_input(_require_rows(runs, missing), folders, processes)
@@ -134,7 +136,8 @@ def reason_lines(rows: Sequence[SkippedRun], most: int = MOST_REASONS) -> list[s
     """Return lines of text on the reasons of *rows*, most frequent first."""
     reasons: dict[str, list[SkippedRun]] = {}
     for one in rows:
-        reasons.setdefault(one.reason, []).append(one)
+        for reason in one.reason.splitlines():
+            reasons.setdefault(reason, []).append(one)
     lines = []
     for reason, same in sorted(reasons.items(), key=lambda item: -len(item[1]))[:most]:
         more = f" and {len(same) - 1} more" if len(same) > 1 else ""

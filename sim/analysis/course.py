@@ -39,11 +39,17 @@ FRUITLESS, MOST = 1000, 100_000
 
 
 def draw(
-    run: LongRun, trials: int, seed: int = 0, progress: Callable[[float], None] = lambda share: None, all_or_none: bool = False
+    run: LongRun,
+    trials: int,
+    seed: int = 0,
+    progress: Callable[[float], None] = lambda share: None,
+    all_or_none: bool = False,
+    longest_mean: float = math.inf,
 ) -> Courses:
     """Simulate *trials* courses of *run*; *progress* is called now and then with the finished share of all courses.
 
-    A course that never ends takes infinitely long; with *all_or_none*, so do all that are drawn together with it.
+    A course that never ends takes infinitely long; with *all_or_none*, so do all that are drawn together with it. Once the mean time must
+    exceed *longest_mean* (s), courses are not simulated to their ends, but take infinitely long.
 
     Raise ValueError for a job without an amount of work or a time limit, or if checkpoints would overlap.
     """
@@ -70,6 +76,7 @@ def draw(
         _Fleet(run, rates[part], {name: each[part] for name, each in others.items()}, own, np.flatnonzero(part == watched)).drawn(
             lambda share, done=done: progress((done + share) / len(parts)),  # type: ignore[misc]
             all_or_none,
+            longest_mean * trials,
         )
         for done, (part, own) in enumerate(zip(parts, of_courses.spawn(len(parts)), strict=True))
     ]
@@ -90,6 +97,12 @@ def draw(
         rented_nodes=joined(lambda one: one.rented_nodes),
         events=[event for one in drawn for event in one.events],
     )
+
+
+def _bounds(spans: Sequence[Uniform]) -> tuple[Array, Array]:
+    """Return the lower bounds of *spans*, and the ranges above them."""
+    low, high = np.array([span.low for span in spans]), np.array([span.high for span in spans])
+    return low, high - low
 
 
 class _Fleet:
@@ -133,13 +146,19 @@ class _Fleet:
         self.events: list[tuple[float, str, float]] = []
         """Events of the course in *watched*, if any."""
         self.watched = watched
+        self.replaces = np.array([cause.replaces for cause in run.causes])
+        self.silent_for = np.array([cause.silent_for for cause in run.causes])
+        self.detection = _bounds([cause.detection for cause in run.causes])
+        self.localisation = _bounds([cause.localisation for cause in run.causes])
+        self.repair_shares, self.repair_times = map(np.array, zip(*run.repair, strict=True))
 
     # --- from fault to fault -----------------------------------------------------------------------------------------
 
-    def drawn(self, progress: Callable[[float], None], all_or_none: bool) -> Courses:
+    def drawn(self, progress: Callable[[float], None], all_or_none: bool, longest: float) -> Courses:
         """Simulate all courses until they end, or prove endless, and return them.
 
-        *progress* is called now and then with the finished share; *all_or_none*: whether all are endless if one is.
+        *progress* is called now and then with the finished share; *all_or_none*: whether all are endless if one is; *longest*: the sum of
+        their times (s) above which all are.
         """
         active = np.arange(self.trials)
         self._begin()
@@ -162,7 +181,7 @@ class _Fleet:
             self._strike(active, kind, at, going & ~quiet)
             endless = ~ended & self._is_endless(active)
             self.elapsed[active[endless]] = math.inf
-            if all_or_none and endless.any():
+            if (all_or_none and endless.any()) or self.elapsed.sum() > longest:  # those that have not ended take at least as long as so far
                 self.elapsed[:] = math.inf
                 break
             active = active[~ended & ~endless & ~np.isfinite(self.died[active])]
@@ -374,9 +393,9 @@ class _Fleet:
         cause[revoked] = len(causes) - 1
         return {
             "cause": cause,
-            "replaces": (random.random(self.trials) < np.array([one.replaces for one in causes])[cause]).astype(float),
-            "silent": np.array([one.silent_for for one in causes])[cause],
-            "detection": self._spans([one.detection for one in causes], cause) + self._spans([one.localisation for one in causes], cause),
+            "replaces": (random.random(self.trials) < self.replaces[cause]).astype(float),
+            "silent": self.silent_for[cause],
+            "detection": self._spans(self.detection, cause) + self._spans(self.localisation, cause),
             "spare": self._uniform(self.run.spare, "recovery"),
             "start": self._start_time(),
             "repair": self._repair(cause),
@@ -384,14 +403,15 @@ class _Fleet:
             "disk": self.random["disk"].random(self.trials),
         }
 
-    def _spans(self, spans: Sequence[Uniform], which: NDArray[np.intp]) -> Array:
-        low, high = np.array([span.low for span in spans]), np.array([span.high for span in spans])
-        return np.asarray(low[which] + (high - low)[which] * self.random["recovery"].random(self.trials))
+    def _spans(self, bounds: tuple[Array, Array], which: NDArray[np.intp]) -> Array:
+        low, length = bounds
+        return np.asarray(low[which] + length[which] * self.random["recovery"].random(self.trials))
 
     def _repair(self, cause: NDArray[np.intp]) -> Array:
-        shares, times = zip(*self.run.repair, strict=True)
         uniform = self.random["repair"].random(self.trials)
-        drawn = np.interp(uniform, shares, times) * self.others["repair"] if self.run.repairs else np.full(self.trials, math.inf)
+        drawn = np.full(self.trials, math.inf)
+        if self.run.repairs:
+            drawn = np.interp(uniform, self.repair_shares, self.repair_times) * self.others["repair"]
         for number, one in enumerate(self.run.causes):
             if one.repair is not None:
                 drawn = np.where(cause == number, one.repair.low + (one.repair.high - one.repair.low) * uniform, drawn)
@@ -411,6 +431,8 @@ class _Fleet:
 
     def _die(self, b: NDArray[np.intp], moment: Array) -> None:
         """End the courses *b* at *moment*, when the fault is detected and no spare is left."""
+        if not b.size:
+            return
         noticed = moment - self.elapsed[b]
         self.died[b] = self.elapsed[b] = moment
         self.work[b] = self.kept[b]
@@ -419,6 +441,8 @@ class _Fleet:
 
     def _plan_stop(self, b: NDArray[np.intp], moment: Array, drawn: Mapping[str, Any]) -> None:
         """Stop the courses *b* as planned, with all work saved; a stop during a recovery does not lengthen the recovery."""
+        if not b.size:
+            return
         self.stops[b] += 1
         running = moment >= self.resume[b]
         self._advance_recovery(b, moment)

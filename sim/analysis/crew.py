@@ -60,6 +60,8 @@ class Crew:
 
     def node_counts(self, a: RowNumbers) -> NDArray[np.intp]:
         """Return the number of nodes that each course *a* has."""
+        if self.rules is None:  # a replacement takes the place of a node as it goes
+            return np.full(a.size, self.nodes)
         return np.asarray(self.nodes - self.is_missing[a].sum(axis=1))
 
     def speed(self, a: RowNumbers) -> Array:
@@ -68,6 +70,8 @@ class Crew:
 
     def revoke(self, b: RowNumbers, life: Array) -> None:
         """Revoke the next node of the courses *b*; if the job waits, a replacement with a *life* (s, one per course) follows it."""
+        if not b.size:
+            return
         node = self.leave_times[b].argmin(axis=1)
         if self.rules is None:
             self.leave_times[b, node] += self.replacement + life[b]
@@ -85,10 +89,14 @@ class Crew:
 
     def skip_revocation(self, b: RowNumbers, life: Array) -> None:
         """Skip the next revocation of the courses *b*: the node stays until its replacement, with that *life*, would be revoked."""
+        if not b.size:
+            return
         self.leave_times[b, self.leave_times[b].argmin(axis=1)] += self.replacement + life[b]
 
     def join(self, b: RowNumbers, life: Array) -> NDArray[np.bool_]:
         """Let the next node join the courses *b* for a *life* (s, one per course); return in which courses it is the first node."""
+        if not b.size:
+            return np.zeros(0, dtype=np.bool_)
         node = self.join_times[b].argmin(axis=1)
         self.leave_times[b, node] = self.join_times[b, node] + life[b]
         self.join_times[b, node] = np.inf

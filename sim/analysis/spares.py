@@ -95,6 +95,8 @@ class Spares:
 
     def absent(self, a: RowNumbers, since: Array, length: Array) -> Array:
         """Return the node-seconds missing from the courses *a* during *length* seconds from *since*."""
+        if not self.run.elastic:
+            return np.zeros(a.size)
         return np.asarray(np.clip(self.missing[a] - since[:, None], 0.0, length[:, None]).sum(axis=1))
 
     def speed(self, a: RowNumbers, since: Array, length: Array) -> Array:

@@ -95,7 +95,14 @@ def _locate(name: str) -> tuple[Path, type[Any] | None]:
     except SpecError:
         if catalogue.suggestions(name, list(catalogue.catalogue("hardware"))):
             raise  # the error suggests machines with similar names
+    try:
         return catalogue.locate(name, "workloads"), None
+    except SpecError as error:
+        if not str(error).endswith(catalogue.command_that_lists("workloads")):
+            raise  # the error suggests workloads with similar names, or says what is at the path
+        raise SpecError(
+            f"{catalogue.shown(name)}: no such file or catalog name; 'python -m sim list' shows all hardware and workloads"
+        ) from None
 
 
 def _verdict(path: Path, kind: type[Any] | None) -> Verdict:

@@ -2,7 +2,8 @@
 
 A number is unusual if it is a hundred times the value in the description that the file extends, or a hundredth of it, and outside the
 catalog's range; or, if the file extends nothing, that far outside the range. GPUs are compared with those of their architecture, if the
-catalog has some. What-if studies may want such numbers, so that they are notes, not problems. Limits: only data sheet values.
+catalog has some. What-if studies may want such numbers, so that they are notes, not problems. Limits: only data sheet values; numbers
+of the catalog's own files, which a machine names or extends, are not looked at again.
 """
 
 from __future__ import annotations
@@ -32,6 +33,9 @@ _COMPARED: Final[Mapping[type[Spec], Mapping[str, str]]] = {
 }
 """The fields that are compared, by block, and their dimensions."""
 
+_PARSED: Final = {"binary size": "size", "bit rate": "bandwidth"}
+"""Dimensions in which numbers are shown only, and those in which they are written."""
+
 _ComparedNumber = tuple[type[Spec], str, str, str]
 """Block, architecture of a GPU (or empty), field, and key inside the field (or empty)."""
 
@@ -40,17 +44,22 @@ def unusual_values(spec: Spec, document: Document, path: Path) -> Iterator[str]:
     """Yield a sentence on each unusual number of *spec*, which is described in *path* (`document` after resolving)."""
     origins = dict(_origin_values(type(spec), path))
     for key, place, number, dimension in _numbers(spec):
-        low, high = _usual(place)
         origin, name = origins.get(key, (None, ""))
+        if (origin is not None and origin / FAR < number < origin * FAR) or _is_of_catalogue(document.mark(key).file, path):
+            continue
+        low, high = _usual(place)
         if low <= number <= high or high == 0.0:
             continue
         if origin is None and low / FAR < number < high * FAR:
             continue
-        if origin is not None and origin / FAR < number < origin * FAR:
-            continue
         than = f", {name} has {units.show(origin, dimension)}" if origin is not None else ""
         usual = units.show(low, dimension) if low == high else f"{units.show(low, dimension)} to {units.show(high, dimension)}"
         yield f"{document.spell(key)}: {units.show(number, dimension)}{than}; usual in the catalog: {usual}; is the unit right?"
+
+
+def _is_of_catalogue(file: str, path: Path) -> bool:
+    """Return whether *file*, where a number is written, is another file than *path*, and one of the catalog."""
+    return file != str(path) and any(Path(file).is_relative_to(root) for root in catalogue.roots())
 
 
 def _numbers(spec: Spec) -> Iterator[tuple[Key, _ComparedNumber, float, str]]:
@@ -89,19 +98,46 @@ def _extended(value: Any, key: Key) -> Iterator[tuple[Key, str]]:
 
 def _usual(place: _ComparedNumber) -> tuple[float, float]:
     """Return the least and the largest value at *place* in the catalog; zeros if there is none."""
-    ranges = _catalogue_ranges(tuple(catalogue.roots()))
     kind, _, field, inner = place
+    ranges = _catalogue_ranges(kind, tuple(catalogue.roots()))
     return ranges.get(place) or ranges.get((kind, "", field, inner)) or (0.0, 0.0)
 
 
-@lru_cache(maxsize=1)
-def _catalogue_ranges(roots: tuple[Path, ...]) -> dict[_ComparedNumber, tuple[float, float]]:
-    """Return the range of each number over the machines and GPUs of the catalog at *roots*: of GPUs by architecture, and of all."""
+@lru_cache(maxsize=len(_COMPARED))
+def _catalogue_ranges(kind: type[Spec], roots: tuple[Path, ...]) -> dict[_ComparedNumber, tuple[float, float]]:
+    """Return the range of each number of *kind* over the catalog at *roots*: of GPUs by architecture, and of all."""
     ranges: dict[_ComparedNumber, tuple[float, float]] = {}
-    for kind in (hw.Hardware, hw.Gpu):
-        for path in (path for path in catalogue.all_files(schema.FOLDERS[kind]).values() if any(map(path.is_relative_to, roots))):
-            for _, place, number, _ in _numbers(library.load(kind, path).spec):
-                for each in dict.fromkeys((place, (place[0], "", *place[2:]))):
-                    low, high = ranges.get(each, (number, number))
-                    ranges[each] = min(low, number), max(high, number)
+    for place, number in _of_parts(kind, roots) if kind in schema.FOLDERS else _of_machines(kind, roots):
+        for each in dict.fromkeys((place, (place[0], "", *place[2:]))):
+            low, high = ranges.get(each, (number, number))
+            ranges[each] = min(low, number), max(high, number)
     return ranges
+
+
+def _of_parts(kind: type[Spec], roots: tuple[Path, ...]) -> Iterator[tuple[_ComparedNumber, float]]:
+    """Yield place and value of each number in the catalog's files of *kind*."""
+    for path in _files(schema.FOLDERS[kind], roots):
+        for _, place, number, _ in _numbers(library.load(kind, path).spec):
+            yield place, number
+
+
+def _of_machines(kind: type[Spec], roots: tuple[Path, ...]) -> Iterator[tuple[_ComparedNumber, float]]:
+    """Yield place and value of each number that is written in a block *kind* of a machine, without resolving what the machine names."""
+    [name] = [name for name, field in hw.Node.model_fields.items() if field.annotation is kind]
+    for path in _files("hardware", roots):
+        for block in _blocks(catalogue.read(path).value, name):
+            for field, dimension in _COMPARED[kind].items():
+                if field in block:
+                    yield (kind, "", field, ""), units.parse(block[field], _PARSED.get(dimension, dimension))
+
+
+def _blocks(value: Any, name: str) -> Iterator[Mapping[str, Any]]:
+    """Yield the mappings with the key *name* at any depth of *value*."""
+    for key, inner in value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ():
+        if key == name and isinstance(inner, Mapping):
+            yield inner
+        yield from _blocks(inner, name)
+
+
+def _files(folder: str, roots: tuple[Path, ...]) -> Iterator[Path]:
+    return (path for path in catalogue.all_files(folder).values() if any(map(path.is_relative_to, roots)))

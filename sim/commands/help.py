@@ -91,11 +91,11 @@ def _write_options(command: Any, context: Any, formatter: Any) -> None:
                 formatter.write_dl(inside, col_max=26)
 
 
-def _write_examples(command: Any, formatter: Any) -> None:
-    """Write the examples line by line, because a wrapped example could not be copied."""
-    if command.epilog:
+def write_examples(examples: str | None, formatter: Any) -> None:
+    """Write the *examples* line by line, because a wrapped example could not be copied."""
+    if examples:
         formatter.write("\n")
-        for line in named_as_called(command.epilog).splitlines():
+        for line in named_as_called(examples).splitlines():
             formatter.write(f"{line}\n")
 
 
@@ -124,7 +124,7 @@ class Command(TyperCommand):
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
         """Write the examples."""
-        _write_examples(self, formatter)
+        write_examples(self.epilog, formatter)
 
 
 def _usage(parameter: Any, context: Any) -> str:
@@ -177,7 +177,7 @@ class HeadedGroup(TyperGroup):
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
         """Write the examples."""
-        _write_examples(self, formatter)
+        write_examples(self.epilog, formatter)
 
 
 class CommandLine(typer.Typer):

@@ -11,7 +11,7 @@ import typer
 
 from sim.commands import names
 from sim.commands.app import app
-from sim.commands.help import Command
+from sim.commands.help import Command, write_examples
 from sim.commands.options import takes_options
 from sim.report.files import yaml_due
 from sim.spec.yaml import SpecError
@@ -29,6 +29,12 @@ OPTIONS: Final = {
 """The options that apply to one kind of description only."""
 
 
+_SUMMARIES: Final = {
+    "hardware": "Write a hardware description from a machine's links.",
+    "workload": "Write a workload from a model's configuration, launch files or a torch model.",
+}
+
+
 class NewCommand(Command):
     """``new``, whose help shows the options of the kind that is typed before --help."""
 
@@ -41,6 +47,23 @@ class NewCommand(Command):
         """Return the options that the help leaves out."""
         kind = ctx.meta.get("kind")
         return tuple(option for other, own in OPTIONS.items() if kind in OPTIONS and other != kind for option in own)
+
+    def format_help_text(self, ctx: Any, formatter: Any) -> None:
+        """Write what the command does with the kind, or with both."""
+        kind = ctx.meta.get("kind")
+        if kind not in OPTIONS:
+            super().format_help_text(ctx, formatter)
+            return
+        formatter.write_paragraph()
+        with formatter.indentation():
+            formatter.write_text(_SUMMARIES[kind])
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        """Write the examples of the kind."""
+        title, *examples = str(self.epilog).splitlines()
+        kind = ctx.meta.get("kind")
+        of_kind = [text for text in examples if kind not in OPTIONS or ("new workload" in text) == (kind == "workload")]
+        write_examples("\n".join([title, *of_kind]), formatter)
 
 
 @app.command(

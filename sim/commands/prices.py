@@ -74,9 +74,10 @@ def prices(
         if len(columns) < len(PRICES):
             left = ", ".join(f"{column.title}" for column in PRICES if column not in columns and column.title not in ("in", "of"))
             messages(f"left out for the width of the terminal: {left} (all with a pipe or --json)")
-        old, early = (sum(word in str(row["mark"]) for row in chosen) for word in ("old", "in the future"))
-        in_future = f", {early} with a price dated in the future" if early else ""
-        messages(f"{pluralized(len(chosen), 'machine')}, {old} with a price more than {STALE_DAYS} days old{in_future}")
+        old, early, undated = (sum(word in str(row["mark"]) for row in chosen) for word in ("old", "in the future", "undated"))
+        others = f", {undated} with an undated price" if undated else ""
+        others += f", {early} with a price dated in the future" if early else ""
+        messages(f"{pluralized(len(chosen), 'machine')}, {old} with a price more than {STALE_DAYS} days old{others}")
     if where and not chosen:
         raise typer.Exit(1)
 

@@ -72,6 +72,8 @@ class Copy(NamedTuple):
     micro_batch: int
     tag: Tag | None = None
     """The gather or reduction that this copy stands for in a group of one rank."""
+    host: float = 0.0
+    """Host time (s) to launch further copies of parts of these bytes. The host begins when the first can run, because its queue is full."""
 
 
 class Update(NamedTuple):

@@ -138,7 +138,7 @@ def _split(
         runs = [(chain, len(list(members))) for chain, members in groupby(of_layers)]
         key = (kind, *(length for _, length in runs), *islice(of_layer, len(layers)))
         if key not in contents:
-            pieces = iter(_pieces(layers, parallel, regathers, ring))
+            pieces = iter(_shared(model, _pieces(layers, parallel, regathers, ring)))
             parts = (tuple(islice(pieces, length)) for _, length in runs)
             contents[key] = tuple(
                 Unit(name, kind, part, len(result) + index, unsplit_content=(index, *key)) for index, part in enumerate(parts)
@@ -204,6 +204,20 @@ def _contents(held: ModelKey) -> tuple[_LayerFields, ...]:
     """Return the content of each layer of a model; layers of equal content share one object."""
     unique: dict[_LayerFields, _LayerFields] = {}
     return tuple(unique.setdefault(each, each) for each in map(_LayerFields, held.model.layers))
+
+
+@lru_cache(maxsize=256)
+def _equal_parts(held: ModelKey) -> tuple[dict[tuple[object, ...], Layer], dict[tuple[object, ...], LayerPiece]]:
+    """Return layers and pieces of any split of a model, by their contents."""
+    return {}, {}
+
+
+def _shared(held: ModelKey, pieces: Iterable[LayerPiece]) -> Iterator[LayerPiece]:
+    """Yield *pieces*, of which those with equal contents in any split are one object: results cached by identity then serve all splits."""
+    of_layers, of_pieces = _equal_parts(held)
+    for piece in pieces:
+        layer = of_layers.setdefault(tuple(piece.layer.__dict__.values()), piece.layer)
+        yield of_pieces.setdefault((id(layer), *piece[1:]), piece._replace(layer=layer))
 
 
 def split(model: Model, parallel: Parallel, regathers: bool = True, ring: Ring | None = None) -> tuple[Unit, ...]:

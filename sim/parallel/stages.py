@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import accumulate, groupby, pairwise
 
 from sim.parallel.split import Unit
 from sim.parallel.units import UnitKind
+from sim.spec.identity import IdentityKey
 from sim.spec.parallel import MeshOptions, Parallel, even_blocks
 from sim.spec.transformer import Transformer
 from sim.spec.yaml import SpecError
@@ -104,9 +106,15 @@ def _even_cuts(units: Sequence[Unit], parallel: Parallel) -> list[str]:
     return [layers[number].name for number in cuts]
 
 
-def blocks_of(units: Sequence[Unit]) -> list[tuple[int, ...]]:
+def blocks_of(units: Sequence[Unit]) -> tuple[tuple[int, ...], ...]:
     """Return the numbers of the *units* of each block and of both ends of the model; several units if wraps divide a block."""
-    return [tuple(run) for _, run in groupby(range(len(units)), key=lambda number: (units[number].kind, units[number].name))]
+    return _blocks(IdentityKey(id(units), units))
+
+
+@lru_cache(maxsize=1024)
+def _blocks(same: IdentityKey) -> tuple[tuple[int, ...], ...]:
+    (units,) = same.held
+    return tuple(tuple(run) for _, run in groupby(range(len(units)), key=lambda number: (units[number].kind, units[number].name)))
 
 
 def stage_costs(shape: Transformer) -> tuple[float, float]:

@@ -158,13 +158,13 @@ def comparison_text(document: dict[str, Any], most: float = inf) -> str:
     ]  # fmt: skip
     lines = [f"No machine can run {document['workload']}."]
     if rows:
-        count, folded = pluralized(len(every), "machine"), len(every) - len(rows)
+        folded = len(every) - len(rows)
         names = {row["hardware"] for row in rows}
         lines = [
-            f"{document['workload']}: {count}",
+            f"{document['workload']}: {machine_count(every)}",
             "",
             align(titles, [_cells(row, of_epoch, of_job, rate) for row in rows]),
-            *([f"{pluralized(folded, 'more machine')}: --all shows them"] if folded else []),
+            *([f"{pluralized(folded, 'more row' if _has_sizes(every) else 'more machine')}: --all shows them"] if folded else []),
             "",
             _FRONT,
             *(_epoch_lines(rows) if of_epoch else []),
@@ -181,6 +181,16 @@ def comparison_text(document: dict[str, Any], most: float = inf) -> str:
     if document["left_out"]:
         lines += [*(["", "Cannot run it:"] if rows else []), *(f"  - {line}" for line in failure_lines(document["left_out"]))]
     return "\n".join([*lines, *(["", f"{document['note'][:1].upper()}{document['note'][1:]}."] if document["note"] else [])])
+
+
+def machine_count(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return how many machines *rows* have, and how many choices of machine and number of nodes if these are more."""
+    machines = pluralized(len({row["hardware"] for row in rows}), "machine")
+    return f"{machines}, {pluralized(len(rows), 'choice')} of machine and nodes" if _has_sizes(rows) else machines
+
+
+def _has_sizes(rows: Sequence[Mapping[str, Any]]) -> bool:
+    return len({row["hardware"] for row in rows}) < len(rows)
 
 
 def _epoch_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:

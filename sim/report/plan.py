@@ -258,7 +258,8 @@ def reasons_text(outcome: Outcome, best: Outcome) -> str:
 def verdict(plan: LayoutPlan, rows: Sequence[Mapping[str, Any]]) -> str:
     """Return which layout to use and how certain that is, in a sentence or two."""
     tally, best = plan.tally, rows[0]
-    proof = "optimal under the model" if tally.complete else f"a better layout may exist, by at most {100 * tally.gap:.1f}%"
+    better = f"a better layout may exist, by at most {100 * tally.gap:.1f}%" if tally.open_bound > 0.0 else "not all layouts were bounded"
+    proof = "optimal under the model" if tally.complete else better
     ties = sum(row["tie"] for row in rows) - 1
     widest = max(row["tie_within"] for row in rows if row["tie"])
     beside = f"; {pluralized(ties, 'more layout')} tie{'s' * (ties == 1)} within the expected error ({100 * widest:.0f}%)" if ties else ""

@@ -82,8 +82,8 @@ def _excluded_notes(bounds: Sequence[Candidate]) -> list[str]:
     if not bounds:
         return []
     counts = len({(least.hardware, least.nodes) for least in bounds})
-    many = f"{counts:,} choices of machine and nodes were" if counts > 1 else "1 choice of machine and nodes was"
-    return [f"{many} not planned: by their lower bounds of time and cost they cannot win; a machine that is named is always planned"]
+    many = f"{counts:,} choices of machine and nodes are" if counts > 1 else "1 choice of machine and nodes is"
+    return [f"{many} left out: by bounds of time and cost they are neither in the table nor on its front; named machines never are"]
 
 
 def _bound(least: Candidate) -> dict[str, Any]:

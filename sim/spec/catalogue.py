@@ -117,7 +117,7 @@ def locate(name: str, folder: str, near: SearchFolders = None, written_in: Path 
         return released
     if written_in is None and name and _is_there(elsewhere.user_path(name)):
         return _file_at(name, folder, None)
-    raise UnknownName(f"{_shown(name)} is not in the catalog ({folder}/){unknown_name_hint(name, folder)}")
+    raise UnknownName(f"{shown(name)} is not in the catalog ({folder}/){unknown_name_hint(name, folder)}")
 
 
 def _is_there(path: Path) -> bool:
@@ -162,15 +162,15 @@ def unknown_name_hint(name: str, folder: str, path: bool = False) -> str:
     if other and name in catalogue(other):
         actual, expected = ("workload", "machine") if folder == "hardware" else ("machine", "workload")
         return f"; it is a {actual} ({other}/), not a {expected}"
-    file_names, listed = list(all_files(folder)), len(catalogue(folder))
-    if folder == "hardware" and not path and (gpu := _gpu_like(name)):
+    file_names = list(all_files(folder))
+    if folder == "hardware" and not path and (gpu := gpu_like(name)):
         if unowned := advice_on_unused_gpu(gpu):
             return f"; {unowned}"
         have = f"'python -m sim list hardware --where gpu={gpu}' lists the machines with it"
         return f"; it is a GPU: {have}{''.join(f', such as {near}' for near in suggestions(name, file_names, most=1))}"
     if folder == "hardware" and not path and (provider := _provider_like(name)):
         return f"; it is a provider: 'python -m sim list hardware --where provider={provider}' lists its machines"
-    listing = f"'python -m sim list {folder.rpartition('/')[2]}' lists all {listed}"
+    listing = command_that_lists(folder)
     if folder == STACKS_FOLDER and re.sub(r"[-_ ]", "", name.lower()) in _TORCH:
         return f"; did you mean {REPLICATED_STACK}? {listing}"
     if folder == STACKS_FOLDER and (layout := _LAYOUTS.get(re.sub(r"[^a-z]", "", name.lower()))):
@@ -182,6 +182,11 @@ def unknown_name_hint(name: str, folder: str, path: bool = False) -> str:
     if len(file_names) <= MOST_NAMED:
         return f"; known: {', '.join(file_names) or 'none'}"
     return f"; {listing}"
+
+
+def command_that_lists(folder: str) -> str:
+    """Return the part of a message that names the command for all entries of *folder*."""
+    return f"'python -m sim list {folder.rpartition('/')[2]}' lists all {len(catalogue(folder))}"
 
 
 _TORCH: Final = frozenset({"torch", "pytorch", "ddp", "torchddp", "pytorchddp", "distributeddataparallel"})
@@ -196,18 +201,21 @@ _LAYOUTS: Final = {
 """Options that select a layout, by the names that users look for among stacks."""
 
 
-def _gpu_like(name: str) -> str:
-    """Return the GPU's name in *name* if it is the name of a GPU in the catalogue, or begins with its first word; else empty."""
-    word = re.sub(r"^\d+ ?x ?|^(nvidia|tesla|geforce)[-_ ]?|(?<=\d)[-_ ]?x ?\d+$", "", name.lower()).strip()
-    gpus = catalogue("hardware/parts/gpus")
-    if word and any(word in (each, each.partition("-")[0]) for each in gpus):
-        return word.upper()
-    plain = re.sub(r"[-_ ]", "", word)
-    for each in gpus:
-        begins = (each[:end] for end in range(len(each.partition("-")[0]) + 3, len(each) + 1))  # with two letters of a form such as SXM
-        if (begin := next((begin for begin in begins if begin.replace("-", "") == plain), None)) is not None:
-            return each[: len(begin) + len(each[len(begin) :].partition("-")[0])].upper()  # whole words, as conditions need
-    return next((each for each in gpus if re.sub(r"[-_ ]", "", each) == plain), "").upper()
+def gpu_like(name: str) -> str:
+    """Return the first words of a GPU of the catalogue that *name* spells, such as H100-SXM for ``8x NVIDIA h100 sxm``; empty if none.
+
+    Of the words after the first, two letters are enough.
+    """
+    word = re.sub(r"^\d+ ?x ?|^(nvidia|tesla|geforce)[-_ ]?|(?<=\d)[-_ ]?x ?\d+$", "", name.lower())
+    given = re.sub(r"[-_ ]", "", word)
+    for gpu in catalogue("hardware/parts/gpus"):
+        words = gpu.split("-")
+        starts = ["".join(words[: count + 1]) for count in range(len(words))]
+        enough = len(given) >= len(starts[0]) + 2
+        if given in (starts[0], starts[-1]) or (enough and starts[-1].startswith(given)):
+            count = next(count for count, start in enumerate(starts, 1) if len(start) >= len(given))
+            return "-".join(words[:count]).upper()
+    return ""
 
 
 def _with_gpu_in(name: str, most: int = 3) -> list[str]:
@@ -228,7 +236,7 @@ def _with_gpu_in(name: str, most: int = 3) -> list[str]:
 
 def advice_on_unused_gpu(name: str) -> str:
     """Return advice on the GPU *name* if no machine of the catalogue has it; empty if one has, or there is no such GPU."""
-    gpu = _gpu_like(name)
+    gpu = gpu_like(name)
     if not gpu or _has_machine(gpu):
         return ""
     return f"it is a GPU, but no machine in the catalog has it; put it into one, such as g5.12xlarge with --set node.gpu={gpu}"
@@ -272,7 +280,8 @@ def _read_unchanged(path: Path, stamp: int, size: int, before: str | None) -> Do
     return yaml.read(path) if before is None else yaml.read_head(path, before)
 
 
-def _shown(name: str) -> str:
+def shown(name: str) -> str:
+    """Return *name* as messages show it: as it is, or cut and quoted if it is long, empty or not printable."""
     longest = 255 if is_path(name) else 80
     return name if 0 < len(name) <= longest and name.isprintable() else shorten(name, longest)
 
@@ -287,25 +296,25 @@ def _file_at(name: str, folder: str, written_in: Path | None) -> Path:
     if is_file(path):
         if path.suffix == ".py" and written_in is None:
             raise UnknownName(
-                f"{_shown(name)}: is a Python file; extract a layer table from its model: python -m sim extract "
+                f"{shown(name)}: is a Python file; extract a layer table from its model: python -m sim extract "
                 f"{shlex.quote(name)}:FUNCTION --input 3x224x224 -o model.yaml"
             )
         if written_in is None and _is_configuration(path):
             raise UnknownName(
-                f"{_shown(name)}: is a model configuration; create a workload from it: python -m sim new workload {shlex.quote(name)} -o "
+                f"{shown(name)}: is a model configuration; create a workload from it: python -m sim new workload {shlex.quote(name)} -o "
                 "mine.yaml"
             )
         return path
     if is_folder(path):
-        raise UnknownName(f"{_shown(name)} is a folder; write the path of a YAML file{_example_in(path)} or a name from the catalog")
+        raise UnknownName(f"{shown(name)} is a folder; write the path of a YAML file{_example_in(path)} or a name from the catalog")
     if exists(path):
-        raise UnknownName(f"{_shown(name)} is not a regular file; write the path of a YAML file")
+        raise UnknownName(f"{shown(name)} is not a regular file; write the path of a YAML file")
     if islink(path):
-        raise UnknownName(f"{_shown(name)}: this link leads to no file; write the path of a YAML file")
+        raise UnknownName(f"{shown(name)}: this link leads to no file; write the path of a YAML file")
     neighbors = {file.stem: Path(name).with_name(file.name) for file in _descriptions_in(path.parent)}
     near = [str(neighbors[stem]) for stem in suggestions(path.stem, list(neighbors))]
     meant = f"; did you mean {any_of(near)}?" if near else ""
-    raise UnknownName(f"{_shown(name)}: no such file{meant or unknown_name_hint(Path(name).stem, folder, path=True)}")
+    raise UnknownName(f"{shown(name)}: no such file{meant or unknown_name_hint(Path(name).stem, folder, path=True)}")
 
 
 def _descriptions_in(folder: Path) -> list[Path]:

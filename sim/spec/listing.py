@@ -40,13 +40,15 @@ class Column:
     digits: int = 3
     unit_in_title: bool = False
     """Whether the title has the unit of prices, USD per hour, so that the cells are plain numbers."""
+    empty: str = ""
+    """What a cell shows for an empty text."""
 
     def format(self, value: Value) -> str:
         """Return *value* as text for a table."""
         if value is None:
             return "-"
         if self.dimension in ("", "number") or isinstance(value, str):
-            return f"{value:,}" if isinstance(value, int) else str(value)
+            return f"{value:,}" if isinstance(value, int) else str(value) or self.empty
         return per_hour_text(value * units.UNITS["time"]["h"]) if self.unit_in_title else units.show(value, self.dimension, self.digits)
 
 
@@ -68,8 +70,8 @@ HARDWARE: Final = (
     Column("price", "price", "price_usd_per_h", "price", 4),
     Column("spot", "spot price", "spot_usd_per_h", "price", 4),
     Column("region", "region", "price_region"),
-    Column("priced", "prices of", "prices_of"),
-    Column("spot_priced", "spot of", "spot_price_of"),
+    Column("priced", "prices of", "prices_of", empty="undated"),
+    Column("spot_priced", "spot of", "spot_price_of", empty="undated"),
 )
 WORKLOADS: Final = (
     Column("name", "workload"),
@@ -233,7 +235,9 @@ def _number(text: str, column: Column, name: str, written: str) -> float:
     except units.UnitError as error:
         raise SpecError(f"--where {text}: {error}") from None
     except ValueError:
-        raise SpecError(f"--where {text}: '{written}' is not a number") from None
+        dashed = re.fullmatch(r"(\d+)\s*[-\u2013]\s*(\d+)", written)
+        hint = f"; write a range as {name}={dashed[1]}..{dashed[2]}" if dashed else ""
+        raise SpecError(f"--where {text}: '{written}' is not a number{hint}") from None
 
 
 def _example(columns: tuple[Column, ...]) -> str:

@@ -274,7 +274,7 @@ class MeshOptions(Spec):
     whole_gradients: Literal["never", "with_replicas", "always"] = "never"
     """When gradients of a sharded optimizer are added up over all ranks in all-reduces instead of being reduce-scattered to shards.
     with_replicas: if replicas of the shards exist (apex's DistributedFusedLAMB with ``full_ar``). always: DeepSpeed's ZeRO-1 of 2021 to
-    2023."""
+    2023, and nanotron's."""
     flattens: bool = False
     """Whether sharded optimizers copy gradients into a flat buffer before the reduction, and gathered weights out of one (apex)."""
     copies: bool = True
@@ -316,6 +316,8 @@ class MeshOptions(Spec):
     expert_launch: Latency = 0.0
     """Host time to start one operation for one local expert, if the software starts products, casts and hooks for each expert separately
     (Transformer Engine's ``GroupedLinear``); 0: one kernel computes all experts."""
+    slice_host: Latency = 0.0
+    """Host time to copy one rank's slice of one tensor out of a gather of all weights (nanotron's ``all_gather_coalesced``)."""
     block_host: Latency = 0.0
     """Host time of one block's forward in software that runs it operator by operator, in addition to launching the table's kernels."""
     tensor_host: Latency = 0.0

@@ -1,4 +1,4 @@
-"""What does a file contain that is not YAML? JSON, JSON lines or CSV, plain or gzip, with size limits and strict types.
+"""What does a file contain that is not YAML? JSON, JSON lines, TOML or CSV, plain or gzip, with size limits and strict types.
 
 Every trace, record, journal, result document and table is read here, with the same restrictions as descriptions in `sim.spec.yaml`:
 limits on bytes, values and depth, no NaN or Infinity, no duplicate keys, UTF-8 only. Each problem is one sentence with its place.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import tomllib
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
@@ -118,6 +119,19 @@ def parse_json(text: str, file: str, hint: str = "") -> Any:
     return value
 
 
+def parse_toml(text: str, file: str) -> dict[str, Any]:
+    """Return the table that the TOML *text* holds; *file* is its name in messages. Raise SpecError if it is not TOML."""
+    check_density(text, file)
+    try:
+        value = tomllib.loads(text, parse_float=json_float)
+    except RecursionError:
+        raise SpecError(f"{file}: is nested more than {MAX_DEPTH} levels deep") from None
+    except ValueError as error:  # of TOML, and of numbers
+        raise SpecError(f"{file}: is not TOML: {error}") from None
+    _check_depth(value, file, "")
+    return value
+
+
 def check_density(text: str, file: str, most: int = MAX_VALUES) -> None:
     """Raise SpecError if *text* has more than *most* values and would take more memory than any real file of its size."""
     if len(text) > most and text.count(",") + text.count("[") + text.count("{") > most:
@@ -125,9 +139,11 @@ def check_density(text: str, file: str, most: int = MAX_VALUES) -> None:
 
 
 def json_float(text: str) -> float:
-    """Return the number in *text*. Raise ValueError if it is too large for a float."""
+    """Return the number in *text*. Raise ValueError if it is too large for a float, or none."""
     value = float(text)
-    if not math.isfinite(value):
+    if math.isnan(value):
+        raise ValueError(f"{text} is not a number")
+    if math.isinf(value):
         raise ValueError(f"the number {shorten(text)} is too large")
     return value
 

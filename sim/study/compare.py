@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import PurePath
 from typing import Any, Final, TypeVar
+from uuid import uuid4
 
 from sim.check import require
+from sim.spec import memo
 from sim.spec.elsewhere import with_user_paths
 from sim.spec.library import fingerprint, load_hardware, load_workload
 from sim.spec.listing import HARDWARE, hardware_rows, select, without_match
@@ -43,6 +46,8 @@ class ComparedMachine:
     problem: str = ""
     provider: str = ""
     """The provider that rents it out; empty if there is none."""
+    least_step: float | None = None
+    """Lower bound of the seconds of a step, if no layout was simulated because others are better than that; otherwise None."""
 
 
 def machines(names: Sequence[str], where: Sequence[str]) -> list[str]:
@@ -121,16 +126,29 @@ def machine_rows(
     missing = [task for task in dict(tasks).items() if task[0] not in computing.journal]
     if missing and progress is not None:
         progress(len(tasks) - len(missing), len(tasks))  # the first row may take minutes
-    for done, _ in enumerate(compute(partial(_figures, row_of), missing, computing), start=len(tasks) - len(missing) + 1):
+    for done, _ in enumerate(compute(partial(_figures, row_of, uuid4().hex), missing, computing), start=len(tasks) - len(missing) + 1):
         if progress is not None:
             progress(done, len(tasks))
-    return [ComparedMachine(**computing.journal[key]) for key, _ in tasks]
+    keys = (key if key in computing.journal else _of_bound(key) for key, _ in tasks)
+    return [ComparedMachine(**computing.journal[key]) for key in keys]
 
 
-def _figures(row_of: Callable[[Item], ComparedMachine], task: Task[Item]) -> tuple[str, RowFigures]:
+def bounds_kept(keys: Iterable[str], computing: Computing) -> list[ComparedMachine]:
+    """Return the rows with only a bound that the journal of *computing* has for the tasks of *keys*: another question needs their plans."""
+    journal = computing.journal
+    return [] if journal is None else [ComparedMachine(**journal[bound]) for bound in map(_of_bound, keys) if bound in journal]
+
+
+def _of_bound(key: str) -> str:
+    return f"{key} bound"
+
+
+def _figures(row_of: Callable[[Item], ComparedMachine], rows: str, task: Task[Item]) -> tuple[str, RowFigures]:
+    """Compute one row of *rows*, a name; a process that computes several assumes that descriptions do not change meanwhile."""
     key, item = task
-    row = row_of(item)
-    return key, {**vars(row), "problem": with_user_paths(row.problem)}
+    with nullcontext() if memo.is_open() else memo.caching(rows):
+        row = row_of(item)
+    return key if row.least_step is None else _of_bound(key), {**vars(row), "problem": with_user_paths(row.problem)}
 
 
 def _require_sense(scenario: Scenario, hardware: Sequence[str]) -> None:

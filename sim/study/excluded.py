@@ -1,9 +1,10 @@
-"""Which machines need no plan, because they cannot change what to rent? Those whose lower bounds of time and cost are beaten twice.
+"""Which machines cannot change what to rent? Those whose lower bounds of time and cost are beaten twice.
 
-A lower bound of a machine's step (`sim.study.plan.least_work`) bounds time and cost of the whole job. A machine is left out if a planned
-one is at least as fast and as cheap as that (so it is not on the Pareto front, nor the nearest to the budget), and if `SHOWN` planned ones
-rank before it (so it is not in the table). Machines are planned in the order of their bounds. What is left out does not depend on how many
-are planned at once: it is what the final front and table exclude.
+A lower bound of a machine's step bounds time and cost of the whole job. A machine is left out if another one is at least as fast and as
+cheap as that (so it is not on the Pareto front, nor the nearest to the budget), and if `SHOWN` candidates rank before it (so it is not in
+the table). The first bound is that of its GPUs (`sim.study.plan.least_work`); the search of its layouts raises it, and ends as soon as
+the machine is beaten. Machines are planned in the order of their bounds, and one whose bound rises much waits for others. What is left
+out depends neither on that order nor on how many are planned at once: it is what the final front and table exclude.
 """
 
 from __future__ import annotations
@@ -31,6 +32,11 @@ from sim.study.whole_job import in_epochs
 
 SHOWN: Final = 10
 """Maximum number of candidates in the table of `recommend`."""
+
+NEAR: Final = 1e-6
+"""Share within which a cutoff is the least."""
+PATIENCE: Final = 2.0
+"""Factor by which a machine's search raises the bound of its steps before others come first: steps of most machines take less than that."""
 
 CandidateRank = tuple[int, float, float]
 """The place of a candidate in the ranking: those within the budget first."""
@@ -100,33 +106,61 @@ class Exclusion:
         self._reached: list[tuple[float, float]] = []
         """Time per epoch and cost of each candidate."""
         self._least: dict[tuple[str, int], list[Candidate]] = {}
+        self._steps: dict[tuple[str, int], float] = {}
+        """Seconds of a step, or a bound of them that is above that of `LeastWork`, of each machine that a row has."""
         self.note(rows)
 
     def note(self, rows: Iterable[ComparedMachine]) -> None:
-        """Take the candidates of *rows* into account."""
+        """Take the candidates and the bounds of *rows* into account."""
         for row in rows:
+            step = row.least_step if row.document is None else row.document["step_time_s"]
+            if step is not None and row.nodes is not None:
+                self._steps[row.hardware, row.nodes] = step
             for candidate in self._contest.candidates(row):
                 insort(self._keys, self._contest.key(candidate))
                 self._reached.append((candidate.epoch_time, candidate.cost))
 
     def in_order(self, points: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
         """Return *points*, (machine, nodes), by the best place in the ranking that each may have; those without a bound first."""
-        return sorted(points, key=lambda point: min(map(self._contest.key, self.least(point)), default=(0, -inf, -inf)))
+        return sorted(points, key=lambda point: min(map(self._contest.key, self._known(point)), default=(0, -inf, -inf)))
 
     def excludes(self, point: tuple[str, int]) -> bool:
-        """Return whether *point* can change neither the table nor the Pareto front."""
-        least = self.least(point)
-        return bool(least) and all(self._is_beaten(candidate) for candidate in least)
+        """Return whether *point*, with its step or the bound that is known of it, can change neither the table nor the Pareto front."""
+        return self._are_beaten(self._known(point))
+
+    def cutoff(self, point: tuple[str, int]) -> float:
+        """Return the seconds of a step at which the search of *point* ends: others beat it, or are planned first.
+
+        Infinite if no bound of its steps is known.
+        """
+        low = self._steps.get(point, self._work.step_time(*point))
+        high = PATIENCE * low if self._at(point, low) else inf
+        if not self._are_beaten(self._at(point, high)):
+            return high
+        while high > (1.0 + NEAR) * low:
+            middle = (low + high) / 2.0
+            low, high = (low, middle) if self._are_beaten(self._at(point, middle)) else (middle, high)
+        return high
 
     def least(self, point: tuple[str, int]) -> list[Candidate]:
         """Return candidates that are no worse than *point*; empty if no bound of its steps is known."""
         if point not in self._least:
-            step = self._work.step_time(*point)
-            try:
-                self._least[point] = self._contest.least(*point, step) if step > 0.0 else []
-            except SpecError:
-                self._least[point] = []
+            self._least[point] = self._at(point, self._work.step_time(*point))
         return self._least[point]
+
+    def _known(self, point: tuple[str, int]) -> list[Candidate]:
+        """Return candidates that are no worse than *point*, by what is known of its steps so far."""
+        return self._at(point, self._steps[point]) if point in self._steps else self.least(point)
+
+    def _at(self, point: tuple[str, int], step: float) -> list[Candidate]:
+        """Return candidates that are no worse than *point* with steps of at least *step* seconds; empty if it is 0, or none is for rent."""
+        try:
+            return self._contest.least(*point, step) if step > 0.0 else []
+        except SpecError:
+            return []
+
+    def _are_beaten(self, least: Sequence[Candidate]) -> bool:
+        return bool(least) and all(self._is_beaten(candidate) for candidate in least)
 
     def _is_beaten(self, least: Candidate) -> bool:
         time, cost = own = (least.epoch_time, least.cost)

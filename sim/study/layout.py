@@ -25,7 +25,7 @@ from sim.study.nccl_names import nccl_variables_named
 from sim.study.not_validated import not_validated
 from sim.study.one_batch import micro_batches_option
 from sim.study.pretraining import PretrainingPart, parts_of
-from sim.study.scenario import Infeasible, Scenario, loaded_hardware, sorted_overrides
+from sim.study.scenario import Infeasible, Scenario, loaded_hardware, notes_on_hardware, sorted_overrides
 from sim.training.layouts.play import MOST_CLASSES, MOST_RANKS
 from sim.units import pluralized
 
@@ -52,7 +52,8 @@ def layout_answer(scenario: Scenario) -> LayoutAnswer:
         run = run_layout(machine.spec, workload, gpus, seed=scenario.seed, exact=scenario.exact, fits=fits)
     tokens = scenario.plan.tokens if scenario.plan else None
     parts = parts_of(scenario, run, tokens, lambda other: layout_answer(other).run) if tokens else ()
-    return LayoutAnswer(run, _inputs(machine.sha256, loaded), tuple(_warnings(run, scenario.exact)), scenario.market, scenario.plan, parts)
+    warnings = (*notes_on_hardware(scenario, machine.spec), *_warnings(run, scenario.exact))
+    return LayoutAnswer(run, _inputs(machine.sha256, loaded), warnings, scenario.market, scenario.plan, parts)
 
 
 def checked_hardware(scenario: Scenario) -> Hardware:

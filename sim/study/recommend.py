@@ -117,6 +117,7 @@ def recommend(
     mean_lifetime: str | None = None,
     with_failures: bool = False,
     global_batch: int | None = None,
+    tried: Sequence[int] = (),
 ) -> Recommendation:
     """Return what to rent for a job of *plan*, given the *rows* that `sim.study.compare` returns for the workload.
 
@@ -124,6 +125,7 @@ def recommend(
 
     Spot machines last *mean_lifetime* (a time such as ``20 h``) on average, at random; without it, measured lifetimes are used, if any.
     *global_batch* is that of all *rows*; None if each GPU has the same batch instead, so that more GPUs take larger steps.
+    *tried* are numbers of nodes that were considered, although all their rows may have been left out.
     """
     require_one_budget(plan, budget)
     mean = None if mean_lifetime is None else mean_lifetime_of(mean_lifetime)
@@ -139,7 +141,7 @@ def recommend(
             *_failure_notes(best or near, with_failures),
             *_notes(plan, budget, allowed, others, mean),
             *_market_notes(gathered.candidates, markets, gathered.unmeasured),
-            *_node_notes(rows),
+            *_node_notes([*tried, *(row.nodes for row in rows)]),
             *_partly_left_out(rows),
             _batch_note(scenario, rows, global_batch),
         ]
@@ -392,9 +394,9 @@ def _without_price(candidates: Sequence[Candidate], markets: Sequence[Market], u
     return [f"spot prices are available only for {_listed(priced)}" if priced else "no spot prices are available for any of them"]
 
 
-def _node_notes(rows: Sequence[ComparedMachine]) -> list[str]:
-    """Return a note on which numbers of nodes were tried, if they were requested."""
-    counts = sorted({row.nodes for row in rows if row.nodes is not None})
+def _node_notes(tried: Iterable[int | None]) -> list[str]:
+    """Return a note on which numbers of nodes were *tried*, if they were requested."""
+    counts = sorted({count for count in tried if count is not None})
     if not counts:
         return []
     written = [f"{count:,}" for count in counts]

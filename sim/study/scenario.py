@@ -29,6 +29,7 @@ from sim.spec.strict import whole_number
 from sim.spec.workload import Workload
 from sim.spec.yaml import Document, Mark, SpecError
 from sim.study.bottleneck import bottlenecks
+from sim.study.hardware_notes import hardware_notes
 from sim.study.jobs_file import jobs_file, place_jobs
 from sim.study.layout_options import FIELDS
 from sim.study.memory_fit import brief_shortage, largest_fitting_batch, memory_problem
@@ -230,7 +231,7 @@ def prepare(scenario: Scenario) -> CheckedScenario:
     _refuse_contradictions(scenario)
     _, for_workload = sorted_overrides(scenario)
     machine = loaded_hardware(scenario)
-    notes = _alias_notes(scenario, machine.spec)
+    notes = notes_on_hardware(scenario, machine.spec)
     if (path := jobs_file(scenario.workload)) is not None:
         _refuse_single_job_options(scenario)
         placed = place_jobs(machine, path, for_workload)
@@ -287,6 +288,11 @@ def loaded_hardware(scenario: Scenario) -> Loaded[Hardware]:
     """Return the hardware that *scenario* names, with its overrides and its number of nodes."""
     for_hardware, _ = sorted_overrides(scenario)
     return _with_requested_nodes(load_hardware(scenario.hardware, for_hardware), scenario)
+
+
+def notes_on_hardware(scenario: Scenario, simulated: Hardware) -> list[str]:
+    """Return notes on the machine of *scenario*, which is *simulated* with the requested number of nodes."""
+    return hardware_notes(scenario.hardware, load_hardware(scenario.hardware, sorted_overrides(scenario)[0]).spec, simulated)
 
 
 def _refuse_single_job_options(scenario: Scenario) -> None:
@@ -353,15 +359,6 @@ def _refuse_two_batches(workload: Workload, scenario: Scenario) -> None:
     option = "--batch" if scenario.batch is not None else "--global-batch" if scenario.global_batch is not None else ""
     if workload.training.batches and option:
         raise SpecError(f"{option} and training.batches: write one of the two")
-
-
-def _alias_notes(scenario: Scenario, hardware: Hardware) -> list[str]:
-    """Return a note for a user who wrote an alias of *hardware*."""
-    if scenario.hardware not in hardware.aliases:
-        return []
-    return [
-        f"{scenario.hardware} means {hardware.name}: {hardware.note}" if hardware.note else f"{scenario.hardware} means {hardware.name}"
-    ]
 
 
 def sorted_overrides(scenario: Scenario) -> tuple[list[Override], list[Override]]:

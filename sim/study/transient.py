@@ -22,7 +22,7 @@ from sim.analysis.course import draw
 from sim.analysis.crew import ElasticRules
 from sim.analysis.long_run import ZERO_TIME, DrawnCause, LongRun, Saving
 from sim.analysis.renewal import Uniform
-from sim.analysis.transient import Lives
+from sim.analysis.transient import Lives, young_interval
 from sim.spec.yaml import SpecError
 from sim.units import show
 
@@ -31,6 +31,8 @@ POLICIES: tuple[SpotPolicy, ...] = ("shrink", "replace", "wait")
 
 SEARCHED = 9
 """Checkpoint intervals tried between the duration of one checkpoint and the whole job, and again around the best of them."""
+_SURELY = 1.0 + 1e-9
+"""A mean time that is longer by this factor is longer whatever the rounding of its sum."""
 _NEVER = 20.0
 """Duration of a checkpoint, in mean times between random revocations, that one in exp(20) survives: such a job is not drawn."""
 
@@ -92,12 +94,13 @@ def as_long_run(job: SpotJob, interval: float) -> LongRun:
     )  # fmt: skip
 
 
-def draw_courses(job: SpotJob, interval: float, trials: int, seed: int = 0) -> list[DrawnCourse]:
+def draw_courses(job: SpotJob, interval: float, trials: int, seed: int = 0, longest_mean: float = math.inf) -> list[DrawnCourse]:
     """Return *trials* courses of *job* with a checkpoint every *interval* samples (infinite: only the result is saved).
 
-    The lifetimes of a trial depend only on *seed*, so all intervals see the same ones. If one never ends, all figures are infinite.
+    The lifetimes of a trial depend only on *seed*, so all intervals see the same ones. If one never ends, or if their mean time exceeds
+    *longest_mean* (s), all figures are infinite.
     """
-    drawn = draw(as_long_run(job, interval), trials, seed, all_or_none=True)
+    drawn = draw(as_long_run(job, interval), trials, seed, all_or_none=True, longest_mean=longest_mean - job.start_up)
     rented = len(job.speeds) * (job.start_up - job.unpaid) + drawn.rented_nodes * max(0.0, job.replacement - job.unpaid)
     ends = np.isfinite(drawn.elapsed)
     times = job.start_up + np.where(ends, drawn.elapsed, 0.0)
@@ -120,8 +123,15 @@ def best_interval(job: SpotJob, trials: int, seed: int = 0) -> float:
     Raise SpecError if the job would not end with any interval.
     """
 
+    least = math.inf
+
     def mean_time(interval: float) -> float:
-        return float(np.mean([outcome.time for outcome in draw_courses(job, interval, trials, seed)]))
+        """Return the mean time, or infinity if it is longer than with an interval tried before."""
+        nonlocal least
+        outcomes = draw_courses(job, interval, trials, seed, least * _SURELY)
+        time = float(np.mean([outcome.time for outcome in outcomes]))
+        least = min(least, time)
+        return time
 
     between = job.lives.mean / len(job.speeds)
     if job.checkpoint > _NEVER * between and job.restarts:
@@ -131,7 +141,11 @@ def best_interval(job: SpotJob, trials: int, seed: int = 0) -> float:
         )
     shortest = min(job.work, max(job.checkpoint, 1.0) * job.speeds[-1])
     tried = np.geomspace(shortest, job.work, SEARCHED)
-    times = [mean_time(float(interval)) for interval in tried]
+    expected = young_interval(job.checkpoint, between) * job.speeds[-1]
+    order = np.argsort(abs(np.log(tried / max(expected, shortest))))  # the best early, so that few of the others are drawn to their ends
+    times = [math.inf] * SEARCHED
+    for number in order:
+        times[number] = mean_time(float(tried[number]))
     place = int(np.argmin(times))
     if not math.isfinite(times[place]):
         raise SpecError("revocations are too frequent to complete a checkpoint; rent fewer workers, or rent on demand")

@@ -6,6 +6,7 @@ those of a ResNet-50-like job with five buckets.
 
 from __future__ import annotations
 
+import gc
 import shlex
 import sys
 from typing import Any
@@ -14,6 +15,7 @@ from uuid import uuid4
 import pytest
 import simpy
 
+from sim.__main__ import OBJECTS
 from sim.cluster.build import place, slots, with_nodes
 from sim.cluster.network import Network
 from sim.documents import row
@@ -128,10 +130,15 @@ def test_a_large_run_beside_a_small_one(benchmark: Any) -> None:
 
 
 def sweep_points() -> None:
-    """Answer every point of a sweep, as one of its processes does."""
-    with caching(uuid4().hex):
-        for point in POINTS:
-            row(scenario_at(MAIN, point))
+    """Answer every point of a sweep, as one of its processes does; it collects garbage as rarely."""
+    usual = gc.get_threshold()
+    gc.set_threshold(OBJECTS)
+    try:
+        with caching(uuid4().hex):
+            for point in POINTS:
+                row(scenario_at(MAIN, point))
+    finally:
+        gc.set_threshold(*usual)
 
 
 def test_runs_in_a_sweep(benchmark: Any) -> None:

@@ -70,6 +70,17 @@ def test_step_time_and_throughput_agree_within_3_percent() -> None:
             question(record(**columns, throughput=throughput))
 
 
+def test_the_rate_of_one_gpu_stands_for_the_step_of_all() -> None:
+    """Two GPUs with 50 samples each, at 25 samples/s each: 2 s."""
+    columns = {"placement": "2", "batch_per_gpu": 50, "throughput_per_gpu": 25.0}
+    assert question(record(**columns, step_time=None)).step_time == pytest.approx(2.0)
+    assert question(record(**columns, step_time=None, throughput=50.0)).step_time == pytest.approx(2.0)
+    with pytest.raises(SpecError, match=r"per_gpu: 25 contradicts step_time_s 1: 100 samples a step \(2 GPUs\) are 50 samples/s per GPU"):
+        question(record(**columns, step_time=1.0))
+    with pytest.raises(SpecError, match=r"per_gpu: 25 contradicts throughput_samples_per_s 25: .* are 12.5 samples/s per GPU"):
+        question(record(**columns, step_time=None, throughput=25.0))
+
+
 def test_scaling_compute_scales_kernels_and_launches() -> None:
     before, after = question(record(batch_per_gpu=8)).workload.training, scale_job(question(record(batch_per_gpu=8)), 1.5).workload.training
     assert after.compute_factor == 1.5 * before.compute_factor and after.stack.kernels.launch_cpu == 1.5 * before.stack.kernels.launch_cpu

@@ -75,7 +75,15 @@ def test_all_problems_come_at_once(tmp_path: Path) -> None:
     with pytest.raises(SpecError) as raised:
         read_records(written(tmp_path, HEADER + "a,,network,1,,,\n" * 25))
     lines = str(raised.value).splitlines()
-    assert len(lines) == 21 and lines[-1].endswith("and 5 more rows like these")
+    assert len(lines) == 21 and lines[-1].endswith("and 5 more problems like these")
+
+
+def test_a_row_has_all_its_problems(tmp_path: Path) -> None:
+    header = "hardware,workload,role,step_time_s,nodes,precision,seq_len,tp\n"
+    (skipped,) = read_table(written(tmp_path, header + "a,,test,-1,1.5,int8,long,2\n")).skipped
+    starts = ("workload is blank", "role: 'test'", "nodes: '1.5'", "precision: 'int8'", "step_time_s: '-1'", "tp 2: ", "sequence 'long'")
+    assert [start for start in starts if not any(line.startswith(start) for line in skipped.reason.splitlines())] == []
+    assert len(skipped.reason.splitlines()) == len(starts)
 
 
 def test_names_of_other_tables_with_one_meaning_are_read_and_others_refused(tmp_path: Path) -> None:

@@ -37,6 +37,10 @@ def test_precisions(text: str, meant: str) -> None:
         ("torch 1.13", "torch-1.13-ddp"),
         ("PyTorch 1.6 DDP", "torch-1.6-ddp"), ("DDP", "torch-2.x-ddp"), ("Horovod", "horovod-0.21"), ("MXNet", "MXNet"),
         ("PyTorch XLA", "PyTorch XLA"),
+        ("Horovod 0.21", "horovod-0.21"), ("horovod 0.19.5 (PyTorch)", "horovod-0.19"), ("Horovod v0.28.1", "horovod-0.21"),
+        ("Horovod TensorFlow", "Horovod TensorFlow"), ("TensorFlow 2.4", "tensorflow-2.3"), ("TF2 XLA", "tensorflow-2.3-xla"),
+        ("TensorFlow 1.15", "TensorFlow 1.15"), ("TensorFlow parameter server", "TensorFlow parameter server"),
+        ("TensorFlow parameter server (async)", "tf-parameter-server"), ("synchronous parameter servers", "tf-parameter-server-sync"),
         ("torch-1.13-ddp", "torch-1.13-ddp"), ("torch-2.11-ddp", "torch-2.11-ddp"), ("torch-1.6-ddp", "torch-1.6-ddp"),
         ("torch-2.x-ddp", "torch-2.x-ddp"),
     ],
@@ -52,6 +56,30 @@ def test_numbers() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("cell", "read"),
+    [
+        ("3.1k", "3100"), ("24,000 images/s", "24000"), ("1.2k img/sec", "1200"), ("812 samples/s", "812"), ("60 sequences/second", "60"),
+        ("812", "812"), ("60 it/s", "60 it/s"), ("812 MB/s", "812 MB/s"), ("10 images/s/GPU", "10 images/s/GPU"),
+    ],
+)  # fmt: skip
+def test_rates_of_samples_are_read_in_their_unit(cell: str, read: str) -> None:
+    """Steps are not samples, and what one GPU processes is not what all do."""
+    assert number_meant("throughput_samples_per_s", cell) == read
+
+
+@pytest.mark.parametrize(
+    ("name", "column"),
+    [("images/sec", "throughput"), ("Throughput (img/s)", "throughput"), ("samples_per_second", "throughput"),
+     ("imgs/s/GPU", "throughput_per_gpu"), ("sequences per second per GPU", "throughput_per_gpu")],
+)  # fmt: skip
+def test_columns_of_rates_say_what_they_count(name: str, column: str, tmp_path: Path) -> None:
+    path = tmp_path / "runs.csv"
+    path.write_text(f"hardware,workload,{name}\na,b,50\n")
+    (row,) = read_table(path).records
+    assert getattr(row, column) == 50 and {row.throughput, row.throughput_per_gpu} == {50, None}
+
+
 def test_every_column_of_seconds_is_read_in_its_unit() -> None:
     assert [number_meant(column, "20 ms") for column in ("step_time_s", "exposed_sync_s")] == ["0.02", "0.02"]
 
@@ -61,9 +89,32 @@ def test_a_foreign_table_is_read_with_a_note_on_every_word_and_records_are_not(t
     path.write_text('hardware,workload,precision,step_time_s,role\np3.16xlarge,vgg16,AMP,"1,290 ms",prediction\n')
     table = read_table(path)
     assert (table.records[0].precision, table.records[0].step_time) == ("amp_fp16", 1.29)
-    assert table.notes == (f"{path}:1: precision 'AMP' was read as amp_fp16",)
+    assert table.notes == (
+        f"{path}:1: precision 'AMP' was read as amp_fp16",
+        f"{path}:1: step_time_s '1,290 ms' was read as 1.29 seconds, and others likewise",
+    )
     with pytest.raises(SpecError, match="precision: 'AMP' is unknown"):
         read_records(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("MI300X", "mi300x-platform"), ("8x B200", "hgx-b200"), ("NVIDIA H200", "hgx-h200"), ("A100-SXM4-80GB", "dgx-a100-80gb"),
+     ("4x B200", "4x B200"), ("A100", "A100"), ("T4", "T4")],
+)  # fmt: skip
+def test_a_gpu_means_a_machine_only_if_one_is_not_a_providers(name: str, meant: str) -> None:
+    """There are two boxes with A100s, and only providers rent T4s; half a box is none."""
+    ((row,), notes) = with_catalog_names([replace(record(), hardware=name)], Folders())
+    assert (row.hardware, bool(notes)) == (meant, name != meant)
+
+
+def test_times_in_another_unit_have_one_note_per_unit(tmp_path: Path) -> None:
+    path = tmp_path / "runs.csv"
+    times = ("65 msec", "66 msec", "0.067", "68 s", "69 ms")
+    path.write_text("hardware,workload,step_time_s,role\n" + "".join(f"p3.16xlarge,vgg16,{time},prediction\n" for time in times))
+    table = read_table(path)
+    assert [record.step_time for record in table.records] == [0.065, 0.066, 0.067, 68.0, 0.069]
+    assert [note.partition("'")[2].partition("'")[0] for note in table.notes] == ["65 msec", "69 ms"]
 
 
 def test_names_that_differ_in_spelling_only_are_the_catalogs(tmp_path: Path) -> None:

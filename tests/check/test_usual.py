@@ -69,3 +69,18 @@ def test_the_catalogue_has_no_slips() -> None:
         for path in catalogue.all_files(folder).values():
             loaded = load(kind, path)
             assert not list(unusual_values(loaded.spec, loaded.document, path))
+
+
+def test_a_machine_of_catalogue_parts_is_checked_without_loading_the_catalogue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own numbers are compared with what the catalog's machines have written; their parts, which are as in the catalog, are not."""
+    path = tmp_path / "mine.yaml"
+    path.write_text(catalogue.locate("p3.16xlarge", "hardware").read_text().replace("name: p3.16xlarge", "name: mine"))
+    loaded = load(Hardware, path)
+    read: list[Path] = []
+    monkeypatch.setattr("sim.check.usual.library.load", lambda kind, file: (read.append(file), load(kind, file))[1])
+    assert list(unusual_values(loaded.spec, loaded.document, path)) == []
+    path.write_text(path.read_text().replace("bandwidth: 25 Gbps", "bandwidth: 25 kbps").replace("memory: 488 GiB", "memory: 488 TiB"))
+    loaded = load(Hardware, path)
+    said = list(unusual_values(loaded.spec, loaded.document, path))
+    assert [text.partition(": ")[0] for text in said] == ["node.host.memory", "node.nic.bandwidth"]
+    assert {file.stem for file in read} == {"gp2"}  # which it extends

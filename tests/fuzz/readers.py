@@ -72,6 +72,9 @@ def readers() -> Mapping[str, Reader]:
         "document": Reader("run.json", _run_document(), _compared),
         "configuration": Reader("config.json", json.dumps(_CONFIGURATION).encode(), _made),
         "batch script": Reader("job.sbatch", _SCRIPT.encode(), _made),
+        "torchtitan": Reader("train.toml", _TORCHTITAN.encode(), _made),
+        "deepspeed": Reader("ds.json", json.dumps(_DEEPSPEED).encode(), _laid_out),
+        "accelerate": Reader("accelerate.yaml", _ACCELERATE.encode(), _laid_out),
         "table of runs": Reader("my-runs.csv", _RUNS.encode(), read_table),
         "prices": Reader("vms.csv", _PRICES.encode(), price_files.skypilot_offers),
         "generated prices": Reader("zz_generated.pricing_aws.go", _GENERATED.encode(), price_files.generated_offers),
@@ -91,6 +94,33 @@ _SCRIPT = """#!/bin/bash
 srun torchrun --nnodes $SLURM_NNODES --nproc-per-node 8 train.py --per_device_train_batch_size 2 --bf16 True --fsdp full_shard \\
     --gradient_accumulation_steps 4 --num-layers 2 --hidden-size 64 --num-attention-heads 4 --padded-vocab-size 1024 --seq-length 128 \\
     --position-embedding-type rope
+"""
+_TORCHTITAN = """[job]
+description = "a test"
+[model]
+name = "llama3"
+flavor = "8B"
+[training]
+local_batch_size = 1
+global_batch_size = 16
+seq_len = 8192
+[parallelism]
+data_parallel_shard_degree = -1
+tensor_parallel_degree = 2
+pipeline_parallel_degree = 1
+[activation_checkpoint]
+mode = "selective"
+"""
+_DEEPSPEED = {
+    "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 8, "bf16": {"enabled": True}, "gradient_clipping": 1.0,
+    "zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"}},
+}  # fmt: skip
+_ACCELERATE = """compute_environment: LOCAL_MACHINE
+distributed_type: FSDP
+fsdp_config: {fsdp_sharding_strategy: FULL_SHARD, fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP, fsdp_activation_checkpointing: true}
+mixed_precision: bf16
+num_machines: 2
+num_processes: 16
 """
 _RUNS = """machine,model,nodes,tp,zero_stage,strategy,seq_len,batch_size_per_gpu,step_time_ms
 p3.8xlarge,resnet18,1,1,0,ddp,,32,100
@@ -215,6 +245,10 @@ _CONFIGURATION: Mapping[str, Any] = {
 
 def _made(path: Path) -> None:
     new_workload([str(path)], path.with_name("made.yaml"), overwrite=True)
+
+
+def _laid_out(path: Path) -> None:
+    new_workload(["llama-3.2-1b", str(path)], path.with_name("made.yaml"), overwrite=True)
 
 
 _PLAIN: Mapping[str, Any] = json.loads(_run_document())

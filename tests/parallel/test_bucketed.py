@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from sim.parallel.lower.bucketed import GATHER_COPIES, LAUNCH_QUEUE
 from sim.parallel.lower.layouts import Layout, program
-from sim.parallel.program import Start, Wait
+from sim.parallel.program import Copy, Start, Update, Wait, Work
 from sim.spec.decoder import decoder_layers
 from sim.spec.transformer import Transformer
 from tests.parallel.layouts import layout, model
@@ -103,3 +104,26 @@ def test_deepspeeds_first_stage_all_reduces_gradients_and_the_second_scatters_th
     assert sent("optimizer", whole_gradients="always") == {("all_reduce", "pool"), ("all_gather", "shard")}
     assert sent("gradients", whole_gradients="always") == {("reduce_scatter", "shard"), ("all_gather", "shard")}
     assert sent("optimizer") == {("reduce_scatter", "shard"), ("all_gather", "shard")}
+
+
+def test_nanotrons_first_stage_reduces_one_buffer_after_backward_and_copies_every_slice() -> None:
+    """Oracle: trainer.py, ``training_step``: one all-reduce, whatever overlaps; distributed.py, ``all_gather_coalesced``: a slice each."""
+    options = {
+        "framework": "nanotron", "whole_gradients": "always", "overlap_parameters": False, "slice_host": "1 us", "bucket_elements": 10_000,
+    }  # fmt: skip
+    layers = decoder_layers(Transformer.model_validate(LLAMA), 32)
+    ranks = 512
+    made = layout(model(layers), ranks, stack=options, tensor=1, shard="optimizer")
+    played = program(made, 0)
+    total = sum(size for layer in layers for size in layer.gradients)
+    starts = [each for each in played if isinstance(each, Start) and each.axis in ("pool", "shard")]
+    assert [(each.op, each.nbytes) for each in starts] == [("all_reduce", 4 * total), ("all_gather", 2 * total)]
+    works = [place for place, each in enumerate(played) if isinstance(each, Work)]
+    update = next(place for place, each in enumerate(played) if isinstance(each, Update))
+    assert works[-1] < played.index(starts[0]) < update < played.index(starts[1])
+    (copy,) = [each for each in played if isinstance(each, Copy)]
+    slices = ranks * sum(len(layer.gradients) for layer in layers)
+    assert copy.nbytes == 2 * GATHER_COPIES * 2 * total
+    assert copy.host == pytest.approx((slices - LAUNCH_QUEUE) * 1e-6)
+    few = layout(model(layers), 8, stack=options, tensor=1, shard="optimizer")
+    assert [each.host for each in program(few, 0) if isinstance(each, Copy)] == [0.0]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from sim.parallel.ring import Ring
 from sim.parallel.shares import rank_share
-from sim.parallel.split import Unit, split
+from sim.parallel.split import LayerPiece, Unit, split
 from sim.spec.decoder import decoder_layers
 from sim.spec.model import Model
 from sim.spec.parallel import Parallel
@@ -170,6 +170,19 @@ def test_a_split_product_has_its_shape(fields: dict[str, Any]) -> None:
     for part in products:
         k, n = part.channels
         assert part.forward == pytest.approx(2.0 * part.tokens * k * n)
+
+
+def test_equal_pieces_of_different_splits_are_one_object() -> None:
+    """Times are cached by identity: a split of experts leaves attention as it is. Each piece is what a copy of the model has there."""
+    sparse, other = decoder(SPARSE), decoder(SPARSE)
+    splits = [parallel(tensor=tensor, expert=expert) for tensor in (1, 2) for expert in (1, 8)]
+    met: dict[LayerPiece, set[int]] = {}
+    for own in splits:
+        pieces, apart = ([piece for unit in split(each, own) for piece in unit.pieces] for each in (sparse, other))
+        assert pieces == apart and not {id(piece) for piece in pieces} & {id(piece) for piece in apart}
+        for piece in pieces:
+            met.setdefault(piece, set()).add(id(piece))
+    assert all(len(identities) == 1 for identities in met.values())
 
 
 def test_a_group_is_as_loaded_as_its_fullest_rank() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 from xml.etree import ElementTree
 
@@ -152,6 +153,9 @@ def test_a_long_table_is_folded_to_what_matters_and_says_so() -> None:
     assert f"\n{len(rows) - FEW} more machines: --all shows them\n" in text and "w: 102 machines" in text
     assert "more machines" not in comparison_text(document) and "m099" in comparison_text(document)
     assert comparison_text(document, len(rows)) == comparison_text(document)
+    sizes = [replace(row, nodes=count, document={**(row.document or {}), "nodes": count}) for row in many for count in (1, 2)]
+    text = comparison_text(comparison_document("w", sizes), FEW)
+    assert "w: 100 machines, 200 choices of machine and nodes\n" in text and f"\n{200 - FEW} more rows: --all shows them\n" in text
 
 
 def test_prices_are_listed_of_the_machines_in_the_table_only() -> None:

@@ -107,6 +107,16 @@ def test_an_alias_says_what_it_means(capsys: Capture) -> None:
     assert "p3.24xlarge means p3dn.24xlarge" in document(capsys, "run", "p3.24xlarge", "vgg16", "--fast")["warnings"][0]
 
 
+@pytest.mark.parametrize("layout", [[], ["--shard", "parameters", "--stack", "torchtitan-2.x"]])
+def test_nodes_that_a_cluster_does_not_have_are_said(capsys: Capture, layout: list[str]) -> None:
+    """A file of two nodes can be simulated with four; one node is a machine, of which any number can be rented."""
+    job = ["gpt2", "--precision", "amp_fp16", *layout, "--batch", "1", "--fast"]
+    said = "2x-p3.8xlarge has 2 nodes; 4 are simulated: 2 more like them"
+    assert said in document(capsys, "run", "2x-p3.8xlarge", *job, "--nodes", "4")["warnings"]
+    for hardware, nodes in (("2x-p3.8xlarge", "2"), ("2x-p3.8xlarge", "1"), ("p3.8xlarge", "4")):
+        assert not [text for text in document(capsys, "run", hardware, *job, "--nodes", nodes)["warnings"] if "are simulated" in text]
+
+
 def test_the_batch_that_the_refusal_names_fits(capsys: Capture) -> None:
     said = refusal(capsys, "run", "p4d.24xlarge", "vgg16", "--batch", "5000")
     largest = said.rsplit("the largest batch that fits is ", 1)[1].split()[0].rstrip(".;")
@@ -209,6 +219,15 @@ def test_a_filter_without_match_says_so(capsys: Capture) -> None:
 def test_check_suggests_a_name(capsys: Capture) -> None:
     assert main(["check", "p3.16xlrge"]) == 2
     assert "did you mean p3.16xlarge" in capsys.readouterr().err
+    assert main(["check", "vgg61.yaml"]) == 2
+    assert "did you mean vgg19" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["nope", "nope.yaml", "zzz/nope.yaml"])
+def test_check_of_a_name_like_none_lists_machines_as_well_as_workloads(capsys: Capture, name: str) -> None:
+    said = f"{name}: no such file or catalog name; 'python -m sim list' shows all hardware and workloads\n"
+    assert main(["check", name]) == 2
+    assert capsys.readouterr().err == said
 
 
 def test_help_shows_an_example(capsys: Capture) -> None:

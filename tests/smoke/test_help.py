@@ -67,8 +67,12 @@ def test_the_program_is_named_as_it_was_called(called: str, other: str, monkeypa
 
 def test_help_of_new_shows_the_options_of_one_kind(capsys: pytest.CaptureFixture[str]) -> None:
     shown = {}
-    for kind in ("hardware", "workload"):
+    for kind, other in (("hardware", "workload"), ("workload", "hardware")):
         assert main(["new", kind, "--help"]) == 0
-        shown[kind] = set(re.findall(r"--[a-z-]+", capsys.readouterr().out.partition("Job:")[2].partition("Output:")[0]))
+        text = capsys.readouterr().out
+        shown[kind] = set(re.findall(r"--[a-z-]+", text.partition("Job:")[2].partition("Output:")[0]))
+        assert other not in text.partition("OPTIONS]\n")[2].partition("Arguments:")[0]
+        examples = text.partition("Examples:\n")[2].splitlines()
+        assert examples and all(("new workload" in line) == (kind == "workload") for line in examples)
     assert shown["hardware"] == {"--name", "--from-topo", "--gpu", "--cpu", "--nic-bandwidth", "--transport", "--memory"}
     assert {"--name", "--from", "--batch", "--sequence", "--input"} <= shown["workload"] and "--gpu" not in shown["workload"]

@@ -142,6 +142,7 @@ MESSAGES = {
     "zzz=8": "--where zzz=8: no column 'zzz'; columns: name, provider, nodes, gpus, gpu, gpu_memory, nic, price, spot, "
     "region, priced, spot_priced",
     "gpus=many": "--where gpus=many: 'many' is not a number",
+    "gpus=1-8": "--where gpus=1-8: '1-8' is not a number; write a range as gpus=1..8",
     "gpus=1..many": "--where gpus=1..many: 'many' is not a number",
     "gpus=8..1": "--where gpus=8..1: the range ends before it begins; write gpus=1..8",
     "gpu>v": "--where gpu>v: gpu is text; write gpu=v or gpu!=v",
@@ -155,6 +156,12 @@ def test_filters_that_make_no_sense(text: str) -> None:
     with pytest.raises(SpecError) as caught:
         select([], [text], HARDWARE)
     assert str(caught.value) == MESSAGES[text]
+
+
+def test_a_price_without_a_date_says_so() -> None:
+    columns = {column.name: column for column in HARDWARE}
+    assert [columns["priced"].format(value) for value in ("", None, "2026-07")] == ["undated", "-", "2026-07"]
+    assert columns["provider"].format("") == ""
 
 
 def test_every_file_of_the_catalogue_has_a_row() -> None:

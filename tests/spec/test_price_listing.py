@@ -227,6 +227,8 @@ def test_the_command_lists_filters_and_shows_changes(tmp_path):
     listed = run(app, ["prices", "--today", "2026-11-22", "--where", "gpu=MI300X"])
     assert listed.exit_code == 0 and {line.split()[0] for line in listed.stdout.splitlines()} >= {"bm.gpu.mi300x.8", "nd96isr_mi300x_v5"}
     assert run(app, ["prices", "--where", "gpu=Cray-1"]).exit_code == 1
+    ages = run(app, ["prices", "n3-a100x1", "n3-h100-sxm5x8", "--today", "2026-12-22"]).stderr
+    assert ages == "2 machines, 1 with a price more than 90 days old, 1 with an undated price\n"
     folder = str(checkout(tmp_path, oci=",BM.GPU.H100.8,H100,8,224,81,,us-ashburn-1\n"))
     shown = run(app, ["prices", "--refresh", folder])
     assert shown.exit_code == 0 and "on demand 80 -> 81" in shown.stdout and shown.stderr.startswith("1 machine differs")

@@ -17,7 +17,7 @@ from sim.spec.catalogue import locate
 from sim.spec.foreign.chakra_files import read_groups, read_trace
 from sim.spec.foreign.topo_import import read_topology
 from sim.spec.price_files import skypilot_offers
-from sim.spec.strict import csv_lines, csv_rows, read_bytes
+from sim.spec.strict import csv_lines, csv_rows, parse_toml, read_bytes
 from sim.spec.yaml import SpecError, read
 
 READERS: list[Callable[[Path], object]] = [
@@ -48,6 +48,23 @@ def test_commands_do_not_wait_for_a_pipe(tmp_path: Path, capsys: pytest.CaptureF
         assert "is not a regular file" in capsys.readouterr().err
     with pytest.raises(SpecError):
         locate(pipe, "hardware")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("a = " + "[" * 50_000 + "]" * 50_000, "is nested more than 40 levels deep"),
+        ("a = " + "[" * 50 + "]" * 50, "is nested more than 40 levels deep"),
+        ("a = 1\na = 2", "is not TOML: "), ("a = nan", "is not TOML: nan is not a number"),
+        ("a = 1e999", "is not TOML: the number '1e999' is too large"), (f"a = {'9' * 5000}", "is not TOML: Exceeds the limit"),
+        ("a = [" + "1," * 5_000_000 + "]", "holds more than 4,000,000 values"),
+    ],
+    ids=range(7),
+)  # fmt: skip
+def test_toml_is_read_as_strictly(text: str, says: str) -> None:
+    with pytest.raises(SpecError, match=rf"^f\.toml: {says}"):
+        parse_toml(text, "f.toml")
+    assert parse_toml("a = 1\n[b]\nc = [1.5]", "f") == {"a": 1, "b": {"c": [1.5]}}
 
 
 def test_a_cell_that_is_too_long_is_told_in_our_words() -> None:

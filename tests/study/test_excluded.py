@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import pytest
@@ -11,8 +14,9 @@ from sim.analysis.whole_job import JobPlan
 from sim.documents import RentalOptions, recommendation
 from sim.spec.library import load_hardware
 from sim.spec.memo import caching_inside
+from sim.study import excluded
 from sim.study.compare import ComparedMachine, front, machines
-from sim.study.excluded import SHOWN, Contest, Exclusion
+from sim.study.excluded import PATIENCE, SHOWN, Contest, Exclusion
 from sim.study.plan.least_work import LeastWork
 from sim.study.plan.question import PlanQuestion, prepare_plan
 from sim.study.plan.refine import bounds
@@ -65,9 +69,76 @@ def test_the_answer_is_that_of_all_machines(budget: Budget) -> None:
 
 
 @pytest.mark.parametrize(
+    ("where", "nodes", "batch", "patience"),
+    [
+        (["provider=lambda", "gpus=1..2"], [1, 2], 4, 1.5),
+        pytest.param(["provider=lambda", "gpus=2..8"], [1, 4], 16, PATIENCE, marks=pytest.mark.nightly),
+    ],
+)
+def test_searches_that_end_early_do_not_change_the_answer(
+    where: list[str], nodes: list[int], batch: int, patience: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bounds of a GPU say little about many nodes, so some searches end early; with less *patience* than usual on few machines."""
+    job = replace(JOB, global_batch=batch)
+    noted: list[ComparedMachine] = []
+    own = Exclusion.note
+
+    def note(self: Exclusion, rows: Iterable[ComparedMachine]) -> None:
+        noted.extend(kept := list(rows))
+        own(self, kept)
+
+    monkeypatch.setattr(Exclusion, "note", note)
+    monkeypatch.setattr(excluded, "PATIENCE", patience)
+    renting = RentalOptions(Budget(time=3e5), where=where, nodes=nodes, processes=1)
+    with caching_inside():
+        some, _ = recommendation(job, renting)
+        assert any(row.least_step is not None for row in noted)
+        every, _ = recommendation(job, replace(renting, hardware=machines([], [*where, "nodes=1"]), where=[]))
+    for key in ("best", "runner_up", "nearest"):
+        assert some[key] == every[key]
+    assert _table(some) == _table(every)
+    assert _on_front(some) == _on_front(every)
+    assert [row for row in every["candidates"] if row in some["candidates"]] == some["candidates"]
+    assert some["left_out"].keys() == every["left_out"].keys()
+
+
+def test_the_answer_does_not_depend_on_the_number_of_processes() -> None:
+    renting = RentalOptions(Budget(time=3e5), where=["provider=lambda", "gpus=1..2"], nodes=[1, 2])
+    alone, together = (recommendation(JOB, replace(renting, processes=count)) for count in (1, 2))
+    assert alone == together
+
+
+def test_a_cutoff_is_the_least_step_that_is_beaten_or_a_few_times_the_bound() -> None:
+    names = ["gpu_8x_b200_sxm6", "gpu_1x_h100_sxm5", "gpu_1x_gh200", "gpu_4x_a6000", "gpu_8x_a100", "no-such-machine"]
+    contest = Contest(JOB, JobPlan(None, tokens=10**9), Budget(time=1e5), ("on_demand",), None)
+    document = {
+        "nodes": 1, "gpus": 8, "throughput_samples_per_s": 4.0, "step_time_s": 1.0, "epoch_time_s": 1.0,
+        "stalls_s": {"compute": 1.0, "prep": 0.0}, "first_epoch": {"epoch_time_s": 1.0}, "stack": contest.workload.training.stack.name,
+    }  # fmt: skip
+    exclusion = Exclusion(contest, [ComparedMachine("gpu_8x_a100", 1, document)] * SHOWN)
+    kinds = set()
+    with caching_inside():
+        for point in product(names, (1, 16)):
+            if exclusion.excludes(point):
+                continue
+            bound, cutoff = LeastWork(JOB).step_time(*point), exclusion.cutoff(point)
+            if bound == 0.0:
+                assert cutoff == math.inf
+                continue
+            assert bound < cutoff <= PATIENCE * bound
+            kinds.add(ends := cutoff < PATIENCE * bound)
+            for share, beaten in ((0.99999, False), (1.0, ends), (1.5, True)) if ends else ((0.99999, False),):
+                exclusion.note([ComparedMachine(*point, None, least_step=share * cutoff)])
+                assert exclusion.excludes(point) == beaten
+        alone = Exclusion(contest).cutoff(("gpu_8x_a100", 1))  # nothing beats it
+        assert alone == PATIENCE * LeastWork(JOB).step_time("gpu_8x_a100", 1)
+    assert True in kinds
+
+
+@pytest.mark.parametrize(
     ("workload", "name"),
     [
-        pytest.param(workload, name, marks=pytest.mark.nightly if workload == "mixtral-8x7b" and name not in SOME else ())
+        pytest.param(workload, name, marks=pytest.mark.nightly if workload != "llama-3.2-1b" and name not in SOME else ())
         for name in (*SOME, "gpu_8x_a100", "g6.48xlarge", "gpu_8x_b200_sxm6")
         for workload in ("llama-3.1-8b", "mixtral-8x7b", "llama-3.2-1b")
     ],
@@ -75,15 +146,17 @@ def test_the_answer_is_that_of_all_machines(budget: Budget) -> None:
 def test_no_layout_works_less_than_a_whole_batch_on_one_gpu(workload: str, name: str) -> None:
     """Oracle: the bounds of all layouts of a cluster, with unlimited memory.
 
-    Nightly: experts on the three other machines. Splitting experts has six times as many layouts, but depends on a machine as little as
-    other splits do, and those run on all five.
+    Nightly: experts and a larger model on the three other machines. They have more layouts, but how these depend on a machine, the smallest
+    model shows on all five.
     """
     scenario = Scenario(name, workload, global_batch=32)
-    work = LeastWork(scenario)
-    for nodes in (1, 2, 3):
-        plan = prepare_plan(PlanQuestion(scenario, (nodes,), allowed=frozenset({"recompute"})))
-        least = min(float(bounds(setting, each, float("inf")).compute.min()) for setting, each in plan.layouts if each)
-        assert 0.5 * least < work.step_time(name, nodes) <= least
+    plan, work = prepare_plan(PlanQuestion(scenario, (1, 2, 3), allowed=frozenset({"recompute"}))), LeastWork(scenario)
+    least = dict.fromkeys((1, 2, 3), math.inf)
+    for setting, each in plan.layouts:
+        if each:
+            least[each[0].nodes] = min(least[each[0].nodes], float(bounds(setting, each, math.inf).compute.min()))
+    for nodes, step_time in least.items():
+        assert 0.5 * step_time < work.step_time(name, nodes) <= step_time
 
 
 @pytest.mark.parametrize(

@@ -144,6 +144,26 @@ def test_the_best_interval_is_close_to_youngs() -> None:
     assert best_interval(job, 150) / 4.0 == pytest.approx(young_interval(60.0, between), rel=0.35)
 
 
+@pytest.mark.parametrize("policy", ["wait", "replace"])
+@pytest.mark.parametrize("checkpoint", [0.0, 60.0])
+def test_intervals_that_take_longer_than_the_best_need_not_be_drawn_to_their_ends(
+    policy: SpotPolicy, checkpoint: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Oracle: all drawn to their ends."""
+    job = SpotJob(30_000.0, (2.0, 4.0), ExponentialLives(2 * HOUR), policy, replacement=70.0, checkpoint=checkpoint, restore=10.0)
+    best = best_interval(job, 30)
+    monkeypatch.setattr("sim.study.transient.draw_courses", lambda *arguments: draw_courses(*arguments[:4]))
+    assert best == best_interval(job, 30)
+
+
+def test_a_mean_beyond_interest_is_infinite_and_any_other_is_as_it_was() -> None:
+    job = SpotJob(20_000.0, (1.0,), ExponentialLives(HOUR), "wait", 20.0, replacement=70.0, checkpoint=30.0)
+    courses = draw_courses(job, 1500.0, 40)
+    mean = float(np.mean([outcome.time for outcome in courses]))
+    assert draw_courses(job, 1500.0, 40, longest_mean=1.001 * mean) == courses
+    assert all(math.isinf(outcome.time) for outcome in draw_courses(job, 1500.0, 40, longest_mean=0.999 * mean))
+
+
 def test_nothing_is_lost_while_servers_hold_the_state() -> None:
     job = tdl(4)
     for outcome in draw_courses(job, math.inf, 50):

@@ -18,6 +18,10 @@ from sim.parallel.schedule import Action
 
 MEGATRON_BUCKET = 40e6
 """Minimum elements of a gradient bucket in Megatron-LM, or a million per data rank if that is more (param_and_grad_buffer.py)."""
+LAUNCH_QUEUE = 1024
+"""Launches that a GPU's queue holds; the host waits to launch more (forums.developer.nvidia.com/t/68937: about 1000)."""
+GATHER_COPIES = 3
+"""Copies of all weights that nanotron's gather makes: into the list of outputs and out of it, and torch's own out of its flat output."""
 
 
 class Bucketed(Lowering):
@@ -40,7 +44,9 @@ class Bucketed(Lowering):
         options = self.layout.options
         if options.framework in ("megatron", "apex") and (self.stage > 0 or not options.overlap_gradients):
             return math.inf
-        if options.bucket_elements and (self._has_ddp or options.framework != "nanotron"):
+        if self._is_coalesced:
+            return math.inf
+        if options.bucket_elements:
             return options.bucket_elements
         return max(MEGATRON_BUCKET, 1e6 * self.layout.mesh.pool)
 
@@ -48,6 +54,15 @@ class Bucketed(Lowering):
     def _has_ddp(self) -> bool:
         """Whether torch's DDP reduces gradients, in buckets of whole tensors. In nanotron, ZeRO-1 replaces it (trainer.py, _init_model)."""
         return self.layout.options.framework == "nanotron" and not self.sharded
+
+    @property
+    def _is_coalesced(self) -> bool:
+        """Whether one operation reduces all gradients after the last backward, and one gathers all weights after the optimizer's step.
+
+        nanotron's ZeRO-1: ``sync_gradients_across_dp`` all-reduces one buffer (trainer.py, training_step), and ``all_gather_coalesced``
+        flattens all slices of weights (optim/zero.py, distributed.py).
+        """
+        return self.layout.options.framework == "nanotron" and self.sharded
 
     def _cut(self, units: Sequence[int]) -> Iterator[list[int]]:
         bucket: list[int] = []
@@ -82,8 +97,18 @@ class Bucketed(Lowering):
             starts = [start for _, group in self._gathers() for start in group]
             yield from starts
             yield from (Wait(start.tag) for start in starts)
+            if starts and self._is_coalesced:  # each copy reads and writes
+                nbytes = 2 * GATHER_COPIES * sum(start.nbytes for start in starts)
+                yield Copy("weights", nbytes, 0, host=self._host_of_slices)
             if self.layout.options.flattens:
                 yield Copy("weights", sum(start.nbytes for start in starts), 0)
+
+    @property
+    def _host_of_slices(self) -> float:
+        """Return the host time (s) to copy gathered slices, one for each tensor of the stage and each rank."""
+        units = map(self.layout.units.__getitem__, self.layout.units_of(self.stage))
+        tensors = sum(len(piece.layer.gradients) for unit in units for piece in unit.pieces)
+        return slices_host_time(tensors, self.layout.mesh.group_size("shard"), self.layout.options.slice_host)
 
     def _gathers(self) -> Iterator[tuple[list[int], list[Start]]]:
         """Yield the units of each bucket of weights and the operations that gather them, in the order of forward."""
@@ -125,7 +150,7 @@ class Bucketed(Lowering):
             parts = max(1, round((dense + experts) / self.bucket)) if self._has_ddp else 1  # its buckets close inside blocks, too
             tags = [("reduce" if part == 0 else f"reduce {part}", bucket[0], action.micro_batch) for part in range(parts)]
             starts = [start for tag in tags for start in self.reductions(tag, dense / parts, experts / parts, op)]
-            if layout.options.overlap_gradients:
+            if layout.options.overlap_gradients and not self._is_coalesced:
                 self.open += [start.tag for start in starts]
                 yield from starts
             else:
@@ -147,6 +172,15 @@ class Bucketed(Lowering):
                 yield from map(Wait, self.open)
                 self.open = [("reduce norms", 0, 0)]
                 yield Start(self.open[0], "all_reduce", "tensor", elements * self.layout.reduced_width, "tensor")
+
+
+def slices_host_time(tensors: float, ranks: int, slice_host: float) -> float:
+    """Return the host time (s) of those copies of gathered slices that it cannot launch before the gather ends.
+
+    Each of *tensors* has a slice of each of *ranks*, and the host takes *slice_host* seconds to launch a copy. The first `LAUNCH_QUEUE`
+    copies wait in the GPU's queue; the host launches the others as earlier ones run.
+    """
+    return max(0.0, tensors * ranks - LAUNCH_QUEUE) * slice_host
 
 
 def _runs(part: PassPart, units: Sequence[int], action: Action) -> Iterator[Work]:

@@ -30,6 +30,9 @@ _NARROW = 23 / 13
 _LONG = 5
 """Maximum letters of a tick of the vertical axis; if one is longer, a narrow chart writes the ticks smaller."""
 
+_FURTHEST, _NEARER = 12, 5
+"""Distance in lines of text from which a name is too far from its point: in a wide chart, and in a narrow one, where points are dense."""
+
 _DOT = 5.5
 """Radius of a dot."""
 
@@ -208,7 +211,7 @@ def chart(
         candidates = (_name(group[0], text, scale, *at, occupied, barred, written) for text in texts)
         names += [name for name in islice(filter(None, candidates), 1)]
     if not few:
-        foremost = [group[0] for group in groups if group[0].best or group[0].has_priority][:_FEW]
+        foremost = _ends_first([group[0] for group in groups if group[0].best or group[0].has_priority])[:_FEW]
         names += _names_of_narrow([(point, place(point.x, point.y)) for point in foremost], occupied, barred)
     svg = tag("svg", *_grid(across, up), *drawn, *dots, *names, viewBox=f"0 0 {WIDTH:g} {HEIGHT:g}", role="group", aria_label=label)
     axes = tag("p", f"Vertical: {up.title}. Horizontal: {across.title}.", class_="axes", aria_hidden="true")  # shown on a narrow page
@@ -239,12 +242,19 @@ def error_bars(points: Sequence[ChartPoint]) -> str:
     return ERROR_BARS.replace(":", " (faint except the orange ones):") if is_crowded(points) else ERROR_BARS
 
 
+def _ends_first(points: Sequence[ChartPoint]) -> list[ChartPoint]:
+    """Return *points* with the chosen one, and the leftmost and the rightmost of the best, before the others: a verdict names those."""
+    best = sorted((point for point in points if point.best), key=lambda point: point.x)
+    ends = [best[0], best[-1]] if best else []
+    return sorted(points, key=lambda point: (not point.is_chosen, point not in ends))
+
+
 def _names_of_narrow(
     points: Sequence[tuple[ChartPoint, tuple[float, float]]], occupied: Sequence[_Rectangle], barred: Sequence[_Rectangle]
 ) -> list[Html]:
     """Return the names of *points* at their places for a narrow chart, as many as find room."""
     written: list[_Rectangle] = []
-    candidates = (_name(point, point.name, _NARROW, *at, occupied, barred, written, "label narrow") for point, at in points)
+    candidates = (_name(point, point.name, _NARROW, *at, occupied, barred, written, "label narrow", _NEARER) for point, at in points)
     return list(filter(None, candidates))
 
 
@@ -288,18 +298,19 @@ def _name(
     errors: Sequence[_Rectangle],
     written: list[_Rectangle],
     look: str = "label",
+    furthest: int = _FURTHEST,
 ) -> Html | None:
     """Place the label *text* near *point* without overlapping *dots*, *errors* or labels in *written*; return None if there is no room.
 
     *scale* is the size of the letters. If necessary, the label covers error bars and lines, or has less space above and below than
-    *scale* requires. Labels of points with priority, and of the best, may also be farther away, at the end of a line; those of the best
-    may cover dots.
+    *scale* requires. Labels of points with priority, and of the best, may also be less than *furthest* lines of text away, at the end of
+    a line; those of the best may cover dots.
     """
     wide = scale * _LABEL_WIDTH * len(text)
     near = [(x + 10, y + 4), (x - 10 - wide, y + 4), (x + 6, y - 9), (x + 6, y + 19), (x - 6 - wide, y - 9), (x - 6 - wide, y + 19)]
     far = [
         (left, y + side * step * scale * _LABEL_HEIGHT)
-        for step, side, left in product(range(2, _FURTHEST), (-1, 1), (x + 14, x - wide / 2, x - 14 - wide))
+        for step, side, left in product(range(2, furthest), (-1, 1), (x + 14, x - wide / 2, x - 14 - wide))
     ]
     tries = [(tall, blocked, near) for tall in (scale * _LABEL_HEIGHT, _LABEL_HEIGHT) for blocked in ((*dots, *errors), dots)]
     tries += [(scale * _LABEL_HEIGHT, dots, far)] if point.has_priority or point.best else []
@@ -312,10 +323,6 @@ def _name(
                 written.append(room)
                 return _written(text, room, base, (x, y), look, led=places is far)
     return None
-
-
-_FURTHEST = 12
-"""Distance in lines of text from which a name is too far from its point."""
 
 
 def _written(text: str, room: _Rectangle, base: float, at: tuple[float, float], look: str, led: bool) -> Html:

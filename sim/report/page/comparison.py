@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sim.report.comparison import AxisQuantity, comparison_axes, failure_lines, rate_of, time_differs
+from sim.report.comparison import AxisQuantity, comparison_axes, failure_lines, machine_count, rate_of, time_differs
 from sim.report.energy import grid_words
 from sim.report.page.bars import bar, named_bars, p90_error, stall_key, stall_pieces
 from sim.report.page.basis import basis
@@ -16,7 +16,6 @@ from sim.report.page.markup import Child, Figures, Html, bullets, join, section,
 from sim.report.page.words import as_carbon, as_energy, as_memory, as_money, as_number, as_percent, as_plain, as_tenths, as_time
 from sim.report.whole_job import length_text
 from sim.study.descriptions import Descriptions
-from sim.units import pluralized
 
 _BARS = 60
 """Maximum number of machines whose steps are drawn; the table has all."""
@@ -24,7 +23,7 @@ _BARS = 60
 
 def comparison_page(document: Mapping[str, Any], descriptions: Descriptions | None = None) -> str:
     """Return the page of a comparison's *document*, with its inputs from *descriptions*."""
-    title = f"{document['workload']} on {pluralized(len(document['rows']), 'machine')}"
+    title = f"{document['workload']} on {machine_count(document['rows'])}"
     verdict, parts = comparison_parts(document)
     parts += basis(Figures(document, "compare"), descriptions)
     return page(title, "comparison", outcome(title, verdict, ""), parts, {"compare": document})

@@ -9,7 +9,6 @@ torchtitan's options, such as ``--training.seq_len``, replace keys of its file (
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -22,7 +21,7 @@ from sim.spec.foreign.launch_options import arguments
 from sim.spec.foreign.launch_scripts import is_set
 from sim.spec.foreign.launch_settings import LaunchSettings
 from sim.spec.foreign.launch_torchtitan import torchtitan
-from sim.spec.strict import parse_json
+from sim.spec.strict import parse_json, parse_toml
 from sim.spec.yaml import SpecError
 from sim.units import shorten
 
@@ -50,14 +49,6 @@ def json_of(text: str, place: str) -> Mapping[str, Any]:
     return config
 
 
-def toml_of(text: str, place: str) -> dict[str, Any]:
-    """Return the TOML *text*. Raise SpecError for anything else."""
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise SpecError(f"{place}: is not TOML: {error}") from None
-
-
 def with_named_files(told: LaunchSettings, text: str, place: str, folder: Path, given: Collection[str]) -> LaunchSettings:
     """Return *told*, read from the command or script *text* in *folder*, joined with the files that the command names.
 
@@ -73,7 +64,7 @@ def with_named_files(told: LaunchSettings, text: str, place: str, folder: Path, 
             rule = "options win over Accelerate's file"
             notes = _differences(base, explicit, name, lambda _, mine: mine, rule)
             told = base.joined(told)
-            told.notes += [f"read {name}, which --{option} names", *notes]
+            told.notes += [f"read {name} (--{option.replace('-', '_')})", *notes]
     for option in _DEEPSPEED:
         value = said.get(option, "")
         if option == "deepspeed" and not (value.endswith(".json") or "$" in value):
@@ -83,12 +74,12 @@ def with_named_files(told: LaunchSettings, text: str, place: str, folder: Path, 
             rule = "DeepSpeed reads its file; transformers' Trainer refuses the difference"
             notes = _differences(zero, explicit, name, lambda file, _: file, rule)
             told = told.joined(zero)
-            told.notes += [f"read {name}, which --{option} names", *notes]
+            told.notes += [f"read {name} (--{option.replace('-', '_')})", *notes]
     for path, name in _found(_TORCHTITAN, said.get(_TORCHTITAN, ""), place, folder, given, told.notes):
-        config = toml_of(text_of(path), name)
+        config = parse_toml(text_of(path), name)
         changed = _replace_keys(config, said)
         told = told.joined(torchtitan(config, name))
-        told.notes.append(f"read {name}, which --job.config_file names" + (f", with {', '.join(changed)}" if changed else ""))
+        told.notes.append(f"read {name} (--job.config_file)" + (f", with {', '.join(changed)}" if changed else ""))
     return told
 
 
@@ -115,8 +106,8 @@ def _toml_value(text: str) -> Any:
     if text in ("True", "False"):
         return text == "True"
     try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+        return parse_toml(f"value = {text}", "an option")["value"]
+    except SpecError:
         return text
 
 

@@ -45,7 +45,7 @@ NVLINKS: Final = {
     "10.0": ("nvlink5", 18),
 }
 """Link and maximum number of links of one GPU by compute capability (stas00/ml-engineering @744d01e1 network/README.md; 7.5: estimate,
-TU102 has two of the second generation; 8.6: the catalogue's link)."""
+TU102 has two of the second generation; 8.6: the catalogue's link). PCIe boards before Ampere have none."""
 
 _RATES: Final = {3: 8.0, 4: 16.0, 5: 32.0}
 """PCIe generation to GT/s of one lane."""
@@ -160,7 +160,7 @@ def _pieces(name: str) -> tuple[str, str, str]:
 
 def nvlink_kind(gpu: Gpu, file: Path) -> tuple[str, int]:
     """Return the NVLink of *gpu* and the maximum number that it has."""
-    if gpu.compute_capability not in NVLINKS:
+    if gpu.compute_capability not in NVLINKS or (_is_pcie_board(gpu) and float(gpu.compute_capability) < 8):
         raise SpecError(f"{file}: the topology shows NVLink, but {gpu.name} has none; specify the GPU with --gpu")
     return NVLINKS[gpu.compute_capability]
 
@@ -171,6 +171,7 @@ def switch_links(wiring: Wiring, gpu: Gpu, most: int, file: Path) -> int:
     There are NVSwitches if a GPU would need more links than it has (*most*) to reach each peer by as many as the print shows, or if two
     SXM boards share all of their links: no board is wired that way, but slices of NVSwitch machines print it.
     """
+    _require_pairs_of_boards(wiring, gpu, file)
     totals = [sum(count for pair, count in wiring.nvlinks.items() if one in pair) for one in range(wiring.gpus)]
     counts = set(wiring.nvlinks.values()) | ({wiring.switch_links} if wiring.switch_links else set())
     if max(counts) > most:
@@ -183,6 +184,25 @@ def switch_links(wiring: Wiring, gpu: Gpu, most: int, file: Path) -> int:
     if max(totals) > most:
         raise _too_many(file, max(totals), gpu, most)
     return 0
+
+
+def _is_pcie_board(gpu: Gpu) -> bool:
+    return _pieces(gpu.name)[1] == "pcie"
+
+
+def _require_pairs_of_boards(wiring: Wiring, gpu: Gpu, file: Path) -> None:
+    """Raise SpecError if *gpu* is a PCIe board and NVLink joins it to more than one other: bridges join two (A100 and H100 data sheets)."""
+    peers = max(sum(one in pair for pair in wiring.nvlinks) for one in range(wiring.gpus))
+    most = wiring.gpus - 1 if wiring.switch_links else peers
+    if not _is_pcie_board(gpu) or most < 2:
+        return
+    chip, _, memory = _pieces(gpu.name)
+    boards = [load_part(Gpu, stem, GPUS).name for stem in catalogue(GPUS) if _pieces(stem)[:2] == (chip, "sxm")]
+    same = [name for name in boards if _pieces(name)[2] == memory] or boards
+    raise SpecError(
+        f"{file}: NVLink joins a GPU to {most} others, but PCIe boards such as {gpu.name} are joined only in pairs; specify the GPU with "
+        f"--gpu{f', such as {same[0]}' if same else ''}"
+    )
 
 
 def _too_many(file: Path, links: int, gpu: Gpu, most: int) -> SpecError:

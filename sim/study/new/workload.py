@@ -25,13 +25,13 @@ from sim.spec.foreign.launch_settings import LaunchSettings
 from sim.spec.foreign.launch_torchtitan import torchtitan
 from sim.spec.library import load_part, load_workload
 from sim.spec.model import Model
-from sim.spec.strict import whole_number
+from sim.spec.strict import parse_toml, whole_number
 from sim.spec.transformer import Transformer
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 from sim.study.new.file import for_editors, write_new
 from sim.study.new.first_command import MACHINE, NextMachine, first_command, machine_with
-from sim.study.new.named_files import accelerate_file, json_of, text_of, toml_of, with_named_files
+from sim.study.new.named_files import accelerate_file, json_of, text_of, with_named_files
 from sim.units import pluralized, rounded
 
 LONGEST: Final = 8192
@@ -264,7 +264,7 @@ def _told_by_file(path: Path, text: str, others: Collection[str]) -> LaunchSetti
     if suffix == ".json":
         return _configuration(json_of(text, place), place)
     if suffix == ".toml":
-        return torchtitan(toml_of(text, place), place)
+        return torchtitan(parse_toml(text, place), place)
     if _ARGUMENTS.search(text):
         return _launch(text, place, path.parent, others)
     if suffix in (".yaml", ".yml"):

@@ -3,7 +3,8 @@
 At each half and double, all layouts are searched for the one that leads by its recurrence. If it is not the plan's, bisection finds two
 neighboring values between which the lead changes. Bisection first compares recurrences. Then both layouts are simulated at these two
 values; if the results contradict the recurrences, bisection continues with simulated steps. A third layout that leads there replaces the
-second. Layouts that differ only in their micro-batches count as one, with the micro-batch of the quickest recurrence.
+second. Layouts that differ only in their micro-batches count as one, with the micro-batch of the quickest recurrence. A layout that is
+equal to the plan's (`EQUAL`) does not take the lead.
 
 Limits: within an octave, the lead between two layouts changes only once; a layout that leads only in simulation, but not by its
 recurrence, is missed.
@@ -20,7 +21,7 @@ from typing import Final, NamedTuple
 from sim.spec.yaml import SpecError
 from sim.study.plan.floor import Setting
 from sim.study.plan.refine import simulate_step
-from sim.study.plan.search import Limits, best_by_recurrence, outcome_of
+from sim.study.plan.search import EQUAL, Limits, best_by_recurrence, outcome_of
 from sim.study.plan.space import LayoutCandidate
 
 OCTAVES: Final = 2
@@ -175,7 +176,7 @@ def _crossing(views: _Views, best: LayoutCandidate, other: LayoutCandidate, valu
     """Return between which of *values* *other* overtakes *best*, which leads at the first; None if it also leads at the last."""
 
     def leads(value_of: _ObjectiveAt, place: int) -> bool:
-        return place == 0 or value_of(best, values[place]) <= value_of(other, values[place])
+        return place == 0 or value_of(best, values[place]) <= (1.0 + EQUAL) * value_of(other, values[place])
 
     def last(value_of: _ObjectiveAt, low: int, high: int) -> int:
         while high - low > 1:

@@ -429,7 +429,9 @@ def _rows_of(layout: Layout, workload: Workload) -> _BlockSums:
 
 def _summed(rows: Sequence[Sequence[float] | FloatRow], ends: NDArray[numpy.intp]) -> FloatRow:
     """Return the sums of each of *rows*, values of units, up to the end of each block."""
-    return numpy.pad(numpy.cumsum(numpy.array(rows), axis=1)[:, ends], ((0, 0), (1, 0)))
+    sums = numpy.zeros((len(rows), len(ends) + 1))
+    sums[:, 1:] = numpy.cumsum(numpy.array(rows), axis=1)[:, ends]
+    return sums
 
 
 def _unit_fields(candidate: LayoutCandidate) -> tuple[object, ...]:

@@ -6,6 +6,7 @@ is tight: the search ends as soon as the best is proven within `GAP`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
@@ -15,7 +16,7 @@ from typing import Any, Final, Protocol
 from sim.mesh import LayoutRun, worker_node
 from sim.spec.library import fingerprint, load_hardware, load_workload
 from sim.spec.yaml import SpecError
-from sim.study.compare import ComparedMachine, machine_rows
+from sim.study.compare import ComparedMachine, bounds_kept, machine_rows
 from sim.study.computing import ALL_CORES, Computing
 from sim.study.jobs_file import jobs_file
 from sim.study.layout import LayoutAnswer
@@ -45,7 +46,10 @@ class ExclusionRule(Protocol):
         """Return machines with their numbers of nodes in the order in which to plan them."""
 
     def excludes(self, point: tuple[str, int]) -> bool:
-        """Return whether a machine with a number of nodes needs no plan."""
+        """Return whether a machine with a number of nodes needs no plan, or its row no place."""
+
+    def cutoff(self, point: tuple[str, int]) -> float:
+        """Return the seconds of a step at which the search of a machine ends: others beat it, or come first."""
 
     def note(self, rows: Iterable[ComparedMachine]) -> None:
         """Take *rows* into account."""
@@ -147,22 +151,29 @@ def _planned(
     row_of = partial(_row, job, fixed_fields, document_of, power_cap)
     rows: dict[_MachinePoint, ComparedMachine] = {}
 
-    def plan_all(some: Sequence[_MachinePoint], left: int = 0) -> None:
-        """Add the rows of *some*; *left* points come later."""
-        keys = [fingerprint([computing.question, "planned", asdict(job), fixed_fields, power_cap, point]) for point in some]
-        of, before = len(points), len(points) - len(some) - left
-        counted = None if progress is None else lambda done, _: progress(before + done, of)
-        rows.update(zip(some, machine_rows(row_of, list(zip(keys, some, strict=True)), computing, counted), strict=True))
+    def key_of(point: _MachinePoint) -> str:
+        return fingerprint([computing.question, "planned", asdict(job), fixed_fields, power_cap, point])
+
+    def plan_all(some: Sequence[_MachinePoint], cutoffs: Sequence[float], counted: Callable[[int, int], None] | None = None) -> None:
+        """Add the rows of *some*, each with its cutoff; *counted* gets the number done and their total."""
+        tasks = [(key_of(point), (point, cutoff)) for point, cutoff in zip(some, cutoffs, strict=True)]
+        rows.update(zip(some, machine_rows(row_of, tasks, computing, counted), strict=True))
 
     bounded = [(name, count) for name, count in points if count is not None]
     if exclusion is None or len(bounded) < len(points):
-        plan_all(points)
+        plan_all(points, [math.inf] * len(points), progress)
         return rows
-    left = exclusion.in_order(bounded)
-    while left := [point for point in left if not exclusion.excludes(point)]:
-        some, left = left[: _at_once(computing)], left[_at_once(computing) :]
-        plan_all(some, len(left))
+    exclusion.note(bounds_kept(map(key_of, bounded), computing))
+    left = [point for point in bounded if not exclusion.excludes(point)]
+    while left:
+        if progress is not None:  # machines that wait for others are not done
+            done = sum(row.least_step is None for row in rows.values())
+            progress(done, done + len(left))
+        some, later = (ordered := exclusion.in_order(left))[: _at_once(computing)], ordered[_at_once(computing) :]
+        plan_all(some, [exclusion.cutoff(point) for point in some])
         exclusion.note(rows[point] for point in some)
+        waiting = [point for point in some if rows[point].least_step is not None]
+        left = [point for point in (*later, *waiting) if not exclusion.excludes(point)]
     return {point: row for point, row in rows.items() if not exclusion.excludes((point[0], point[1] or 1))}
 
 
@@ -227,16 +238,20 @@ def _row(
     fixed_fields: Mapping[str, str],
     document_of: Callable[[LayoutAnswer], Mapping[str, Any]],
     power_cap: str | None,
-    point: _MachinePoint,
+    task: tuple[_MachinePoint, float],
 ) -> ComparedMachine:
-    scenario, count = replace(job, hardware=point[0]), point[1]
-    limits = Limits(SIMULATIONS, shown=1, gap=GAP, power_cap=power_cap)
+    """Return the row of a machine; one without a document, but with the least time of a step, if no layout takes less than a cutoff (s)."""
+    (name, count), cutoff = task
+    scenario = replace(job, hardware=name)
+    limits = Limits(SIMULATIONS, shown=1, gap=GAP, power_cap=power_cap, early=False, cutoff=cutoff)
     question = PlanQuestion(scenario, () if count is None else (count,), fixed=fixed_fields, limits=limits)
     try:
         best_plan = plan(question)
     except SpecError as error:
         return ComparedMachine(scenario.hardware, count, None, f"{scenario.hardware}: {error.problems[0]}")
-    best = best_plan.tally.outcomes[0]
+    best = best_plan.tally.best
+    if best is None:
+        return ComparedMachine(scenario.hardware, count, None, least_step=cutoff)
     run: LayoutRun = best.run
     inputs = {**best_plan.inputs, "stack": "", "records": ""}
     document = {**document_of(LayoutAnswer(run, inputs, (), scenario.market, scenario.plan)), "layout_gap": best_plan.tally.gap}

@@ -86,6 +86,15 @@ class Pending:
             if not self._price_next(entries[-1][0] if len(entries) == most else limit):
                 return entries
 
+    def by_memory(self) -> list[PlacedLayout]:
+        """Return all layouts in ascending order of the lower bounds of their memory."""
+        numbers = [number for _, number, _ in self._priced] + [number for _, number in self._unpriced]
+        return [self.layouts[number] for number in sorted(numbers, key=self._memory)]
+
+    def _memory(self, number: int) -> float:
+        source, place = self._sources[number]
+        return float(self._floors[source][0].memory[place])
+
     def estimates(self) -> list[Entry]:
         """Return all layouts with their bounds, estimated for those that are not priced from those that are."""
         rise = median(self._rises or [1.0])

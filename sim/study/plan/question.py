@@ -37,7 +37,7 @@ from sim.study.plan.space import ALLOWED, DEFAULT, FIXED, LayoutCandidate, Space
 from sim.study.plan.step_cache import StepCache
 from sim.study.scenario import Infeasible, Scenario, overrides_of, sorted_overrides
 from sim.study.whole_job import token_count
-from sim.training.layouts.prices import PriceBook
+from sim.training.layouts.prices import KernelBook, PriceBook
 from sim.units import any_of, show, show_tokens
 
 STACKS: Final = ("torchtitan-2.x", "megatron-core")
@@ -134,7 +134,7 @@ def plan(
     trying: Callable[[str], None] = lambda change: None,
     crew: Workers | None = None,
 ) -> LayoutPlan:
-    """Return the best layouts. Raise SpecError for an invalid request, Infeasible if nothing fits.
+    """Return the best layouts, none if all take longer than the limit. Raise SpecError for an invalid request, Infeasible if nothing fits.
 
     *trying* gets each change that is tried if nothing fits. A *crew* refines layouts ahead of time; the result is the same without one.
 
@@ -146,7 +146,7 @@ def plan(
         kept = StepCache(steps) if journal is not None else None
         tally = search(layout_plan.layouts, limits, progress, refiner(LocalRefiner(limits.objective, limits.memory, kept), crew))
     layout_plan = replace(layout_plan, tally=tally)
-    if tally.best is None:
+    if tally.best is None and not tally.is_cut_off:
         raise _no_fit_error(layout_plan, trying)
     return layout_plan
 
@@ -176,12 +176,13 @@ def prepare_plan(question: PlanQuestion) -> LayoutPlan:
     _require_able(machine.spec, [one.spec for one in loaded], space)
     _require_eight_bits(question, [one.spec for one in loaded], space)
     layouts = []
+    kernels = KernelBook()
     for nodes, each in sizes:
         hardware = with_nodes(machine.spec, nodes)
         rate = price(hardware, question.scenario.market)
         share = each / worker_node(hardware).gpu_count
         for one in loaded:
-            setting = setting_of(Setting(hardware, each, one.spec, PriceBook(), None if rate is None else rate * share))
+            setting = setting_of(Setting(hardware, each, one.spec, PriceBook(kernels=kernels), None if rate is None else rate * share))
             layouts.append((setting, layouts_of(one.spec, nodes, each, space)))
     if not any(each for _, each in layouts):
         raise SpecError(_contradiction(question, layouts, space))

@@ -35,6 +35,7 @@ from sim.study.plan.refine import (
     RefineTask,
     StepBound,
     bounds,
+    fits,
     memory_of,
     usable_memory,
     workload_and_layout,
@@ -113,6 +114,10 @@ class Tally:
     """The expected remaining work of the search, if progress is reported; None before all layouts are bounded."""
     tightest: tuple[float, PlacedLayout] | None = None
     """The least excess over the memory (bytes) of any layout that does not fit, and that layout; None if there is none."""
+    least_thrashing: float = math.inf
+    """The least bound of a step (s) of any layout that thrashes, without the penalty."""
+    is_cut_off: bool = False
+    """Whether the search ended without a result because every layout that fits takes at least `Limits.cutoff`."""
 
     @property
     def best(self) -> Outcome | None:
@@ -148,6 +153,10 @@ class Limits:
     """Share of its value by which the last layout shown may still be improved when the search ends."""
     power_cap: str | None = None
     """Power limit of each GPU, such as ``500 W``: longer steps, which the bounds ignore, at less power."""
+    early: bool = True
+    """Whether one layout is simulated before all are bounded, so that there is an early result to show."""
+    cutoff: float = math.inf
+    """Seconds of a step from which on a layout is of no interest: the search ends when no other can be below. For the objective time."""
 
     def share(self, placed_layout: PlacedLayout) -> float:
         """Return the factor by which the power cap may reduce the bound of *placed_layout*: only energy falls."""
@@ -187,6 +196,7 @@ def search(
     tally.outcomes = in_order(tally.outcomes)
     tally.excluded = tally.candidates - tally.infeasible - len(tally.outcomes)
     tally.open_bound = pending.least if tally.excluded == len(pending) else 0.0  # not all are bounded if Ctrl-C came early
+    tally.is_cut_off = not tally.interrupted and tally.best is None and _any_fits(tally, pending, limits)
     if tally.interrupted and tally.best is None:  # nothing was found yet, which does not mean that nothing fits
         raise KeyboardInterrupt
     return tally
@@ -282,6 +292,8 @@ def _refined(tally: Tally, pending: Pending, limits: Limits, outlook: Outlook) -
         if isinstance(refined, StepBound):
             bounds[number] = refined.time
             tally.bounded += 1
+            if refined.thrashes:
+                tally.least_thrashing = min(tally.least_thrashing, refined.time)
             bound = limits.share(placed_layout) * refined.value * (THRASH if refined.thrashes else 1.0)
             pending.replace_first(max(value, bound), LEAST)
             continue
@@ -316,7 +328,7 @@ def _first(tally: Tally, layouts: PlacedCandidates, limits: Limits, outlook: Out
     It is the one with the least bound, with less and less memory until one fits. The bound knows little of the memory of a user's own
     schedule, so a built-in schedule comes first.
     """
-    if limits.simulations < 2:
+    if limits.simulations < 2 or not limits.early:
         return None
     every = [PlacedLayout(setting, each) for setting, candidates in layouts for each in candidates]
     built_in = [each for each in every if each.candidate.schedule in SCHEDULES] or every
@@ -379,8 +391,14 @@ def _proven(tally: Tally, bound: float, limits: Limits) -> bool:
 
 
 def _enough(tally: Tally, limits: Limits) -> float:
-    """Return the value that no other layout may be below when the search ends; infinite as long as the table is not full."""
-    return tally.outcomes[limits.shown - 1].value * (1.0 - limits.gap) if len(tally.outcomes) >= limits.shown else math.inf
+    """Return the value that no other layout may be below when the search ends; infinite as long as nothing ends it."""
+    table = tally.outcomes[limits.shown - 1].value * (1.0 - limits.gap) if len(tally.outcomes) >= limits.shown else math.inf
+    return table if tally.least_thrashing < limits.cutoff else min(table, limits.cutoff)  # a layout that thrashes has a greater value
+
+
+def _any_fits(tally: Tally, pending: Pending, limits: Limits) -> bool:
+    """Return whether any layout of *pending* fits: one of the *tally* has been found to, or else those with the least memory come first."""
+    return bool(pending) and (tally.bounded > 0 or any(fits(each, limits.memory) for each in pending.by_memory()))
 
 
 def outcome_of(placed_layout: PlacedLayout, step: RefinedStep, bound: float, limits: Limits) -> Outcome:

@@ -67,6 +67,16 @@ class PlannedGroup(NamedTuple):
 
 
 @dataclass(eq=False)
+class KernelBook:
+    """A cache that layouts on any number of equal nodes share; only `sim.training.layouts.times` uses it."""
+
+    passes: dict[tuple[object, ...], Any] = field(default_factory=dict)
+    """Kernels of layers, by everything else that affects them."""
+    layers: dict[tuple[object, ...], Any] = field(default_factory=dict)
+    """Times of layers without messages."""
+
+
+@dataclass(eq=False)
 class PriceBook:
     """A cache that layouts on one cluster with one tuning share: plans of groups and prices of operations, by the groups' placement."""
 
@@ -78,8 +88,8 @@ class PriceBook:
     """Cache of `sim.training.layouts.times`: times of units by their content, for each way to split layers."""
     layers: dict[tuple[object, ...], Any] = field(default_factory=dict)
     """Cache of the same module: times of layers with their messages, for each way to split them and place their groups."""
-    passes: dict[tuple[object, ...], Any] = field(default_factory=dict)
-    """Cache of the same module: kernels of layers, by everything else that affects them."""
+    kernels: KernelBook = field(default_factory=KernelBook)
+    """What does not depend on the cluster."""
 
 
 @dataclass(eq=False)

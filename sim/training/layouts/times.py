@@ -132,7 +132,7 @@ class UnitTimes:
     _layers: dict[tuple[int, bool, float], tuple[UnitTime, LayerPiece]] = field(default_factory=dict)
     """Times of one pass over a layer by the identity of its piece, shared with layouts with other recomputation or sharding."""
     _layers_alone: dict[tuple[int, bool, float], tuple[UnitTime, LayerPiece]] = field(default_factory=dict)
-    """The same for layers without messages, shared with layouts that place groups elsewhere."""
+    """The same for layers without messages, shared with layouts that place groups elsewhere, also on another number of nodes."""
 
     def share(self, book: PriceBook) -> None:
         """Share times in *book* with other layouts of the same model, data types and hardware."""
@@ -149,10 +149,11 @@ class UnitTimes:
         pass_key = (
             id(self.gpu), *described, training.batch, training.precision, training.fp8_recipe, training.compute_factor, self._weight_casts,
         )  # fmt: skip
-        alone_key = (pass_key, split, experts)
-        layer_key = (alone_key, placements)
-        self._passes = book.passes.setdefault(pass_key, {})
-        self._layers, self._layers_alone = (book.layers.setdefault(key, {}) for key in (layer_key, alone_key))
+        layer_key = (pass_key, split, experts, placements)
+        alone_key = (pass_key, *split[2:], experts)  # tensor ranks only exchange messages; their shares of a layer are layers of their own
+        self._passes = book.kernels.passes.setdefault(pass_key, {})
+        self._layers = book.layers.setdefault(layer_key, {})
+        self._layers_alone = book.kernels.layers.setdefault(alone_key, {})
         self._shared = book.times.setdefault((layer_key, *recomputation, stages, batches, self.adds_shards), {})
 
     def __call__(self, number: int, part: PassPart) -> UnitTime:
@@ -418,8 +419,8 @@ def _merged_messages(messages: Sequence[ExposedWait]) -> ExposedWait:
 
 
 def copy_time(copy: Copy, gpu: Gpu) -> UnitTime:
-    """Return the time of *copy*: one kernel at memory bandwidth."""
-    return UnitTime((Burst(memory_time(copy.nbytes, gpu), 1.0),))
+    """Return the time of *copy*: kernels at memory bandwidth, and the host's further launches, which a full queue of launches delays."""
+    return UnitTime((Burst(memory_time(copy.nbytes, gpu), 1.0, copy.host > 0, copy.host),))
 
 
 def optimizer_time(workload: Workload, gpu: Gpu, options: MeshOptions, elements: float, tensors: int) -> tuple[float, float]:

@@ -13,6 +13,7 @@ import pytest
 
 from calibration.llm import closed_form, engine
 from calibration.llm.case import Case, describe
+from calibration.llm.practice import blocks_of_chunks
 from calibration.llm.priors import defaults
 from calibration.llm.shapes import LLM_RECORDS
 from calibration.llm.table import is_llm_table, read_table, repository
@@ -40,6 +41,16 @@ def test_published_parameter_totals(tmp_path: Path) -> None:
         "EleutherAI/gpt-j-6B": 6.05e9, "tiiuae/falcon-7b": 6.92e9, "Falcon-40B": 41.3e9, "Falcon 180B": 179.5e9, "StarCoder 15.5B": 15.52e9,
         "LLaMA-65B": 65.29e9, "LLaMA 13B": 13.02e9, "LLaMA-30B": 32.53e9, "Llama 3.3 70B": 70.55e9, "CodeLlama 34B": 33.74e9,
         "Yi-34B": 34.39e9, "TinyLlama 1.1B": 1.1e9, "OLMo 7B": 6.89e9, "MT-NLG 530B": 530e9, "OPT-30B": 29.97e9, "GPT-2 1.5B": 1.558e9,
+        "Grok1 314b": 314e9, "databricks/dbrx-base": 131.6e9, "GLM-4.5-Air": 106.9e9, "GLM-4.5": 352.8e9, "ChatGLM3-6B": 6.24e9,
+        "GLM-4 9B": 9.4e9, "MiniMax-M2": 228.7e9, "deepseek-moe-16b": 16.38e9, "DeepSeek-LLM-67B": 67.4e9, "deepseek-coder-33b": 33.3e9,
+        "deepseek-coder-6.7b": 6.74e9, "Phi-3.5-MoE": 41.9e9, "Phi-3-mini": 3.82e9, "Phi-3-medium-14B": 13.96e9, "OLMoE-1B-7B": 6.92e9,
+        "OLMo 2 32B": 32.2e9, "OLMo-2 13B": 13.72e9, "OLMo-2 7B": 7.3e9, "InternLM2-20B": 19.86e9, "InternLM2 7B": 7.74e9,
+        "SmolLM2-1.7B": 1.711e9, "SmolLM2-360M": 361.8e6, "SmolLM2-135M": 134.5e6, "SmolLM3-3B": 3.08e9, "StarCoder2-15B": 15.96e9,
+        "StarCoder2-7B": 7.17e9, "StarCoder2-3B": 3.03e9, "Command R+": 103.8e9, "Command-R 35B": 34.98e9, "Qwen2-72B": 72.7e9,
+        "Qwen2 7B": 7.62e9, "Qwen1.5-110B": 111.2e9, "Mistral Nemo 12B": 12.25e9, "Mistral Small 24B": 23.57e9,
+        "Mistral Large 123B": 122.6e9, "CodeLlama-70b": 68.98e9, "CodeLlama-13b": 13.02e9, "CodeLlama-7b": 6.74e9,
+        "Baichuan2-13B": 13.9e9, "Baichuan2-7B": 7.51e9, "Megatron GPT 1T": 1008e9, "Megatron 310B": 310.1e9, "Megatron 76B": 76.1e9,
+        "Megatron 39.1B": 39.1e9, "Megatron 18.4B": 18.4e9, "GPT-2 124M": 124.4e6, "GPT2-medium 350M": 354.8e6, "GPT-2 774M": 774e6,
         "BLOOM 176B": 176.2e9, "Qwen 2.5 7B": 7.62e9, "GPT-3 6.7B": 6.7e9, "Megatron GPT 145.6B": 145.6e9, "Megatron GPT 22B": 22e9,
     }  # fmt: skip
     wrong = []
@@ -134,6 +145,56 @@ def test_what_a_sources_scripts_recompute_holds_where_the_row_is_blank(tmp_path:
     projections = ("attention.qkv", "attention.output")
     saved = [("full", saves, "xla-fsdp") for saves in (projections, projections, projections[:1])]
     assert recomputed == [*saved, ("none", (), "xla-fsdp")]
+
+
+def test_a_blank_precision_of_mlperfs_adapters_is_eight_bits_where_the_gpu_has_them(tmp_path: Path) -> None:
+    """Every configuration of llama2_70b_lora sets FP8=True; an A100 has no such products."""
+    row = {"source": "mlcommons/training_results_v5.0@1:x", "model": "Llama 2 70B LoRA rank 16", "precision": ""}
+    assert one(tmp_path, **row, gpu="H200").precision == "fp8"
+    ampere = one(tmp_path, **row, gpu="A100")
+    assert ampere.precision == "16bit" and "bf16" in ampere.assumptions
+
+
+@pytest.mark.parametrize(
+    ("stages", "virtual", "blocks"),
+    [
+        (4, 1, (16, 16, 16, 13)), (8, 1, (*[8] * 7, 5)), (16, 1, (*[4] * 15, 1)), (8, 2, (*[4] * 15, 1)), (4, 4, (*[4] * 15, 1)),
+        (8, 4, (1, *[2] * 30, 0)),
+    ],
+)  # fmt: skip
+def test_stages_of_deepseek_v3_as_its_recipes_lay_them_out(tmp_path: Path, stages: int, virtual: int, blocks: tuple[int, ...]) -> None:
+    """``layout_map`` of Megatron-Bridge's deepseek_v3.py, and ``Et|(tt|)*30mL`` of its H100 script, with ``m`` in the last chunk."""
+    assert blocks_of_chunks(61, stages * virtual, 0) == blocks
+    blank = dict.fromkeys(("layers", "hidden", "heads", "kv_heads", "ffn_hidden", "vocab"), "")
+    row = dict(
+        blank, source="NVIDIA-NeMo/Megatron-Bridge@1:x", gpu="GB200", gpus="256", nodes="64", dp="", pp=str(stages), virtual_pp=str(virtual)
+    )
+    with_layer, without = (one(tmp_path, **row, ep="8", model=model) for model in ("DeepSeekV3", "DeepSeekV3 (w/o MTP)"))
+    assert with_layer.layers_per_stage == (*blocks[:-1], blocks[-1] + 1)
+    assert without.layers_per_stage == blocks
+    assert (with_layer.shape.prediction_layers, without.shape.prediction_layers) == (1, 0)
+
+
+def test_stages_of_deepseek_v3_as_nemo_cuts_them(tmp_path: Path) -> None:
+    """NeMo pretrain_deepseek_v3.py: of 64 blocks in equal stages, the first lacks one, the last two."""
+    assert blocks_of_chunks(61, 4, 1) == (15, 16, 16, 14)
+    assert blocks_of_chunks(61, 8, 1) == (7, *[8] * 6, 6)
+    assert blocks_of_chunks(61, 16, 1) == (3, *[4] * 14, 2)
+    assert blocks_of_chunks(61, 24, 0) == blocks_of_chunks(61, 1, 0) == ()
+
+
+def test_recipes_of_experts_by_their_scripts(tmp_path: Path) -> None:
+    """dgxc-benchmarking's grok1_314b.yaml pads experts to a capacity; Megatron-Bridge's kimi_workload_base_configs.py names dispatchers."""
+    blank = dict.fromkeys(("layers", "hidden", "heads", "kv_heads", "ffn_hidden", "vocab"), "")
+    sized = dict(blank, gpus="64", nodes="8", dp="64", ep="8", activation_checkpointing="")
+    assert one(tmp_path, **sized, source="NVIDIA/dgxc-benchmarking@1:x", model="Grok1 314b").drops_tokens
+    kimi = {
+        gpu: one(tmp_path, **sized, source="NVIDIA-NeMo/Megatron-Bridge@1:x", model="Kimi-K2", gpu=gpu)
+        for gpu in ("H100", "GB200", "GB300")
+    }
+    assert {gpu: case.one_copy for gpu, case in kimi.items()} == {"H100": False, "GB200": True, "GB300": True}
+    assert kimi["H100"].recomputed_modules == ("mla_up_proj", "mlp")
+    assert kimi["GB200"].uses_cuda_graphs and not kimi["GB300"].uses_cuda_graphs
 
 
 def test_a_blank_precision_is_that_of_the_recipe_with_this_layout(tmp_path: Path) -> None:

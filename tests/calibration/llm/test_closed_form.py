@@ -169,11 +169,11 @@ def nanotron(folder: Path, **row: str) -> Case:
 
 
 def test_checked_collectives_bound_a_pipeline_by_the_host(tmp_path: Path) -> None:
-    # ten collectives a block and micro-batch, each of four messages a rank (ProcessGroupWrapper.cpp)
+    # ten collectives a block and micro-batch, each with a barrier and two rings among eight ranks (ProcessGroupWrapper.cpp)
     case = nanotron(tmp_path, gpus="16", nodes="2", tp="8", pp="2", dp="1", global_batch="256", zero_stage="0")
     at = defaults()
     blocks = max(blocks_of_stages(case)[0])
-    floor = 256 * blocks * 10 * 4 * 7 * at["check.message"]
+    floor = 256 * blocks * 10 * (3 + 2 * 2 * 7) * at["check.message"]
     checked, plain = predict(case, at).step_time, predict(replace(case, checks_collectives=False), at).step_time
     assert floor < checked < 1.5 * floor
     assert plain < 0.6 * checked
@@ -189,18 +189,34 @@ def test_gradients_in_buckets_are_checked_one_by_one(tmp_path: Path) -> None:
     more = {**at, "check.message": 2e-4}
     sharded = replace(case, zero=1)
     grown = predict(case, more).parts["data"] - predict(case, at).parts["data"]
-    assert grown == pytest.approx(4 * 15 * 1e-4 * (3 * max(blocks_of_stages(case)[0]) + 1), rel=1e-3)
+    assert grown == pytest.approx((3 + 2 * 2 * 15) * 1e-4 * (3 * max(blocks_of_stages(case)[0]) + 1), rel=1e-3)
     assert predict(sharded, more).parts["data"] <= predict(sharded, at).parts["data"]
 
 
 def test_measured_latency_grows_with_nodes_and_bytes(tmp_path: Path) -> None:
-    case = nanotron(tmp_path, gpus="64", nodes="8", tp="8", dp="8", global_batch="256", zero_stage="1")
-    slower = replace(case, ring_latency={name: 2 * value for name, value in case.ring_latency.items()})
+    case = nanotron(tmp_path, gpus="64", nodes="8", tp="8", dp="8", global_batch="256", zero_stage="0")
     at = {**defaults(), "exposed.data": 1.0}
-    grown = predict(slower, at).step_time - predict(case, at).step_time
-    weights = stage_weights(case)
-    sent = (4.0 + 2.0) * (weights.dense + weights.vocabulary)
-    assert grown == pytest.approx(7 * case.ring_latency["gather"] * sent / 256e6, rel=1e-3)
+    reduced = 2 * 4.0 * (stage_weights(case).dense + stage_weights(case).vocabulary)
+    assert slower(case, 2.0, at) == pytest.approx(7 * case.ring_latency["reduce"] * reduced / 256e6, rel=1e-3)
+    # ZeRO-1 sends one message for all: an all-reduce goes round twice, a gather once
+    once = replace(case, zero=1)
+    assert slower(once, 2.0, at) == pytest.approx(7 * (2 * case.ring_latency["reduce"] + case.ring_latency["gather"]), rel=1e-3)
+
+
+def slower(case: Case, factor: float, at: dict[str, float]) -> float:
+    """Return by how many seconds a step grows if the measured latencies of its cluster are *factor* times as long."""
+    latency = {name: factor * value for name, value in case.ring_latency.items()}
+    return predict(replace(case, ring_latency=latency), at).step_time - predict(case, at).step_time
+
+
+def test_nanotrons_sharded_optimizer_waits_for_an_all_reduce_and_copies_slices(tmp_path: Path) -> None:
+    """Oracle: trainer.py, ``training_step``, and distributed.py, ``all_gather_coalesced``."""
+    case = nanotron(tmp_path, gpus="64", nodes="8", tp="1", dp="64", global_batch="256", zero_stage="1")
+    at = {**defaults(), "network": 1e-3}  # nothing but messages counts
+    plain = stage_weights(case).dense + stage_weights(case).vocabulary
+    sent = (2 * 4.0 + 2.0) * plain * 63 / 64 / (8 * case.nic * 1e-3)  # eight ranks of a node share its NICs
+    copies = (6 * 32 * 64 - 1024) * 6.9e-6
+    assert predict(case, at).parts["data"] == pytest.approx(sent + copies, rel=0.01)
 
 
 def test_nanotron_splits_blocks_by_cost(tmp_path: Path) -> None:
@@ -321,9 +337,9 @@ def test_each_tensor_message_keeps_the_host_busy(tmp_path: Path) -> None:
 def test_gradients_that_are_reduced_whole_are_sent_twice(tmp_path: Path) -> None:
     """Gradients of 4 bytes are sent once or, all-reduced, twice; then weights of 2 bytes are gathered."""
     case = nanotron(tmp_path, gpus="64", nodes="8", tp="8", dp="8", global_batch="256", zero_stage="1")
-    case = replace(case, family="megatron-2021")  # whose messages are not one for each tensor
+    case = replace(case, family="megatron-2021", ring_latency={})  # its messages are not joined
     at = {**defaults(), "exposed.data": 1.0}
-    scattered, reduced = (predict(replace(case, stack=stack), at).parts["data"] for stack in ("nanotron", "megatron-deepspeed"))
+    scattered, reduced = (predict(replace(case, stack=stack), at).parts["data"] for stack in ("megatron-lm-2022", "megatron-deepspeed"))
     assert reduced == pytest.approx((2 * 4 + 2) / (4 + 2) * scattered, rel=0.02)
     second = replace(case, zero=2, stack="megatron-deepspeed")
     assert predict(second, at).parts["data"] == pytest.approx(scattered, rel=0.02)

@@ -9,6 +9,7 @@ from typing import Final
 
 import pytest
 
+from calibration import HARDWARE
 from calibration.llm.chips import chip_named
 from calibration.llm.closed_form import predict
 from calibration.llm.constants import fitted_constants
@@ -55,6 +56,14 @@ def test_they_agree_where_torch_compares_collectives_too(tmp_path: Path, layout:
     assert abs(math.log(simulate_case(case, AT).step_time / predict(case, AT).step_time)) < ALIKE
 
 
+def test_a_model_of_the_catalogue_is_simulated_by_its_name(tmp_path: Path) -> None:
+    """Its epsilon of 1e-6 is written as YAML reads it."""
+    blank = dict.fromkeys(("layers", "hidden", "heads", "kv_heads", "ffn_hidden", "vocab"), "")
+    case = one(tmp_path, **blank, model="Qwen2.5-7B", seq_len="4096")
+    assert case.shape.norm_epsilon == 1e-6
+    assert workload_of(case, AT).model.transformer == case.shape
+
+
 def test_a_node_type_of_the_catalogue_is_the_machine(tmp_path: Path) -> None:
     nodes = {
         text: hardware_of(nanotron(tmp_path, node_type=text)).name for text in ("p5.48xlarge class (EFA)", "p4d.24xlarge", "DGX H100", "")
@@ -70,12 +79,40 @@ def test_a_shape_of_four_gpus_of_a_rack_is_simulated_in_the_rack(tmp_path: Path)
     assert simulate_case(case, AT).step_time > 0
 
 
+@pytest.mark.parametrize(
+    ("layout", "stack"),
+    [
+        (dict(framework="FairScale FSDP", tp="2", dp="4", zero_stage="3"), "torchtitan-2.x"),
+        (dict(framework="MaxText", tp="4", dp="2", zero_stage="3"), "megatron-core"),
+        (dict(framework="DeepSpeed", cp="2", dp="4", zero_stage="3"), "megatron-core"),
+        (dict(framework="DeepSpeed", tp="2", dp="4"), "megatron-deepspeed"),
+    ],
+)
+def test_axes_that_a_stack_lacks_are_simulated_in_another(tmp_path: Path, layout: dict[str, str], stack: str) -> None:
+    case = one(tmp_path, **layout)
+    assert case.stack == stack
+    assert any("ranks as in" in each for each in case.assumptions) == (stack != "megatron-deepspeed")
+    assert simulate_case(case, AT).step_time > 0
+
+
+def test_nodes_of_four_gh200_are_simulated(tmp_path: Path) -> None:
+    """Alps has four in a node, whose network carries what leaves it; most others have one."""
+    row = dict(gpu="GH200", gpus="8", dp="8", node_type="", network="Slingshot 200 Gbps per GPU")
+    four, one_each = (one(tmp_path, nodes=nodes, **row) for nodes in ("2", "8"))
+    assert (four.domain, one_each.domain) == (4, 1)
+    assert simulate_case(four, AT).step_time < simulate_case(one_each, AT).step_time
+
+
 def test_the_machine_of_a_gpu_has_it() -> None:
     """Every GPU of the table but those of no described machine: NVLink's fours of H200 NVL stand in no table of shapes."""
     chips = {chip.name: chip for name in ("A800", "H800", "H20", "H100-NVL", "H200-NVL", "GH200", "L40S", "MI350X", "H100", "B300")
              if (chip := chip_named(name).chip)}  # fmt: skip
     without = {name for name, chip in chips.items() if not chip.machine}
-    wrong = {name for name, chip in chips.items() if chip.machine and load_hardware(chip.machine).spec.groups[0].node.gpu.name != name}
+    wrong = {
+        name
+        for name, chip in chips.items()
+        if chip.machine and load_hardware(chip.machine, library=HARDWARE).spec.groups[0].node.gpu.name != name
+    }
     assert (without, wrong) == ({"H200-NVL-141GB"}, set())
 
 

@@ -212,7 +212,7 @@ def test_four_bits_where_the_gpu_has_none(tmp_path: Path) -> None:
     [
         ("torchtune", "fsdp2", 3), ("Axolotl (FSDP)", "fsdp1", 3), ("Lightning + DeepSpeed", "deepspeed", 0),
         ("GPT-NeoX 2.0", "deepspeed", 0),
-        ("Levanter", "jax", 0),
+        ("Levanter", "jax", 3),
         ("trl", "fsdp1", 3), ("Megatron-LM", "megatron", 0),
     ],
 )  # fmt: skip
@@ -286,7 +286,8 @@ def test_memory_and_form_without_a_maker_s_order() -> None:
         ("Slingshot 11 200 Gbps", 200.0), ("ConnectX 7 400 Gb/s", 400.0), ("BlueField 3 400G", 400.0), ("one HDR200 NIC per node", 25.0),
         ("NVLink 900 GB/s + InfiniBand 400 Gb/s", 400.0), ("NVSwitch; 8x HDR InfiniBand", 200.0), ("NVLink 900 GB/s", None),
         ("8x IB NDR (3200 Gbps)", 400.0), ("50 GB/s per GPU", 400.0), ("Slingshot 4x25GB/s", 100.0), ("NDR 400GB/s", 400.0),
-        ("800 Gbps", 100.0), ("XDR 800 Gbps", 800.0),
+        ("800 Gbps", 100.0), ("XDR 800 Gbps", 800.0), ("InfiniBand EDR 4X", 100 / 8), ("HDR 4x", 200.0), ("8x NDR 4x", 400.0),
+        ("4X HDR InfiniBand", 100.0), ("Slingshot 200 Gbps", 200.0),
     ],
 )  # fmt: skip
 def test_networks_in_words(text: str, each: float | None) -> None:
@@ -295,6 +296,16 @@ def test_networks_in_words(text: str, each: float | None) -> None:
     rate, is_stated = nic_of(text, named.chip, None)
     assert is_stated is (each is not None)
     assert rate == pytest.approx((each or 400.0) * 1e9 / 8)
+
+
+@pytest.mark.parametrize(
+    ("text", "each"), [("Slingshot 11", 100.0), ("HPE Slingshot-11", 100.0), ("4x Slingshot 11", 100.0), ("Slingshot 200 Gbps", 100.0)]
+)
+def test_two_dies_share_the_nic_of_their_card(text: str, each: float) -> None:
+    """Frontier and LUMI-G: 4 NICs of 200 Gbps for 4 MI250X, which are 8 GPUs (OLCF's Frontier User Guide)."""
+    named = chip_named("MI250X")
+    assert named is not None
+    assert nic_of(text, named.chip, None) == (pytest.approx(each * 1e9 / 8), True)
 
 
 def test_a_model_by_its_name_alone_has_the_catalogue_s_shape(tmp_path: Path) -> None:
@@ -369,7 +380,7 @@ def test_what_is_offloaded_is_listed(tmp_path: Path) -> None:
 
 def test_strategies_of_torchs_fsdp(tmp_path: Path) -> None:
     """torch.distributed.fsdp.ShardingStrategy: gradients and states, what FULL_SHARD adds, and the same inside replicas."""
-    inside = {"DeepSpeed ZeRO-2": 2, "zero=1": 1, "zero_stage_3": 3, "fsdp SHARD_GRAD_OP": 2, "FSDP NO_SHARD": 0}
+    inside = {"DeepSpeed ZeRO-2": 2, "zero=1": 1, "zero_stage_3": 3, "fsdp SHARD_GRAD_OP": 2, "FSDP NO_SHARD": 0, "FSDP": 3, "fsdp2": 3}
     assert {text: shards_of(text) for text in inside} == {text: Shards(stage) for text, stage in inside.items()}
     assert shards_of("hsdp zero2") == shards_of("_HYBRID_SHARD_ZERO2") == Shards(2, True)
     assert shards_of("ShardingStrategy.SHARD_GRAD_OP") == Shards(2)

@@ -10,7 +10,7 @@ import pytest
 
 from calibration.machines import fit_run
 from calibration.machines.machine_fit import merge_records
-from calibration.machines.nccl_fit import _kind, nccl_fit, predicted_times, transport_blocks
+from calibration.machines.nccl_fit import PredictedTimes, _collective, nccl_fit, record_blocks
 from calibration.measure.machine_record import MachineRecord, ProbeRecord, write_record
 from calibration.measure.probes.collectives import OPERATIONS
 from sim.spec.library import load_hardware
@@ -28,9 +28,9 @@ def record(hardware: str, factors: dict[tuple[str, str], float], noise: float = 
     gpu, generator = gpu_record(8), np.random.default_rng(1)
     rows = [{"op": "all_reduce", **team, "bytes": 4**power, "cpu_s": 0.0} for team in teams for power in range(2, 15)]
     rows += [{"op": "all_gather", **team, "bytes": size, "cpu_s": 0.0} for team in teams for size in (512, 4096)]
-    rows.sort(key=_kind)
     logs = {key: math.log(factor) for key, factor in factors.items()}
-    times = predicted_times(load_hardware(hardware).spec, logs, rows) * np.exp(generator.normal(0.0, noise, len(rows)))
+    predicted = PredictedTimes(load_hardware(hardware).spec, [_collective(row) for row in rows])
+    times = predicted.times(logs) * np.exp(generator.normal(0.0, noise, len(rows)))
     made = [row | {"times_s": [float(time)] * 3} for row, time in zip(rows, times, strict=True)]
     gpu.probes["all_reduce"] = ProbeRecord("done", "2026-01-02T00:00:00Z", rows=made)
     return gpu
@@ -63,8 +63,7 @@ def test_collectives_of_sharded_jobs_tell_the_factors_too(tmp_path: Path) -> Non
     truth = {(NVLINK, "efficiency"): 0.7, (NVLINK, "latency"): 1.6}
     gpu, logs = gpu_record(8), {key: math.log(factor) for key, factor in truth.items()}
     rows = [{"op": op, **team, "bytes": 4**power, "cpu_s": 0.0} for op in OPERATIONS for team in ONE[1:] for power in (6, 10, 13)]
-    rows.sort(key=_kind)
-    times = predicted_times(load_hardware("p3.16xlarge").spec, logs, rows)
+    times = PredictedTimes(load_hardware("p3.16xlarge").spec, [_collective(row) for row in rows]).times(logs)
     made = [row | {"times_s": [float(time)] * 3} for row, time in zip(rows, times, strict=True)]
     gpu.probes["collectives"] = ProbeRecord("done", "2026-01-02T00:00:00Z", rows=made)
     write_record(tmp_path / "r.json", gpu)
@@ -73,7 +72,7 @@ def test_collectives_of_sharded_jobs_tell_the_factors_too(tmp_path: Path) -> Non
     assert fitted is not None and len(fitted.times) == len(rows)
     assert fitted["nvlink transport efficiency"].value == pytest.approx(0.7, rel=0.05)
     assert fitted["nvlink transport latency"].value == pytest.approx(1.6, rel=0.1)
-    assert "probe collectives, 2026-01-02" in transport_blocks(measured, fitted, described)[NVLINK]["source"]["efficiency"]
+    assert "probe collectives, 2026-01-02" in record_blocks(measured, fitted, described)[NVLINK]["source"]["efficiency"]
 
 
 @pytest.mark.nightly

@@ -194,6 +194,26 @@ def test_a_job_on_processors_exchanges_over_gloo_whatever_its_stack(tmp_path: Pa
     assert stack.library.gloo_transport is not None
 
 
+def test_a_fitted_stack_says_what_the_sockets_of_a_divided_job_cost(tmp_path: Path) -> None:
+    """`calibration fit` writes a stack for DDP over Gloo. Oracle: the transport it describes, and slower steps than with its prior."""
+    machine = str(COMMITTED_POINTS.parents[1] / "hardware" / f"{HARDWARE}.yaml")
+    described_by, fitted = tmp_path / "laid-out.yaml", tmp_path / "my-stack.yaml"
+    described_by.write_text("extends: lab-decoder\nname: laid-out\ntraining: {stack: torchtitan-2.x, parallel: {shard: parameters}}\n")
+    transport = "{extends: tcp-single-flow, flow_cap: 60 MB/s, hop_latency: 3 ms, source: measured}"
+    fitted.write_text(f"extends: gloo-ddp\nname: my-ddp\ngloo_transport: {transport}\n")
+    steps = {}
+    for stack in ("", str(fitted)):
+        mine = tmp_path / f"mine-{bool(stack)}.yaml"
+        description = JobDescription(machine, str(described_by), stack=stack, batch=8, folders=Folders(None, WORKLOADS))
+        mine.write_text(replay_text(imported(trace(0), trace(1)), description, mine))
+        workload = load_workload(str(mine), library=WORKLOADS).spec
+        assert workload.training.stack.mesh is not None and workload.training.stack.library.gloo_transport is not None
+        steps[stack] = run_layout(with_nodes(machine_named(HARDWARE), 2), workload).step_time
+    assert workload.training.stack.library.gloo_transport.flow_cap == 60e6
+    assert workload.training.stack.library.gloo_transport.hop_latency == 3e-3
+    assert steps[str(fitted)] > 1.5 * steps[""]
+
+
 def test_a_pipeline_is_replayed(tmp_path: Path) -> None:
     """Equal stages whose messages are free: m + p - 1 forwards and backwards (GPipe, arXiv 1811.06965), and the optimizer."""
     machine = str(COMMITTED_POINTS.parents[1] / "hardware" / f"{HARDWARE}.yaml")

@@ -258,6 +258,23 @@ def test_rows_as_strangers_write_them_are_predicted_or_listed_with_a_reason(tmp_
     assert "16 rows that cannot be predicted:" in (tmp_path / "out" / "validation.txt").read_text()
 
 
+def test_a_row_has_all_its_problems(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Invalid cells, unknown names of machine, workload and stack, and a placement that contradicts the nodes; each once for all rows."""
+    path = tmp_path / "runs.csv"
+    wrong = ("nowhere,resnet-5000,mxnet,2,8,int8,-1", "nowhere,resnet-5000,mxnet,2,8,fp32,1", "g4dn.12xlarge,resnet-5000,,2,1+1+1,fp32,1")
+    path.write_text(
+        "\n".join(["hardware,workload,stack,nodes,placement,precision,step_time_s", *wrong, "g4dn.12xlarge,alexnet,,1,1,fp32,1"])
+    )
+    assert main(["validate", str(path), "--json", "-j", "1"]) == 0
+    first, second, third = (one["reason"] for one in json.loads(capsys.readouterr().out)["not_described"])
+    names = ("nowhere is not in the catalog", "resnet-5000 is not in the catalog")
+    assert all(name in reason for name in names for reason in (first, second))
+    assert "precision: 'int8'" in first and "step_time_s: '-1'" in first and "precision" not in second
+    assert names[1] in third and "placement 1+1+1 has 3 nodes, but the column nodes has 2" in third
+    assert main(["validate", str(path), "-j", "1"]) == 0
+    assert capsys.readouterr().out.count("nowhere is not in the catalog") == 1
+
+
 def test_a_calibrating_row_faster_than_its_input_means_that_blank_cells_read_no_data(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

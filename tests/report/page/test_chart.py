@@ -203,6 +203,24 @@ def test_a_phone_shows_the_best_and_the_front_of_a_crowd() -> None:
     assert narrow[0] == "11 x gpu_8x_h100_sxm5 (on demand)" and len(narrow) == 4
 
 
+def test_a_phone_names_both_ends_of_the_front_next_to_them() -> None:
+    """A front of eight below a crowd: the fastest and the cheapest, which the headline names, are among the four names, none far away."""
+    front = [(2 + place, 9.0 - place) for place in range(8)]
+    others = [(2.1 + 0.3 * number, 10.0 + number) for number in range(30)]
+    points = [
+        ChartPoint(x, y, f"machine-{number}", "", (("a", x), ("b", y)), best=(x, y) in front, is_labeled=True)
+        for number, (x, y) in enumerate([*front, *others])
+    ]
+    page = Page(chart(points, axis("x", [2.0, 11.0], str), axis("y", [2.0, 40.0], str), "label"))
+    names = {text.text: text for text in page.all("text") if "narrow" in text.attributes.get("class", "").split()}
+    assert len(names) == 4 and {"machine-0", "machine-7"} <= set(names)
+    heights = {
+        (float(dot.attributes["data-x"]), float(dot.attributes["data-y"])): float(dot.attributes["cy"]) for dot in page.all("circle")
+    }
+    for name, text in names.items():
+        assert abs(float(text.attributes["y"]) - heights[front[int(name.removeprefix("machine-"))]]) < 5 * 13 * 23 / 13
+
+
 def test_a_curve_has_dots_where_it_turns_and_none_in_an_upright_part() -> None:
     """By hand: of 20 shares at 12.2 hours and two beyond, the first, the last of the upright part and both others."""
     xs = [12.2] * 20 + [12.7, 13.8]

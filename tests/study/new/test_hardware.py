@@ -28,6 +28,7 @@ from sim.study.scenario import Scenario, answer
 from sim.training.collectives.routes.channels import ring_channels
 from tests.spec.topologies import (
     DGX_1V,
+    DGX_H100,
     FILES,
     FOUR_ON_NVSWITCH,
     G5_12XLARGE,
@@ -175,6 +176,9 @@ def test_nvswitch_is_told_from_wires(count, links, gpu, switched, tmp_path):
     (printed_all(2, 4), "L4", "the topology shows NVLink, but L4 has none"),
     (DGX_1V, "P100-SXM2-16GB", "6 NVLinks on one GPU, but P100-SXM2-16GB has 4"),
     (XML_H100, "A100-SXM4-80GB", "18 NVLinks on one GPU, but A100-SXM4-80GB has 12"),
+    (DGX_1V, "V100-PCIe-16GB", "the topology shows NVLink, but V100-PCIe-16GB has none"),
+    (DGX_H100, "H100-PCIe", "a GPU to 7 others, but PCIe boards such as H100-PCIe-80GB are joined only in pairs; .* as H100-SXM5-80GB$"),
+    (FOUR_ON_NVSWITCH, "A100-PCIe-40GB", "a GPU to 3 others.* such as A100-SXM4-40GB$"),
     (DGX_1V, None, "does not name the GPU model; specify one with --gpu, such as --gpu A100-SXM4-40GB"),
     (DGX_1V, "V100", "--gpu V100: is not in hardware/parts/gpus/; did you mean v100-pcie-16gb, v100-sxm2-16gb or v100-sxm2-32gb?"),
     (DGX_1V, "V1OO", r"--gpu V1OO: is not in hardware/parts/gpus/; 'python -m sim list gpus' shows all \d+"),

@@ -77,7 +77,7 @@ def test_a_command_names_the_toml_of_torchtitan_and_replaces_its_keys(tmp_path: 
     assert (loaded.training.batch, loaded.training.parallel.tensor) == (2, 4)
     assert loaded.model.sequence == 4096
     replaced = "--training.local_batch_size 2, --parallelism.tensor_parallel_degree 4, --compile.enable"
-    assert f"read t.toml, which --job.config_file names, with {replaced}" in made.left_out
+    assert f"read t.toml (--job.config_file), with {replaced}" in made.left_out
     with pytest.raises(SpecError, match=r"gone\.toml': no such file"):
         new_workload([line.replace("t.toml", "gone.toml")], tmp_path / "x.yaml")
     with pytest.raises(SpecError, match=r"t\.toml: training\.local_batch_size two"):

@@ -12,9 +12,9 @@ import pytest
 from sim.report.page.layout_plan import plan_page
 from sim.report.plan import plan_document, plan_text
 from sim.report.plan_changes import flip_lines
-from sim.study.plan.flips import Flip, Flips, Knob, LayoutsBySetting, _nearest, flips, same_but_micro_batches
+from sim.study.plan.flips import Flip, Flips, Knob, LayoutsBySetting, _crossing, _nearest, flips, same_but_micro_batches
 from sim.study.plan.question import LayoutPlan, PlanQuestion, plan, prepare_plan
-from sim.study.plan.search import Limits, best_by_recurrence, search
+from sim.study.plan.search import EQUAL, Limits, best_by_recurrence, search
 from sim.study.plan.sensitivity import DOUBLED, HALVED, NOT_SEARCHED, SLOWER, ChangeEffect, sensitivity
 from sim.study.plan.space import LayoutCandidate
 from sim.study.scenario import Scenario
@@ -170,3 +170,16 @@ def test_ctrl_c_leaves_what_is_known(made: LayoutPlan, monkeypatch: pytest.Monke
     turns = sensitivity(made)
     assert [turn.problem for turn in turns] == [NOT_SEARCHED] * 3
     assert plan_text(plan_document(made, turns)).count(NOT_SEARCHED) == 3
+
+
+def test_a_layout_that_is_equal_does_not_take_the_lead() -> None:
+    """Layouts of the same work differ in the last digits: the NICs' speed seemed to matter where nothing is sent."""
+
+    class Stand:
+        def __init__(self, share: float) -> None:
+            self.least = self.simulated = lambda candidate, value: 1.0 if candidate == PLAN else 1.0 - share
+
+    values = [1.0, 0.75, 0.5]
+    assert _crossing(cast(Any, Stand(0.9 * EQUAL)), PLAN, SECOND, values) is None
+    flip = _crossing(cast(Any, Stand(2.0 * EQUAL)), PLAN, SECOND, values)
+    assert flip is not None and (flip.holding_value, flip.losing_value) == (1.0, 0.75)

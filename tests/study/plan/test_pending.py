@@ -80,7 +80,14 @@ class Recorder:
 
 @pytest.mark.parametrize(
     "limits",
-    [Limits(), Limits(simulations=4), Limits(gap=0.2), Limits(objective="cost"), Limits(objective="energy"), Limits(shown=1)],
+    [
+        pytest.param(Limits(), marks=pytest.mark.nightly),
+        Limits(simulations=4),
+        Limits(gap=0.2),
+        pytest.param(Limits(objective="cost"), marks=pytest.mark.nightly),
+        Limits(objective="energy"),
+        Limits(shown=1),
+    ],
     ids=str,
 )
 def test_a_search_that_prices_few_layouts_answers_as_one_that_prices_all(limits: Limits, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,12 +30,12 @@ def test_the_search_finds_what_simulation_of_every_layout_finds_and_no_bound_is_
     times = []
     wrong = []
     for setting, every in prepare_plan(question).layouts:
-        least = floors(setting, every)
-        for place, candidate in enumerate(every):
+        floor = floors(setting, every)
+        for candidate, least, memory in zip(every, floor.time, floor.memory, strict=True):
             bound, time, needed = played(setting, candidate)
             times.append(time)
-            if not least.time[place] <= bound * (1 + 1e-9) <= time * (1 + 2e-9) or least.memory[place] > needed * (1 + 1e-9):
-                wrong.append((candidate, least.time[place], bound, time, least.memory[place], needed))
+            if not least <= bound * (1 + 1e-9) <= time * (1 + 2e-9) or memory > needed * (1 + 1e-9):
+                wrong.append((candidate, least, bound, time, memory, needed))
     assert not wrong, wrong[:3]
     assert len(times) == small.tally.candidates > 100
     assert small.tally.complete
@@ -79,8 +79,8 @@ def test_bounds_stay_below_simulations_of_random_layouts_with_contention_interle
     for question in questions:
         for setting, every in prepare_plan(question).layouts:
             chosen = draw.sample(every, min(each, len(every)))
-            least = floors(setting, chosen)
-            for place, candidate in enumerate(chosen):
+            floor = floors(setting, chosen)
+            for candidate, least, memory in zip(chosen, floor.time, floor.memory, strict=True):
                 if candidate.micro_batches * candidate.chunks * candidate.pipeline > 400:
                     continue
                 bound, time, needed = played(setting, candidate)
@@ -88,8 +88,8 @@ def test_bounds_stay_below_simulations_of_random_layouts_with_contention_interle
                 met |= {candidate.schedule, candidate.shard, f"{question.scenario.hardware} {setting.nodes}"}
                 met |= {"contention"} if time > 1.01 * bound else set()
                 met |= {"experts"} if candidate.expert > 1 else set()
-                if not least.time[place] <= bound * (1 + 1e-9) <= time * (1 + 2e-9) or least.memory[place] > needed * (1 + 1e-9):
-                    wrong.append((candidate, least.time[place], bound, time, least.memory[place], needed))
+                if not least <= bound * (1 + 1e-9) <= time * (1 + 2e-9) or memory > needed * (1 + 1e-9):
+                    wrong.append((candidate, least, bound, time, memory, needed))
     assert not wrong, wrong[:3]
     assert tried > 3 * each
     assert met >= {

@@ -17,7 +17,7 @@ from sim.parallel.ring import RankElements, ring_of, ring_passes
 from sim.spec.hardware import Hardware
 from sim.spec.library import load_hardware, load_workload
 from sim.spec.sections import with_fields
-from sim.training.layouts.prices import PriceBook
+from sim.training.layouts.prices import KernelBook, PriceBook
 from tests.parallel.layouts import parallel
 from tests.training.layouts.toys import BACKWARD, FORWARD, block, blocks, free, run, split_block, with_parallel, workload
 
@@ -184,6 +184,19 @@ def test_layouts_with_one_book_share_times_by_what_units_hold() -> None:
             laid_out = with_parallel(given, parallel(**own))
             assert run_layout(hardware, laid_out, book=book).step_time == run_layout(hardware, laid_out).step_time
     assert len(book.times) == 1
+
+
+def test_clusters_of_equal_nodes_share_what_needs_no_network() -> None:
+    """Oracle: each cluster with a book of its own; the second computes no kernel again."""
+    given = load_workload("llama-3.2-1b", ["training.stack=megatron-core", "training.batch=1", "training.parallel={tensor: 2}"]).spec
+    kernels, counts = KernelBook(), list[int]()
+    machine = load_hardware("hgx-h100").spec
+    for nodes in (1, 2):
+        cluster = with_nodes(machine, nodes)
+        shared = run_layout(cluster, given, 8, book=PriceBook(kernels=kernels))
+        assert shared.step_time == run_layout(cluster, given, 8).step_time
+        counts.append(sum(map(len, kernels.passes.values())))
+    assert counts[0] == counts[1] > 0 and len(kernels.passes) == 1
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp8"])
