@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import os
 from collections.abc import Callable
@@ -13,10 +14,13 @@ import pytest
 from hypothesis import Phase, settings
 
 from sim.__main__ import OBJECTS
-from sim.spec import library, yaml
+from sim.spec import extensions, library, yaml
 from sim.spec.catalogue import roots
 from sim.spec.days import TODAY
-from sim.study import pool
+from sim.spec.hardware import Hardware
+from sim.spec.identity import content
+from sim.study import pool, scenario
+from sim.training.job import Job
 from tests.report.page import browser
 
 
@@ -37,6 +41,22 @@ def once_per_catalog_file(load: Callable[..., Any]) -> Callable[..., Any]:
     return loaded
 
 
+def once_per_description(warnings: Callable[..., list[str]]) -> Callable[..., list[str]]:
+    """Return *warnings*, which simulates a job on hardware some forty times, once for each job and hardware with the same contents."""
+    kept: dict[Any, list[str]] = {}
+
+    def of(hardware: Hardware, job: Job, progress: Any = None) -> list[str]:
+        if any(extensions._given.values()):  # objects of a test's own
+            return warnings(hardware, job, progress)
+        fields = {each.name: getattr(job, each.name) for each in dataclasses.fields(job)}
+        key = content(hardware), content(fields)
+        if key not in kept:
+            kept[key] = warnings(hardware, job, progress)
+        return list(kept[key])
+
+    return of
+
+
 # A process for each core runs tests: threads of torch would wait for one another in a loop, for several times the work of small products.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -47,6 +67,8 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 # Most tests load the same few files of the catalog. They do not change meanwhile, and descriptions are frozen; errors are not kept.
 yaml.parse = lru_cache(maxsize=512)(yaml.parse)
 library._load = once_per_catalog_file(library._load)
+# Most runs on the command line are those of few machines and models, with all that is said about their estimates.
+scenario.estimate_warnings = once_per_description(scenario.estimate_warnings)
 
 gc.set_threshold(OBJECTS)  # as seldom as the program does
 

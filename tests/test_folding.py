@@ -207,7 +207,15 @@ SWITCHED: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("algorithm", ["Ring", "Tree"])
-@pytest.mark.parametrize("gpus", [(8,) * 8, (8, 8, 4, 4, 4, 4), (8, 4, 8, 4, 8, 4, 8, 4), (1, 3, 5, 7, 8, 2, 1, 1)])
+@pytest.mark.parametrize(
+    "gpus",
+    [
+        pytest.param((8,) * 8, marks=pytest.mark.nightly),
+        pytest.param((8, 8, 4, 4, 4, 4), marks=pytest.mark.nightly),
+        (8, 4, 8, 4, 8, 4, 8, 4),
+        (1, 3, 5, 7, 8, 2, 1, 1),
+    ],
+)
 @pytest.mark.parametrize("fabric", SWITCHED)
 def test_folded_rings_turn_where_the_unfolded_do(fabric: str, gpus: tuple[int, ...], algorithm: str) -> None:
     """A step of the catalogue's 8 x 8 H100 with 8 NICs each to 1e-9, wherever nodes unlike and switches lie along the rings."""

@@ -43,7 +43,7 @@ def share_of(shape: float) -> float:
     return float(saving.interval * np.exp(-((ends / scale) ** shape)).sum() / MEAN)
 
 
-@pytest.mark.parametrize("shape", [0.5, 0.7, 1.0, 3.0])
+@pytest.mark.parametrize("shape", [pytest.param(0.5, marks=pytest.mark.nightly), 0.7, pytest.param(1.0, marks=pytest.mark.nightly), 3.0])
 def test_courses_keep_what_renewal_theory_says(shape: float) -> None:
     courses = draw(replace(RUN, law=Weibull(shape)), 400, seed=2)
     assert abs(courses.share.mean() - share_of(shape)) < 4 * courses.share.std() / 20 + 5e-4

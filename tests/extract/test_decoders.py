@@ -68,7 +68,11 @@ GPT2_SIZES = {"gpt2": "small", "gpt2-medium": "medium", "gpt2-large": "large", "
 
 @pytest.mark.parametrize(
     ("name", "tokens"),
-    [("gpt2", 1024), ("gpt2", 256), *(pytest.param(name, 1024, marks=pytest.mark.nightly) for name in list(GPT2_SIZES)[1:])],
+    [
+        ("gpt2", 1024),
+        pytest.param("gpt2", 256, marks=pytest.mark.nightly),
+        *(pytest.param(name, 1024, marks=pytest.mark.nightly) for name in list(GPT2_SIZES)[1:]),
+    ],
 )
 def test_gpt2_of_the_catalogue_is_the_traced_one(name: str, tokens: int) -> None:
     """At any length; gradients come in the same order, and backward keeps the same bytes, except for masks of dropout.
@@ -104,7 +108,7 @@ def test_autocast_casts_what_it_casts_in_the_torch_model() -> None:
         assert [layer.dropped for layer in made if layer.dropped] == dropped
 
 
-@pytest.mark.parametrize("precision", ["amp_bf16", "fp32"])
+@pytest.mark.parametrize("precision", ["amp_bf16", pytest.param("fp32", marks=pytest.mark.nightly)])
 def test_an_eager_step_of_gpt2_takes_what_the_traced_one_takes(precision: Precision) -> None:
     """But for attention, of which the torch model counts the full square, and logits, which it copies without the last token's.
 

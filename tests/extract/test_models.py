@@ -43,7 +43,7 @@ def counted(model: Any, batch: int, shape: tuple[int, ...]) -> tuple[int, int]:
         ("vgg16", 224, True),
         ("inception_v3", 299, True),
         ("mobilenet_v2", 224, False),  # the counter's backward counts every group of a grouped convolution in full
-        ("shufflenet_v2_x0_5", 224, False),
+        pytest.param("shufflenet_v2_x0_5", 224, False, marks=pytest.mark.nightly),
     ],
 )
 def test_catalogue_flop_equal_torchs_counter(name: str, size: int, backward_too: bool) -> None:

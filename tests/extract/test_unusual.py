@@ -57,7 +57,7 @@ def ours(table: Model) -> tuple[int, list[int], float, float]:
     ("name", "inputs", "arguments"),
     [
         ("recurrent", ["7:int64"], {"kind": "LSTM"}),
-        ("recurrent", ["7:int64"], {"kind": "GRU"}),
+        pytest.param("recurrent", ["7:int64"], {"kind": "GRU"}, marks=pytest.mark.nightly),
         ("Adversarial", ["noise=8", "real=12"], {}),
         ("LowRank", ["32"], {}),
         ("SelfAttention", ["6x32"], {}),

@@ -70,7 +70,7 @@ def test_recommend_says_why_and_what_would(capsys: pytest.CaptureFixture[str]) -
 
 
 @pytest.mark.parametrize("command", [
-    "compare llama-3.1-70b p3.8xlarge",
+    pytest.param("compare llama-3.1-70b p3.8xlarge", marks=pytest.mark.nightly),
     "recommend llama-3.1-70b g5.xlarge --tokens 1M --budget-usd 100 --nodes 1",
 ])  # fmt: skip
 def test_a_machine_that_runs_it_in_a_layout_is_named(command: str, capsys: pytest.CaptureFixture[str]) -> None:

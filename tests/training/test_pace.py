@@ -104,10 +104,10 @@ def side_by_side(fold: bool, gpus: list[list[int]], slow: int, shared: bool, see
 @pytest.mark.parametrize(
     ("gpus", "slow", "shared"),
     [
-        ([[4, 4, 0, 0]], 2, False),  # alike
+        pytest.param([[4, 4, 0, 0]], 2, False, marks=pytest.mark.nightly),  # alike
         ([[4, 4, 2, 4]], 1, False),  # uneven, one node slow, one with a broken link
         ([[2, 2, 0, 0], [2, 2, 2, 0]], 2, True),  # two jobs on common NICs, one of them on a slow node as well
-        ([[4, 4, 0, 0], [0, 0, 3, 3]], 2, False),  # side by side
+        pytest.param([[4, 4, 0, 0], [0, 0, 3, 3]], 2, False, marks=pytest.mark.nightly),  # side by side
     ],
 )
 def test_jobs_on_mixed_clusters_are_distributed_as_unfolded_ones(gpus: list[list[int]], slow: int, shared: bool) -> None:

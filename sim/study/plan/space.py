@@ -125,9 +125,8 @@ def candidates(workload: Workload, nodes: int, gpus_per_node: int, space: Space)
     options = workload.training.stack.mesh
     if options is None:
         raise SpecError(f"--stack {workload.training.stack.name}: runs plain data parallelism only; write torchtitan-2.x or megatron-core")
-    return [
-        each for each in _all_candidates(workload, options, nodes, gpus_per_node, space) if _matches(each, parse_fixed(space.fixed or {}))
-    ]
+    fixed = parse_fixed(space.fixed or {})
+    return [each for each in _all_candidates(workload, options, nodes, gpus_per_node, space) if _matches(each, fixed)]
 
 
 def unsupported_option(workload: Workload, space: Space) -> str:

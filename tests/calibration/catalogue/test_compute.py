@@ -6,8 +6,8 @@ The current figures are next to the aims, so that a change that makes prediction
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
 
 import numpy as np
 import pytest
@@ -22,19 +22,19 @@ from calibration.catalogue.compute_model import (
     factor_keys,
     gpu_part,
     predicted_time,
-    read_rows,
     step_time,
     step_time_and_slopes,
 )
+from calibration.catalogue.without_source import _rows
 from sim.spec.catalogue import all_files
 from tests.calibration.catalogue.predicting import LeftOutPrediction, leave_out, predict, predict_from_older, predict_from_one_point, score
 
 IMAGES, REST = "fp32 convolution", "tensor cores and BERT"
 
 
-@cache
-def all_rows() -> list[FactorRow]:
-    return read_rows()
+def all_rows() -> Sequence[FactorRow]:
+    """Return all rows, which other modules read as well."""
+    return _rows()
 
 
 def errors(predictions: list[LeftOutPrediction], family: str) -> tuple[float, float]:

@@ -64,7 +64,11 @@ def figures(stack: str, exchange: ExchangeStrategy | None = None) -> dict[str, A
     ("stack", "made"),
     [
         ("torch-1.13-ddp", ddp),
-        ("apex-per-tensor", lambda sizes, ready, ranks: [([number], 0.0) for number in range(len(sizes))]),
+        pytest.param(
+            "apex-per-tensor",
+            lambda sizes, ready, ranks: [([number], 0.0) for number in range(len(sizes))],
+            marks=pytest.mark.nightly,
+        ),
         ("horovod-0.21", horovod),
     ],
 )

@@ -55,7 +55,7 @@ def test_bounds_hold_where_stages_are_cut_by_cost() -> None:
 @pytest.mark.parametrize("stack", ["megatron-core", "torchtitan-2.x"])
 def test_the_search_finds_the_best_of_pipelines_with_unequal_chunks(stack: str) -> None:
     """Against simulation of every layout: 8 and 10 chunks hold gpt2's 12 blocks unevenly, and torchtitan counts its ends as two more."""
-    scenario = Scenario("hgx-h100", "gpt2", stack=stack, global_batch=16)
+    scenario = Scenario("hgx-h100", "gpt2", stack=stack, global_batch=8)
     question = PlanQuestion(scenario, (1,), 4, fixed={"schedule": "interleaved_1f1b", "tp": "1", "cp": "1"})
     ((_, every),) = prepare_plan(question).layouts
     assert {each.chunks for each in every if each.pipeline == 2} == ({2, 3, 4, 5, 6} if stack == "megatron-core" else {2, 4})

@@ -24,7 +24,7 @@ from sim.study.scenario import Scenario
     [
         ("p3.16xlarge", "vgg16", None, {}),
         ("p3.16xlarge", "resnet50", "torch-1.13-ddp", {"nodes": (2,)}),
-        ("hgx-h100", "resnet50", "torch-2.x-ddp", {"gpus": 4}),
+        pytest.param("hgx-h100", "resnet50", "torch-2.x-ddp", {"gpus": 4}, marks=pytest.mark.nightly),
         ("p3.16xlarge", "vgg16", "torch-2.x-ddp", {"limits": Limits(power_cap="150 W")}),
         ("hgx-h100", "gpt2", "torch-2.x-ddp", {}),
     ],
@@ -63,7 +63,10 @@ def test_a_cnn_is_searched_under_its_own_stack_and_torchs() -> None:
     assert {setting.workload.training.stack.name for setting, _ in chosen.layouts} == {"torchtitan-2.x"}
 
 
-@pytest.mark.parametrize(("machine", "model"), [("p3.16xlarge", "resnet50"), ("2x-p3.8xlarge", "vgg16"), ("p3.2xlarge", "mobilenet_v2")])
+@pytest.mark.parametrize(
+    ("machine", "model"),
+    [pytest.param("p3.16xlarge", "resnet50", marks=pytest.mark.nightly), ("2x-p3.8xlarge", "vgg16"), ("p3.2xlarge", "mobilenet_v2")],
+)
 def test_no_bound_is_above_its_step(machine: str, model: str) -> None:
     """A rank that waits for no other is never slower, and memory is the same before and after the simulation."""
     for setting, every in prepare_plan(PlanQuestion(Scenario(machine, model))).layouts:

@@ -202,7 +202,7 @@ def test_sizes_without_a_layout_among_the_best_are_named() -> None:
 @pytest.mark.parametrize(("batch", "note"), [(12, "--global-batch 16 allows them"), (16, ""), (4, "")])
 def test_a_batch_that_the_gpus_do_not_divide_is_named(batch: int, note: str) -> None:
     """By hand: 8 GPUs have no equal shares of 12 samples, but of 16; 4 samples are fewer than the GPUs, whose other axes split them."""
-    text = plan_text(plan_document(plan(PlanQuestion(Scenario("hgx-h100", "gpt2", global_batch=batch)))))
+    text = plan_text(plan_document(plan(PlanQuestion(Scenario("hgx-h100", "gpt2", global_batch=batch), limits=Limits(simulations=1)))))
     assert ("8 GPUs do not divide 12 samples" in text) == bool(note) and note in text
 
 

@@ -73,8 +73,8 @@ def test_written_layouts_read_back_equal(small: LayoutPlan) -> None:
     ("model", "sets", "nodes"),
     [
         ("llama-3.1-8b", (), 2),
-        ("llama-3.1-405b", (), 16),
-        ("qwen3-30b-a3b", (), 4),
+        pytest.param("llama-3.1-405b", (), 16, marks=pytest.mark.nightly),
+        pytest.param("qwen3-30b-a3b", (), 4, marks=pytest.mark.nightly),
         ("llama-3.1-8b", ("training.parallel={pipeline: 4, layers_per_stage: [6, 8, 9, 9]}",), 2),
         ("llama-3.1-8b", ("training.parallel={context: 2, context_exchange: all_gather}",), 2),
         ("deepseek-v2", ("training.parallel={expert: 2, capacity_factor: 1.25, pad_to_capacity: true}", "training.precision=fp32"), 4),

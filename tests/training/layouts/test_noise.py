@@ -144,7 +144,14 @@ def pipeline(late: NDArray[np.float64], micro_batches: int, steps: int, meets: b
 
 @pytest.mark.parametrize("clips", [True, False])
 @pytest.mark.parametrize(
-    ("tensor", "stages", "replicas", "micro_batches"), [(1, 4, 1, 16), (2, 4, 2, 16), (4, 2, 4, 8), (1, 1, 8, 1), (8, 1, 1, 2)]
+    ("tensor", "stages", "replicas", "micro_batches"),
+    [
+        pytest.param(1, 4, 1, 16, marks=pytest.mark.nightly),
+        (2, 4, 2, 16),
+        (4, 2, 4, 8),
+        (1, 1, 8, 1),
+        pytest.param(8, 1, 1, 2, marks=pytest.mark.nightly),
+    ],
 )
 def test_lateness_of_a_step_is_that_of_a_pipeline_rank_by_rank(
     tensor: int, stages: int, replicas: int, micro_batches: int, clips: bool
