@@ -256,12 +256,8 @@ def _case(row: LlmRow) -> Case:
     products, scaling = _precision(row, chip, practice, assumed)
     virtual = _virtual(row, practice, shape, pipeline, assumed)
     shape, chunks = _predicting(row, practice, shape, pipeline * virtual)
-    notes = row.text["notes"]
     expert = min(axis(row, "ep"), shape.experts) if shape.experts else 1
     split = {"tensor": tensor, "pipeline": pipeline, "context": context, "expert": expert}
-    nic, nic_told = nic_of(row.text["network"], chip, practice.get("nic_Gbps"), of_node)
-    if gpus > domain and not nic_told:
-        assumed.append("the network between nodes")
     return Case(
         row=row,
         shape=shape,
@@ -269,7 +265,7 @@ def _case(row: LlmRow) -> Case:
         chip=chip,
         domain=domain,
         gpus_per_node=of_node,
-        nic=nic,
+        nic=_nic(row, chip, practice, of_node, assumed if gpus > domain else []),
         ring_latency={name: value * 1e-6 for name, value in practice.get("ring_latency_us", {}).items()},
         gpus=gpus,
         data=data,
@@ -296,8 +292,8 @@ def _case(row: LlmRow) -> Case:
         family=practice["family"],
         stack=stack_with(practice["stack"], practice["family"], split, assumed),
         is_tuned=bool(practice.get("tuned")),
-        tensor_overlap=bool(practice.get("tensor_overlap")) or "async TP" in notes,
-        **expert_settings(row, notes, practice),
+        tensor_overlap=bool(practice.get("tensor_overlap")) or "async TP" in row.text["notes"],
+        **expert_settings(row, row.text["notes"], practice),
         uses_cuda_graphs=uses_graphs(row, practice),
         is_compiled=means_yes(row.text["compile"], False),
         checks_collectives=bool(practice.get("checked_pipelines")) and pipeline > 1 and gpus > domain,
@@ -306,6 +302,14 @@ def _case(row: LlmRow) -> Case:
         **limits_in(practice, chip),
         assumptions=tuple(assumed),
     )
+
+
+def _nic(row: LlmRow, chip: Chip, practice: Mapping[str, Any], of_node: int, assumed: list[str]) -> float:
+    """Return the network bandwidth (bytes/s) of a GPU; add to *assumed* if neither the row nor its source tells it."""
+    nic, is_told = nic_of(row.text["network"], chip, practice.get("nic_Gbps"), of_node)
+    if not is_told:
+        assumed.append("the network between nodes")
+    return nic
 
 
 def _gpus(row: LlmRow, chip: Chip, assumed: list[str]) -> int:

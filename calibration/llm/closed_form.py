@@ -267,16 +267,16 @@ def _data_traffic(case: Case, constants: Constants, wires: Wires, weights: Weigh
         return ends * constants["exposed.data"] * 2 * constants[f"data:{case.family}"] * case.micro_batches
     plain = weights.dense + weights.vocabulary + (weights.experts if case.expert == 1 else 0.0)
     mesh = case.stack_file.mesh
-    whole = not case.zero or (case.zero == 1 and mesh is not None and mesh.whole_gradients == "always")
+    all_reduced = not case.zero or (case.zero == 1 and mesh is not None and mesh.whole_gradients == "always")
     coalesced = bool(case.zero) and case.family in COALESCED_FAMILIES
     of_gradients, of_weights = (
-        case.ring_latency.get("reduce" if whole else "gather"),
+        case.ring_latency.get("reduce" if all_reduced else "gather"),
         case.ring_latency.get("gather" if case.zero else "reduce"),
     )
     late = _buckets(case, weights) * _check(case, constants, ranks) if not case.zero else 0.0
     scatter = wires.gather(width * plain, ranks, stride, of_gradients, coalesced)
     gather = wires.gather((2.0 if case.zero else width) * plain, ranks, stride, of_weights, coalesced)
-    if case.zero and whole:  # an all-reduce goes round twice
+    if case.zero and all_reduced:  # an all-reduce goes round twice
         scatter *= 2
     if coalesced and mesh is not None and ranks > 1:
         gather += slices_host_time(TENSORS_OF_BLOCK * weights.layers, ranks, mesh.slice_host)
