@@ -14,7 +14,7 @@ import pytest
 from hypothesis import Phase, settings
 
 from sim.__main__ import OBJECTS
-from sim.spec import extensions, library, yaml
+from sim.spec import elsewhere, extensions, library, yaml
 from sim.spec.catalogue import roots
 from sim.spec.days import TODAY
 from sim.spec.hardware import Hardware
@@ -25,7 +25,10 @@ from tests.report.page import browser
 
 
 def once_per_catalog_file(load: Callable[..., Any]) -> Callable[..., Any]:
-    """Return *load*, which loads a file of the catalog with the same written overrides only once on each day that a test sets."""
+    """Return *load*, which loads a file of the catalog with the same written overrides only once on each day that a test sets.
+
+    Where the files that are read are noted, it loads each time.
+    """
     catalog = tuple(f"{root}/{folder}/" for root in roots() for folder in ("hardware", "workloads"))
 
     @lru_cache(maxsize=2048)
@@ -33,7 +36,8 @@ def once_per_catalog_file(load: Callable[..., Any]) -> Callable[..., Any]:
         return load(kind, path, overrides, None)
 
     def loaded(kind: type, path: Path, overrides: tuple[Any, ...], folders: Any) -> Any:
-        if folders is None and str(path).startswith(catalog) and all(isinstance(each, str) for each in overrides):
+        is_plain = folders is None and all(isinstance(each, str) for each in overrides)
+        if is_plain and elsewhere._noted.get() is None and str(path).startswith(catalog):
             return kept(kind, path, overrides, os.environ.get(TODAY))
         return load(kind, path, overrides, folders)
 
