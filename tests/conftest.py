@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import gc
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import pytest
 from hypothesis import Phase, settings
 
 from sim.__main__ import OBJECTS
-from sim.spec import extensions, library, yaml
+from sim.spec import elsewhere, extensions, library, yaml
 from sim.spec.catalogue import roots
 from sim.spec.days import TODAY
 from sim.spec.hardware import Hardware
@@ -29,13 +29,17 @@ def once_per_catalog_file(load: Callable[..., Any]) -> Callable[..., Any]:
     catalog = tuple(f"{root}/{folder}/" for root in roots() for folder in ("hardware", "workloads"))
 
     @lru_cache(maxsize=2048)
-    def kept(kind: type, path: Path, overrides: tuple[Any, ...], day: str | None) -> Any:
-        return load(kind, path, overrides, None)
+    def kept(kind: type, path: Path, overrides: tuple[Any, ...], day: str | None) -> tuple[Any, Set[Path]]:
+        with elsewhere.read_files() as files:
+            return load(kind, path, overrides, None), files
 
     def loaded(kind: type, path: Path, overrides: tuple[Any, ...], folders: Any) -> Any:
-        if folders is None and str(path).startswith(catalog) and all(isinstance(each, str) for each in overrides):
-            return kept(kind, path, overrides, os.environ.get(TODAY))
-        return load(kind, path, overrides, folders)
+        if folders is not None or not str(path).startswith(catalog) or not all(isinstance(each, str) for each in overrides):
+            return load(kind, path, overrides, folders)
+        loaded, files = kept(kind, path, overrides, os.environ.get(TODAY))
+        for file in files:
+            elsewhere.record_read(file)
+        return loaded
 
     loaded.each_time = load  # type: ignore[attr-defined]
     return loaded
