@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import gc
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -25,21 +25,21 @@ from tests.report.page import browser
 
 
 def once_per_catalog_file(load: Callable[..., Any]) -> Callable[..., Any]:
-    """Return *load*, which loads a file of the catalog with the same written overrides only once on each day that a test sets.
-
-    Where the files that are read are noted, it loads each time.
-    """
+    """Return *load*, which loads a file of the catalog with the same written overrides only once on each day that a test sets."""
     catalog = tuple(f"{root}/{folder}/" for root in roots() for folder in ("hardware", "workloads"))
 
     @lru_cache(maxsize=2048)
-    def kept(kind: type, path: Path, overrides: tuple[Any, ...], day: str | None) -> Any:
-        return load(kind, path, overrides, None)
+    def kept(kind: type, path: Path, overrides: tuple[Any, ...], day: str | None) -> tuple[Any, Set[Path]]:
+        with elsewhere.read_files() as files:
+            return load(kind, path, overrides, None), files
 
     def loaded(kind: type, path: Path, overrides: tuple[Any, ...], folders: Any) -> Any:
-        is_plain = folders is None and all(isinstance(each, str) for each in overrides)
-        if is_plain and elsewhere._noted.get() is None and str(path).startswith(catalog):
-            return kept(kind, path, overrides, os.environ.get(TODAY))
-        return load(kind, path, overrides, folders)
+        if folders is not None or not str(path).startswith(catalog) or not all(isinstance(each, str) for each in overrides):
+            return load(kind, path, overrides, folders)
+        description, files = kept(kind, path, overrides, os.environ.get(TODAY))
+        for file in files:
+            elsewhere.record_read(file)
+        return description
 
     loaded.each_time = load  # type: ignore[attr-defined]
     return loaded
