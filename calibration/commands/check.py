@@ -21,7 +21,6 @@ from sim.units import pluralized
 
 @app.command(
     epilog="Examples:\n  python -m calibration collectives my-collectives.csv -o predicted.csv\n"
-    "  python -m calibration collectives all_reduce_perf.txt --hardware hgx-h100\n"
     "  python -m calibration collectives all_reduce_perf.txt --hardware hgx-h100 --hardware-out mine.yaml"
 )
 def collectives(

@@ -199,7 +199,7 @@ def test_what_diff_compares_is_told(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_machine_is_found_by_its_gpu(capsys: pytest.CaptureFixture[str]) -> None:
     assert "did you mean bm.gpu.mi300x.8, mi300x-platform or nd96isr_mi300x_v5?" in refusal(capsys, "run", "hgx-mi300x", "vgg16")
-    assert "did you mean hgx-h100, " in refusal(capsys, "run", "dgx-h100", "vgg16")
+    assert "did you mean hgx-h100, " in refusal(capsys, "run", "hgy-h100", "vgg16")
 
 
 JOBS = {

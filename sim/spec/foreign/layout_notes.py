@@ -48,7 +48,7 @@ _OWN_SCRIPT: Final = ("deepspeed.json", "accelerate.yaml")
 _LEFT_TO_SCRIPT: Final = ("batch", "micro_batches", "activation_checkpointing", "recompute_blocks", "recompute_modules", "recompute_saves")
 _RESTRICT_SEARCHES: Final = ("source", "axes", "shards", "schedules", "recomputes", "sequence")
 """Fields of a stack's mesh that are not options of a run."""
-_HOST_TIMES: Final = ("expert_host", "expert_launch", "block_host", "tensor_host", "collective_check")
+_HOST_TIMES: Final = ("expert_host", "expert_launch", "block_host", "tensor_host", "slice_host", "collective_check")
 
 
 def layout_notes(launch: Launch, files: Mapping[str, str]) -> list[str]:

@@ -41,13 +41,13 @@ def test_counts_of_tokens_drain_the_host() -> None:
 
 
 def test_checked_collectives_bound_a_step_by_the_host() -> None:
-    # forward two messages of a block, backward two more and one gathered again; each check is four socket messages to the other rank
+    # forward two messages of a block, backward two more and one gathered again; each check is seven messages between two ranks in turn
     seconds, count = 0.05, 3
     checked, plain = (
         run(free(2), workload([each for number in range(count) for each in split_block(number)], mesh=mesh, tensor=2)).step_time
         for mesh in ({"framework": "megatron", "collective_check": f"{seconds} s"}, {"framework": "megatron"})
     )
-    launched = count * 5 * 4 * seconds
+    launched = count * 5 * 7 * seconds
     assert launched < checked < launched + 2 * plain
     assert plain < 0.1 * checked
 
@@ -56,7 +56,7 @@ def test_a_checked_reduction_begins_when_the_host_has_compared_it() -> None:
     step = {
         check: run(free(4), workload(blocks(2), mesh={"collective_check": check}, shard="optimizer")).step_time for check in ("0 s", "1 s")
     }
-    assert step["1 s"] - step["0 s"] == pytest.approx(2 * 4 * 3 * 1.0, rel=0.01)  # one bucket: a reduce-scatter, and a gather
+    assert step["1 s"] - step["0 s"] == pytest.approx(2 * (4 * 4 - 1) * 1.0, rel=0.01)  # one bucket: a reduce-scatter, and a gather
 
 
 def routed(number: int) -> list[Layer]:
