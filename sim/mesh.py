@@ -32,6 +32,7 @@ from sim.spec.model import Model
 from sim.spec.parallel import MeshOptions, Parallel
 from sim.spec.precision import PRECISION_TRAITS
 from sim.spec.stack import ServerExchange
+from sim.spec.training import MOST_MICRO_BATCHES
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 from sim.training.job import tuning_of
@@ -43,6 +44,7 @@ from sim.training.layouts.scene import GROUPS, LayoutScene, PlayedLayout
 from sim.training.layouts.steady import play_steadily
 from sim.training.layouts.times import UnitTimes, optimizer_time
 from sim.training.sequences import layers_run, length_variation
+from sim.units import shorten
 
 VERDICTS: tuple[FitVerdict, ...] = ("fits", "thrashes", "does_not_fit")
 
@@ -160,6 +162,8 @@ def prepare(
     parallel, options = training.parallel, mesh_options(workload)
     schedule = parallel.schedule or ("interleaved_1f1b" if parallel.virtual_stages > 1 else "1f1b")
     micro_batches = training.gradient_accumulation_steps
+    if micro_batches > MOST_MICRO_BATCHES:
+        raise SpecError(f"{shorten(micro_batches)} micro-batches per step are implausible; a step has at most {MOST_MICRO_BATCHES:,}")
     try:
         user_passes = own_passes(schedule, parallel.pipeline, parallel.chunks, micro_batches, options.sends_ahead)
         if user_passes is None:

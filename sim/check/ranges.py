@@ -25,7 +25,7 @@ from sim.spec.servers import Servers
 from sim.spec.stack import Compression, Fusion, Stack
 from sim.spec.stores import Store
 from sim.spec.stream import Stream
-from sim.spec.training import Training
+from sim.spec.training import MOST_MICRO_BATCHES, Training
 
 Bounds = tuple[str | float, str | float]
 """Inclusive lower and upper limit: quantities as they are written, or plain numbers."""
@@ -127,7 +127,7 @@ RANGES: Final[dict[type[Spec], dict[str, Bounds]]] = {
         "dali_gpu_time": ("0 s", "1 h"),
     },
     Input: {"num_workers": (0, 512), "prefetch_factor": (1, 10_000), "num_threads": (1, 4096), "worker_start": ("0 s", "1 h")},
-    Training: {"batch": (1, 10_000_000), "gradient_accumulation_steps": (1, 100_000), "compute_factor": (0.001, 1000)},
+    Training: {"batch": (1, 10_000_000), "gradient_accumulation_steps": (1, MOST_MICRO_BATCHES), "compute_factor": (0.001, 1000)},
     Servers: {
         "count": (1, 10_000),
         "chunk": ("1 B", "1 GB"),

@@ -1,6 +1,6 @@
 """How is a model trained? Batch, precision, optimizer, software, layout, recomputation, and how compute time varies."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Final, Literal, Self
 
 from pydantic import BeforeValidator, model_validator
 
@@ -32,6 +32,10 @@ class Noise(Spec):
 
 
 RecomputedModule = Literal["core_attn", "mlp", "moe", "moe_act", "layernorm", "mla_up_proj"]
+
+
+MOST_MICRO_BATCHES: Final = 100_000
+"""Micro-batches of a step from which on it is a mistake: each is simulated."""
 
 
 class Training(Spec):

@@ -202,6 +202,12 @@ def test_a_machine_is_found_by_its_gpu(capsys: pytest.CaptureFixture[str]) -> No
     assert "did you mean hgx-h100, " in refusal(capsys, "run", "hgy-h100", "vgg16")
 
 
+def test_more_micro_batches_than_a_step_can_have_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each would be simulated; whether an option gives their number or the global batch does."""
+    said = refusal(capsys, "run", "hgx-h100", "llama-3.1-8b", "--shard", "parameters", "--global-batch", "80000000000")
+    assert "10000000000 micro-batches per step are implausible; a step has at most 100,000" in said
+
+
 JOBS = {
     "no jobs": ("jobs: []\n", ":1:1: jobs: is empty"),
     "a misspelt key": ("jobs:\n  - {workload: vgg16, placements: '4'}\n", ":2:23: jobs.0.placements: unknown key; did you mean 'place"),
