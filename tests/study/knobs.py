@@ -203,7 +203,7 @@ SCENARIOS = (
             ("mixtral-8x7b", (*_HOST, _CK, "training.noise.compute_correlation=10 ms"), 4, "megatron-core", (_TP, _EP, _ZERO)),
             ("deepseek-v2-lite", (*_SHAPE, _CK), 4, "torchtitan-2.x", (_EP, _FSDP)),
             ("gemma-2-2b", (_CK,), 1, "torchtitan-2.x", (_FSDP,)),
-            ("nanotron-1b", (), 1, "nanotron", (_TP, _ZERO)),
+            ("nanotron-1b", (), 16, "nanotron", (_TP, _ZERO)),
             ("bloom-560m", ("training.stack.score_passes=null", f"{_MICRO}=8"), 1, "megatron-deepspeed", (_TP, _PP, _ZERO)),
             ("llama-3.2-1b", (*_STREAM, "input.stream.library=mosaic"), 4, "torchtitan-2.x", (_FSDP,)),
             ("llama-3.2-1b", (*_STREAM, "input.stream.library=huggingface", "input.stream.files=32"), 4, "torchtitan-2.x", (_FSDP,)),
