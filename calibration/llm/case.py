@@ -216,29 +216,44 @@ class Case:
 
 
 NOT_STATED: Final = "what is recomputed or offloaded: the run would not fit as described"
+RECOMPUTED_TO_FIT: Final = "all blocks are recomputed: the run would not fit otherwise"
+_RECOMPUTE_TO_FIT: Final = frozenset({"deepspeed", "fsdp1", "fsdp2"})
+"""Software whose users recompute whole blocks where a run would not fit. Megatron's also offload, or recompute what is cheap: steps of
+committed runs that would not fit there are shorter than with whole blocks."""
 
 
 def describe(row: LlmRow) -> Case | str:
     """Return the case of *row*, or one sentence on why it cannot be described."""
     try:
         _refuse_unsupported(row)
-        return _with_note(_case(row))
+        return _made_to_fit(_case(row))
     except CannotDescribe as error:
         return str(error)
     except ValidationError as error:
         return "; ".join(issue["msg"].removeprefix("Value error, ") for issue in error.errors())
 
 
-def _with_note(case: Case) -> Case:
-    """Return *case*, with a note if it ran although it would not fit, and recomputation is not stated.
+def _made_to_fit(case: Case) -> Case:
+    """Return *case* with all blocks recomputed if it ran, does not say what it recomputes, and would fit only so; else perhaps with a note.
 
-    Step times of such rows fit better with no recomputation than with whole blocks: their sources offload, or recompute what is cheap.
+    The note says that the case would not fit as described. Memory is computed only where something is assumed.
     """
-    if case.row.status != "ok" or case.row.text["activation_checkpointing"] or not case.assumptions or case.recompute != "none":
+    if case.row.status != "ok" or case.row.text["activation_checkpointing"] or not case.assumptions or case.recompute == "full":
         return case
     if case.memory_need.verdict != "does_not_fit":
         return case
-    return replace(case, assumptions=(*case.assumptions, NOT_STATED))
+    if case.family in _RECOMPUTE_TO_FIT:
+        whole = replace(
+            case,
+            recompute="full",
+            recomputed_layers=0,
+            recomputed_modules=(),
+            saved_layers=(),
+            assumptions=(*case.assumptions, RECOMPUTED_TO_FIT),
+        )
+        if whole.memory_need.verdict != "does_not_fit":
+            return whole
+    return case if case.recompute != "none" else replace(case, assumptions=(*case.assumptions, NOT_STATED))
 
 
 def _case(row: LlmRow) -> Case:

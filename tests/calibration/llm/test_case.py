@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -12,7 +12,7 @@ from statistics import median
 import pytest
 
 from calibration.llm import closed_form, engine
-from calibration.llm.case import Case, describe
+from calibration.llm.case import RECOMPUTED_TO_FIT, Case, describe
 from calibration.llm.practice import blocks_of_chunks
 from calibration.llm.priors import defaults
 from calibration.llm.shapes import LLM_RECORDS
@@ -85,6 +85,44 @@ def test_the_same_rows_without_the_name_of_their_source(every: int) -> None:
             apart[row.source].append(abs(math.log(steps[0] / steps[1])))
     assert len(apart) >= 9
     assert {source: round(median(each), 2) for source, each in apart.items() if median(each) > 0.05} == {}
+
+
+def test_a_run_that_would_not_fit_recomputed_whole_blocks(tmp_path: Path) -> None:
+    """Rows whose recomputation is known, read as if it were blank and their source unknown: no row without recomputation gains any."""
+    found: Counter[tuple[str, str]] = Counter()
+    for row in read_table(LLM_RECORDS / "training.csv"):
+        if row.line % 8 or not re.search("foundry|bigscience", row.source) or row.status != "ok":
+            continue
+        blank = row.text | {"source": "someone/runs", "set": "", "activation_checkpointing": ""}
+        told, assumed = describe(row), describe(replace(row, text=blank))
+        if not isinstance(told, Case) or not isinstance(assumed, Case):
+            continue
+        found[told.recompute, assumed.recompute] += 1
+        assert assumed.recompute == "full" or RECOMPUTED_TO_FIT not in assumed.assumptions
+    assert not found["none", "full"]
+    assert found["full", "full"] > found["full", "none"]
+    assert found["none", "none"] >= 5
+
+
+@pytest.mark.parametrize(
+    ("framework", "status", "length", "expected"),
+    [
+        ("DeepSpeed", "ok", "8192", "full"),
+        ("PyTorch FSDP", "ok", "8192", "full"),
+        ("torchtune", "ok", "8192", "full"),
+        ("DeepSpeed", "ok", "2048", "none"),  # fits as it is
+        ("DeepSpeed", "ok", "131072", "none"),  # would not fit either way
+        ("DeepSpeed", "oom", "8192", "none"),  # a run that failed need not have fitted
+        ("Megatron-LM", "ok", "8192", "none"),
+    ],
+)
+def test_blocks_are_recomputed_where_only_that_fits(tmp_path: Path, framework: str, status: str, length: str, expected: str) -> None:
+    case = one(
+        tmp_path, framework=framework, status=status, gpus="8", dp="8", tp="1", zero_stage="3", activation_checkpointing="",
+        micro_batch="2", global_batch="16", grad_accum="", seq_len=length, source="someone/runs",
+    )  # fmt: skip
+    assert case.recompute == expected
+    assert (RECOMPUTED_TO_FIT in case.assumptions) is (expected == "full")
 
 
 def test_a_rank_holds_its_share_of_the_weights(tmp_path: Path) -> None:
