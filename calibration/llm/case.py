@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -216,6 +217,7 @@ class Case:
 
 
 NOT_STATED: Final = "what is recomputed or offloaded: the run would not fit as described"
+ONE_SAMPLE: Final = "micro_batch 1"
 RECOMPUTED_TO_FIT: Final = "all blocks are recomputed: the run would not fit otherwise"
 _RECOMPUTE_TO_FIT: Final = frozenset({"deepspeed", "fsdp1", "fsdp2"})
 """Software whose users recompute whole blocks where a run would not fit. Megatron's also offload, or recompute what is cheap: steps of
@@ -234,13 +236,22 @@ def describe(row: LlmRow) -> Case | str:
 
 
 def _made_to_fit(case: Case) -> Case:
-    """Return *case* with all blocks recomputed if it ran, does not say what it recomputes, and would fit only so; else perhaps with a note.
+    """Return *case* with what its row does not say chosen so that it fits, if it ran: recomputation, then the micro-batch.
 
-    The note says that the case would not fit as described. Memory is computed only where something is assumed.
+    Memory is computed only where something is assumed.
     """
-    if case.row.status != "ok" or case.row.text["activation_checkpointing"] or not case.assumptions or case.recompute == "full":
+    if case.row.status != "ok" or not case.assumptions:
         return case
-    if case.memory_need.verdict != "does_not_fit":
+    case = _with_recomputation(case)
+    return _with_largest_micro_batch(case) if ONE_SAMPLE in case.assumptions else case
+
+
+def _with_recomputation(case: Case) -> Case:
+    """Return *case* with all blocks recomputed if its row does not say what is recomputed, and only that fits.
+
+    If nothing fits, a note says so.
+    """
+    if case.row.text["activation_checkpointing"] or case.recompute == "full" or case.memory_need.verdict != "does_not_fit":
         return case
     if case.family in _RECOMPUTE_TO_FIT:
         whole = replace(
@@ -256,6 +267,28 @@ def _made_to_fit(case: Case) -> Case:
     return case if case.recompute != "none" else replace(case, assumptions=(*case.assumptions, NOT_STATED))
 
 
+def _with_largest_micro_batch(case: Case) -> Case:
+    """Return *case*, of one sample per micro-batch, with the largest micro-batch that fits. Pipelines keep a micro-batch for each stage.
+
+    Interleaved pipelines take a multiple of their stages (megatron/core/pipeline_parallel/schedules.py).
+    """
+    samples = case.micro_batches
+    counts = [samples // size for size in range(1, samples + 1) if samples % size == 0]
+    possible = [
+        replace(case, micro_batch=samples // count, micro_batches=count)
+        for count in counts
+        if count >= case.pipeline and (case.virtual_stages == 1 or count % case.pipeline == 0)
+    ]
+    fitting = bisect_left(possible, True, key=lambda each: each.memory_need.verdict != "fits")
+    if fitting == 0:
+        return case
+    largest = possible[fitting - 1]
+    assumptions = tuple(
+        f"micro_batch {largest.micro_batch}, the largest that fits" if text == ONE_SAMPLE else text for text in case.assumptions
+    )
+    return replace(largest, assumptions=assumptions)
+
+
 def _case(row: LlmRow) -> Case:
     assumed = list(row.readings)
     practice = practice_of(row)
@@ -266,7 +299,7 @@ def _case(row: LlmRow) -> Case:
     domain = _domain(row, chip, gpus, of_node)
     assumed += practice_assumptions(row, practice)
     tensor, pipeline, context, data = _axes(row, shape, gpus, assumed)
-    micro, micro_batches = _batches(row, data, assumed)
+    micro, micro_batches = _batches(row, practice, data, assumed)
     recompute, recomputed = recompute_in(row, practice, math.ceil(shape.layers / pipeline))
     products, scaling = _precision(row, chip, practice, assumed)
     virtual = _virtual(row, practice, shape, pipeline, assumed)
@@ -425,16 +458,18 @@ def _zero(row: LlmRow, practice: Mapping[str, Any], lora: bool, assumed: list[st
     return 3 if sharded and int(sharded.group(1)) > 1 else stage
 
 
-def _batches(row: LlmRow, data: int, assumed: list[str]) -> tuple[int, int]:
-    batch, micro = row.number.get("global_batch", 0.0), count(row, "micro_batch")
+def _batches(row: LlmRow, practice: Mapping[str, Any], data: int, assumed: list[str]) -> tuple[int, int]:
+    batch, micro, accumulated = row.number.get("global_batch", 0.0), count(row, "micro_batch"), row.number.get("grad_accum", 0.0)
     if not batch:
-        accumulated = row.number.get("grad_accum", 0.0)
         if not (micro and accumulated):
             raise CannotDescribe("global_batch is blank or not a number")
         batch = micro * accumulated * data
+    if not micro and accumulated and batch % (accumulated * data) == 0:
+        micro = int(batch / (accumulated * data))
+    micro = micro or int(practice.get("micro_batch", 0))
     if not micro:
         micro = 1
-        assumed.append("micro_batch 1")
+        assumed.append(ONE_SAMPLE)
     if data > batch:
         raise CannotDescribe(f"a global batch of {batch:g} is less than one sequence for each of {data} data-parallel ranks")
     of_rank = int(batch / data)

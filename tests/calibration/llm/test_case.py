@@ -125,6 +125,55 @@ def test_blocks_are_recomputed_where_only_that_fits(tmp_path: Path, framework: s
     assert (RECOMPUTED_TO_FIT in case.assumptions) is (expected == "full")
 
 
+def test_a_micro_batch_that_no_cell_states(tmp_path: Path) -> None:
+    """Accumulation tells it; else it is the largest that fits: the next larger one does not. A run that failed keeps one sample."""
+    layout = {"gpus": "8", "dp": "8", "tp": "1", "zero_stage": "3", "global_batch": "512", "micro_batch": "", "framework": "FSDP"}
+    accumulated = one(tmp_path, grad_accum="16", **layout)
+    assert (accumulated.micro_batch, accumulated.micro_batches) == (4, 16)
+    largest = one(tmp_path, grad_accum="", activation_checkpointing="full", **layout)
+    assert (largest.micro_batch * largest.micro_batches, largest.memory_need.verdict) == (64, "fits")
+    larger = replace(largest, micro_batch=2 * largest.micro_batch, micro_batches=largest.micro_batches // 2)
+    assert largest.micro_batch > 1 and larger.memory_need.verdict != "fits"
+    assert f"micro_batch {largest.micro_batch}, the largest that fits" in largest.assumptions
+    failed = one(tmp_path, grad_accum="", status="oom", activation_checkpointing="full", **layout)
+    assert failed.micro_batch == 1 and "micro_batch 1" in failed.assumptions
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "virtual", "sequences", "expected"),
+    [
+        ("1", "", 24, (1, 24)),
+        ("4", "", 24, (4, 6)),
+        ("16", "", 24, (24, 1)),
+        ("8", "", 36, (9, 4)),
+        ("8", "2", 36, (36, 1)),
+        ("8", "2", 48, (8, 6)),
+    ],
+)
+def test_pipelines_keep_a_micro_batch_for_each_stage(
+    tmp_path: Path, pipeline: str, virtual: str, sequences: int, expected: tuple[int, int]
+) -> None:
+    """A small model, all of whose sequences fit at once; interleaved pipelines need a multiple of their stages."""
+    case = one(
+        tmp_path, model="GPT-2", layers="16", hidden="256", heads="4", kv_heads="4", ffn_hidden="1024", vocab="1024", seq_len="128",
+        gpus="16", tp="1", dp="", pp=pipeline, virtual_pp=virtual, micro_batch="", grad_accum="", framework="Megatron-LM",
+        global_batch=str(sequences * 16 // int(pipeline)),
+    )  # fmt: skip
+    assert (case.micro_batches, case.micro_batch) == expected
+
+
+def test_micro_batches_of_torchtitan_are_the_largest_that_fit() -> None:
+    """Its tables state them; with the cell blank, and the source unknown, they are found again."""
+    for row in read_table(LLM_RECORDS / "training.csv"):
+        if "torchtitan" in row.source and not row.line % 2:
+            told = describe(row)
+            cells = {name: number for name, number in row.number.items() if name not in ("micro_batch", "grad_accum")}
+            assert isinstance(told, Case)
+            blank = describe(replace(row, text=row.text | {"source": "someone/runs"}, number=cells | {"global_batch": told.global_batch}))
+            assert isinstance(blank, Case)
+            assert (blank.micro_batch, blank.micro_batches) == (told.micro_batch, told.micro_batches)
+
+
 def test_a_rank_holds_its_share_of_the_weights(tmp_path: Path) -> None:
     alone = stage_weights(one(tmp_path)).total
     split = stage_weights(one(tmp_path, tp="4", pp="2", dp="1")).total
