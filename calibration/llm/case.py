@@ -412,7 +412,9 @@ def _trained(row: LlmRow) -> str:
 def _axes(row: LlmRow, shape: Transformer, gpus: int, assumed: list[str]) -> tuple[int, int, int, int]:
     """Return the number of tensor, pipeline, context and data ranks. Raise CannotDescribe if they do not multiply out."""
     if gpus > 1 and not any(row.text_or_number(name) for name in ("dp", "tp", "pp", "cp")):
-        raise CannotDescribe("dp, tp, pp and cp are blank: the layout is unknown")
+        if row.text_or_number("zero_stage") != "3" and not row.text["fsdp_mode"]:
+            raise CannotDescribe("dp, tp, pp and cp are blank: the layout is unknown")
+        assumed.append(f"dp {gpus}: no axis is stated, and parameters are sharded")
     tensor, pipeline, context = axis(row, "tp"), axis(row, "pp"), axis(row, "cp")
     model_ranks = tensor * pipeline * context
     if gpus % model_ranks:
@@ -461,9 +463,13 @@ def _zero(row: LlmRow, practice: Mapping[str, Any], lora: bool, assumed: list[st
 def _batches(row: LlmRow, practice: Mapping[str, Any], data: int, assumed: list[str]) -> tuple[int, int]:
     batch, micro, accumulated = row.number.get("global_batch", 0.0), count(row, "micro_batch"), row.number.get("grad_accum", 0.0)
     if not batch:
-        if not (micro and accumulated):
+        if micro and accumulated:
+            batch = micro * accumulated * data
+        elif measured := _measured_batch(row):
+            batch = measured
+            assumed.append(f"global_batch {batch:g}, from tokens_per_s_per_gpu and step_time_s")
+        else:
             raise CannotDescribe("global_batch is blank or not a number")
-        batch = micro * accumulated * data
     if not micro and accumulated and batch % (accumulated * data) == 0:
         micro = int(batch / (accumulated * data))
     micro = micro or int(practice.get("micro_batch", 0))
@@ -484,6 +490,12 @@ def _batches(row: LlmRow, practice: Mapping[str, Any], data: int, assumed: list[
     if (taken := micro_batches * micro * data) != batch:
         assumed.append(f"global_batch {taken}, a multiple of dp {data} x micro_batch {micro}; the row says {batch:g}")
     return micro, micro_batches
+
+
+def _measured_batch(row: LlmRow) -> int:
+    """Return how many sequences a step takes by its measured rate and time; 0 if the row lacks one of them."""
+    tokens = math.prod(row.number.get(name, 0.0) for name in ("tokens_per_s_per_gpu", "gpus", "step_time_s"))
+    return round(tokens / _required_count(row, "seq_len")) if tokens else 0
 
 
 def _virtual(row: LlmRow, practice: Mapping[str, Any], shape: Transformer, pipeline: int, assumed: list[str]) -> int:

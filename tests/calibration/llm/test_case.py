@@ -174,6 +174,18 @@ def test_micro_batches_of_torchtitan_are_the_largest_that_fit() -> None:
             assert (blank.micro_batch, blank.micro_batches) == (told.micro_batch, told.micro_batches)
 
 
+def test_what_a_batch_and_axes_that_are_blank_follow_from(tmp_path: Path) -> None:
+    """Rate and time of a step tell its tokens; sharded parameters without any axis are data-parallel."""
+    measured = one(tmp_path, global_batch="", grad_accum="", micro_batch="1", step_time_s="4", tokens_per_s_per_gpu="4096", seq_len="8192")
+    assert measured.global_batch == 4 * 4096 * measured.gpus / 8192
+    assert f"global_batch {measured.global_batch:g}, from tokens_per_s_per_gpu and step_time_s" in measured.assumptions
+    blank = dict(dp="", tp="", pp="", cp="", gpus="16", global_batch="64")
+    for sharded in ({"zero_stage": "3"}, {"fsdp_mode": "FULL_SHARD", "zero_stage": ""}):
+        case = one(tmp_path, **blank, **sharded)
+        assert (case.data, case.axes, case.zero) == (16, "data", 3)
+        assert "dp 16: no axis is stated, and parameters are sharded" in case.assumptions
+
+
 def test_a_rank_holds_its_share_of_the_weights(tmp_path: Path) -> None:
     alone = stage_weights(one(tmp_path)).total
     split = stage_weights(one(tmp_path, tp="4", pp="2", dp="1")).total
