@@ -94,6 +94,28 @@ def test_the_one_resource_that_is_full_bears_the_whole_wait() -> None:
     assert table(event_log, 5, 7) == {"fetch": pytest.approx(2.0)}
 
 
+def test_a_disk_that_was_idle_before_a_build_is_full_during_it() -> None:
+    """Only the build that the rank waits for counts: 4 s up to the end of its reading, before which the disk had a pause."""
+    event_log = log(
+        work("worker 1", Cause.FETCH, 0, 1, DISK + FULL, ident=6),
+        work("worker 1", Cause.FETCH, 2, 3, DISK + FULL, ident=8),
+        work("worker 0", Cause.FETCH, 3, 6, DISK + FULL, ident=7),
+        work("worker 0", Cause.PREP, 6, 7, CPU, ident=7),
+        wait(Cause.INPUT, 5, 7, ident=7),
+    )
+    assert table(event_log, 5, 7) == {"fetch": pytest.approx(2.0)}
+
+
+def test_a_disk_is_full_from_the_first_reading_on() -> None:
+    """The first build takes 4 s, of which the disk was full for all 3 up to the end of its reading: nothing could read before."""
+    event_log = log(
+        work("worker 0", Cause.FETCH, 0, 3, DISK + FULL, ident=0),
+        work("worker 0", Cause.PREP, 3, 4, CPU, ident=0),
+        wait(Cause.INPUT, 2, 4, ident=0),
+    )
+    assert table(event_log, 2, 4) == {"fetch": pytest.approx(2.0)}
+
+
 def test_a_disk_that_is_idle_while_the_only_worker_prepares_is_not_full() -> None:
     """The disk limits each read, but one second in four it waits for the worker: quicker cores would have filled the batch sooner."""
     event_log = log(
