@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import replace
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -191,6 +192,19 @@ def test_a_gpu_with_one_expert_does_not_work_less() -> None:
     plan = prepare_plan(PlanQuestion(scenario, (16,), fixed={"ep": "128"}))
     least = min(float(bounds(setting, each, float("inf")).compute.min()) for setting, each in plan.layouts if each)
     assert 0.5 * least < LeastWork(scenario).step_time("p5.48xlarge", 16) <= least
+
+
+def test_a_slow_host_bounds_no_machine_with_a_fast_one(tmp_path: Path) -> None:
+    """Steps of few tokens wait for launches. Oracle: the bounds of all layouts of each machine, with unlimited memory."""
+    scenario, least = Scenario("", "gpt2", global_batch=8, sequence=128, stack="torch-2.x-ddp"), {}
+    work = LeastWork(scenario)
+    for speed in (0.2, 1.0, 5.0):
+        path = tmp_path / f"host-{speed}.yaml"
+        path.write_text(f"name: host-{speed}\nextends: hgx-h100\nnode: {{host: {{cpu: {{speed: {speed}, source: test}}}}}}\n", encoding="utf-8")
+        plan = prepare_plan(PlanQuestion(replace(scenario, hardware=str(path)), (1,)))
+        least[speed] = min(float(bounds(setting, each, math.inf).compute.min()) for setting, each in plan.layouts if each)
+        assert work.step_time(str(path), 1) <= least[speed]
+    assert least[0.2] > least[1.0] > least[5.0]
 
 
 def test_a_machine_without_a_bound_is_planned() -> None:
