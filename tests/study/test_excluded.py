@@ -200,7 +200,8 @@ def test_a_slow_host_bounds_no_machine_with_a_fast_one(tmp_path: Path) -> None:
     work = LeastWork(scenario)
     for speed in (0.2, 1.0, 5.0):
         path = tmp_path / f"host-{speed}.yaml"
-        path.write_text(f"name: host-{speed}\nextends: hgx-h100\nnode: {{host: {{cpu: {{speed: {speed}, source: test}}}}}}\n", encoding="utf-8")
+        host = f"{{cpu: {{speed: {speed}, source: test}}}}"
+        path.write_text(f"name: host-{speed}\nextends: hgx-h100\nnode: {{host: {host}}}\n", encoding="utf-8")
         plan = prepare_plan(PlanQuestion(replace(scenario, hardware=str(path)), (1,)))
         least[speed] = min(float(bounds(setting, each, math.inf).compute.min()) for setting, each in plan.layouts if each)
         assert work.step_time(str(path), 1) <= least[speed]

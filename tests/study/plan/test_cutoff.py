@@ -37,15 +37,16 @@ def test_a_cutoff_hides_no_layout_below_it(question: PlanQuestion) -> None:
 
 
 def test_a_layout_that_a_cutoff_keeps_from_being_compared_is_no_answer() -> None:
-    """Its bound is below the cutoff and its step far above, so that the search ends before it comes to the best one, which is in between."""
+    """Its bound is below the cutoff and its step far above, so that the search ends before it comes to the best, which is in between."""
     fixed = {"tp": "2", "cp": "1", "pp": "2", "shard": "optimizer", "recompute": "none"}
-    question = PlanQuestion(replace(SLOW_LINKS, hardware="g5.12xlarge"), (2,), fixed=fixed, limits=Limits(40, shown=1, gap=GAP, early=False))
+    limits = Limits(40, shown=1, gap=GAP, early=False)
+    question = PlanQuestion(replace(SLOW_LINKS, hardware="g5.12xlarge"), (2,), fixed=fixed, limits=limits)
     whole = plan(question).tally
     assert whole.best is not None and whole.gap <= GAP
     first = min(whole.outcomes, key=lambda outcome: outcome.bound)
     assert first.bound < whole.best.bound < (1.0 - GAP) * first.step_time
     cutoff = (first.bound + whole.best.bound) / 2
-    cut = plan(replace(question, limits=replace(question.limits, cutoff=cutoff))).tally
+    cut = plan(replace(question, limits=replace(limits, cutoff=cutoff))).tally
     assert cut.is_cut_off and cut.outcomes and cut.open_bound >= cutoff
     row_of = partial(_row, SLOW_LINKS, fixed, lambda answer: {"step_time_s": answer.run.step_time}, None)
     assert row_of((("g5.12xlarge", 2), cutoff)) == ComparedMachine("g5.12xlarge", 2, None, least_step=cutoff)
