@@ -19,7 +19,7 @@ def library(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def _loaded_each_time(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Load as the program does, without the cache of all other tests, where loading is what is tested; texts are parsed once as elsewhere."""
+    """Load as the program does, without what other tests have loaded, where loading is what is tested; texts are still parsed once."""
     kept = spec_library._load
     if request.path.parent == Path(__file__).parent:
         spec_library._load = kept.each_time  # type: ignore[attr-defined]
