@@ -103,10 +103,14 @@ def test_searches_that_end_early_do_not_change_the_answer(
     assert some["left_out"].keys() == every["left_out"].keys()
 
 
-def test_the_answer_does_not_depend_on_the_number_of_processes() -> None:
-    renting = RentalOptions(Budget(time=3e5), where=["provider=lambda", "gpus=1..2"], nodes=[1, 2])
+def test_the_answer_does_not_depend_on_the_number_of_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two processes plan five machines before others are excluded, one plans each after the one before. A table of three is soon full."""
+    monkeypatch.setattr(excluded, "SHOWN", 3)
+    renting = RentalOptions(Budget(time=3e5), where=["provider=lambda", "gpus=1..2"], nodes=[1])
     alone, together = (recommendation(JOB, replace(renting, processes=count)) for count in (1, 2))
     assert alone == together
+    document, _ = alone
+    assert document["excluded_by_bound"] and len(document["candidates"]) > 3
 
 
 def test_a_cutoff_is_the_least_step_that_is_beaten_or_a_few_times_the_bound() -> None:
