@@ -232,6 +232,8 @@ def test_a_gain_below_its_standard_error_is_told_as_such() -> None:
     assert gain_text(change) == " +0.01 ± 0.02, less than its standard error"
     assert gain_text(change | {"gain_points": 0.5}) == " +0.50 ± 0.02"
     assert gain_text({"gain_points": 0.5, "gain_standard_error_points": None}) == " +0.50"
+    assert gain_text({"gain_points": -0.004, "gain_standard_error_points": None}) == " +0.00"
+    assert gain_text({"gain_points": -0.006, "gain_standard_error_points": None}) == " -0.01"
 
 
 @pytest.mark.nightly
