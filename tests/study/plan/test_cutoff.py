@@ -41,17 +41,17 @@ def test_a_layout_that_a_cutoff_keeps_from_being_compared_is_no_answer() -> None
     fixed = {"tp": "2", "cp": "1", "pp": "2", "shard": "optimizer", "recompute": "none"}
     limits = Limits(40, shown=1, gap=GAP, early=False)
     question = PlanQuestion(replace(SLOW_LINKS, hardware="g5.12xlarge"), (2,), fixed=fixed, limits=limits)
-    whole = plan(question).tally
-    assert whole.best is not None and whole.gap <= GAP
-    first = min(whole.outcomes, key=lambda outcome: outcome.bound)
-    assert first.bound < whole.best.bound < (1.0 - GAP) * first.step_time
-    cutoff = (first.bound + whole.best.bound) / 2
+    uncut = plan(question).tally
+    assert uncut.best is not None and uncut.gap <= GAP
+    first = min(uncut.outcomes, key=lambda outcome: outcome.bound)
+    assert first.bound < uncut.best.bound < (1.0 - GAP) * first.step_time
+    cutoff = (first.bound + uncut.best.bound) / 2
     cut = plan(replace(question, limits=replace(limits, cutoff=cutoff))).tally
     assert cut.is_cut_off and cut.outcomes and cut.open_bound >= cutoff
     row_of = partial(_row, SLOW_LINKS, fixed, lambda answer: {"step_time_s": answer.run.step_time}, None)
     assert row_of((("g5.12xlarge", 2), cutoff)) == ComparedMachine("g5.12xlarge", 2, None, least_step=cutoff)
     planned = row_of((("g5.12xlarge", 2), 2 * cutoff)).document
-    assert planned is not None and planned["step_time_s"] == whole.best.step_time
+    assert planned is not None and planned["step_time_s"] == uncut.best.step_time
 
 
 def test_what_thrashes_is_not_cut_off_by_its_penalty() -> None:
