@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from sim.analysis.stalls import Window, align_to_steps, blame, resource_table, stall_table
+from sim.analysis.stalls import Window, align_to_steps, blame, resource_table, stall_table, without_overlap
 from sim.events import FULL, STALLS, Cause, EventLog, LoggedRank, WaitSpan, WorkSpan
 
 GPU, CPU, DISK = "gpu", "cpu cores", "disk"
@@ -67,6 +67,13 @@ def test_of_two_collectives_at_a_time_the_one_that_began_first_bears_the_wait() 
     )
     rows = {(row.cause.value, row.resource): row.seconds for row in resource_table(event_log, [Window(0, 9, 1)])}
     assert rows == {("network", "nic"): 2, ("interconnect", "cores"): 2, ("network", "switch"): 2, ("straggler", "slowest rank"): 1}
+
+
+def test_a_collective_that_ends_with_one_that_began_before_has_no_piece() -> None:
+    """Bucket 1 lies inside bucket 0 and ends with it, so that a trace shows no event of it; bucket 2 has what is left of it."""
+    times = [(0.0, 4.0), (1.0, 4.0), (3.0, 6.0)]
+    first, inside, after = (work("comm", Cause.NETWORK, *each, "nic", ident=number) for number, each in enumerate(times))
+    assert without_overlap([first, inside, after]) == [first, after._replace(t0=4.0)]
 
 
 def test_a_gap_before_a_stage_is_queueing_for_it() -> None:
