@@ -42,14 +42,13 @@ from sim.spec.fp8_recipe import Quantization, quantization
 from sim.spec.hardware import Gpu
 from sim.spec.library import load_part
 from sim.spec.stack import Stack
+from sim.spec.training import MOST_MICRO_BATCHES
 from sim.spec.transformer import Transformer
 from sim.spec.yaml import SpecError
 from sim.units import any_of
 
 MEASURED_MESSAGE: Final = 256e6
 """Bytes of the collectives whose latencies were measured (``ring_latency_us`` of ``records/llm/practice.yaml``)."""
-MOST_MICRO_BATCHES: Final = 100_000
-"""Micro-batches of a rank's step beyond which a batch is a mistake, such as one in tokens: estimate."""
 SHARDED_FAMILIES: Final = ("fsdp1", "fsdp2")
 """Families that shard parameters by default (torch FullyShardedDataParallel: FULL_SHARD; fully_shard: reshard_after_forward)."""
 DEFAULT_STAGES: Final = {"fsdp1": 3, "fsdp2": 3, "jax": 3}

@@ -212,7 +212,7 @@ def _waits(trace: RankTrace, rank: int, window: Window) -> list[WaitSpan]:
     """Return the waits of *rank* in *window*, without gaps."""
     waits: list[WaitSpan] = []
     for start, end, running, place in _moments(trace, window):
-        cause, resource, ident = _cause(trace, start, end, running, place)
+        cause, resource, ident = _cause(trace, end, running, place)
         last = waits[-1] if waits else None
         if last and (last.cause, last.resource, last.ident) == (cause, resource, ident):
             waits[-1] = last._replace(t1=end)
@@ -257,8 +257,8 @@ def _moments(trace: RankTrace, window: Window) -> Iterable[_TraceMoment]:
         yield time, until, running, (kernel, wait)
 
 
-def _cause(trace: RankTrace, start: float, end: float, running: dict[str, int], place: tuple[int, int]) -> tuple[Cause, str, int]:
-    """Return cause, resource and batch of a rank's wait from *start* to *end*."""
+def _cause(trace: RankTrace, end: float, running: dict[str, int], place: tuple[int, int]) -> tuple[Cause, str, int]:
+    """Return cause, resource and batch of a rank's wait up to *end*."""
     kernel = trace.compute[place[0]] if place[0] < len(trace.compute) else None
     if running["compute"] and not running["waiting"]:
         return Cause.COMPUTE, (kernel.resource if kernel and kernel.resource else f"{trace.gpu} compute"), -1
