@@ -54,7 +54,7 @@ def comparison_document(workload: str, rows: Sequence[ComparedMachine], sort: st
     """
     require_sort(sort)
     ran = [dict(row.document) | {"provider": row.provider} for row in rows if row.document is not None]
-    best = front(_time_and_cost(document) for document in ran)
+    best = front(objectives(document) for document in ran)
     shown = [{**_figures(document), "pareto": on_front} for document, on_front in zip(ran, best, strict=True)]
     shown.sort(key=lambda row: _place(row, sort))
     failed = [{"hardware": row.hardware, "nodes": row.nodes, "problem": row.problem} for row in rows if row.document is None]
@@ -78,7 +78,7 @@ def _without_price(rows: Sequence[Mapping[str, Any]]) -> str:
     return f"no spot price for {listed}; set one with --set price.spot='1.50 USD/h', or use --market on-demand"
 
 
-def _time_and_cost(document: Mapping[str, Any]) -> tuple[float, float | None]:
+def objectives(document: Mapping[str, Any]) -> tuple[float, float | None]:
     """Return the two objectives to minimize: time and cost of an epoch; with a whole job, its time per epoch and its cost."""
     job = document["whole_job"]
     if job is None:
@@ -87,7 +87,7 @@ def _time_and_cost(document: Mapping[str, Any]) -> tuple[float, float | None]:
 
 
 def _place(row: Mapping[str, Any], sort: str) -> tuple[bool, Any]:
-    time, cost = _time_and_cost(row)
+    time, cost = objectives(row)
     key = {"time": time, "cost": cost}.get(sort, row[SORTS[sort]])
     return key is None, 0.0 if key is None else key
 
@@ -130,9 +130,9 @@ def rows_that_matter(rows: Sequence[dict[str, Any]], most: float) -> list[dict[s
     places = range(len(rows))
     kept = {place for place in places if rows[place]["pareto"]}
     for objective in (0, 1):
-        valued = [(value, place) for place in places if (value := _time_and_cost(rows[place])[objective]) is not None]
+        valued = [(value, place) for place in places if (value := objectives(rows[place])[objective]) is not None]
         kept |= {place for _, place in sorted(valued)[:2]}
-    by_time = sorted(places, key=lambda place: _time_and_cost(rows[place])[0])
+    by_time = sorted(places, key=lambda place: objectives(rows[place])[0])
     for order in (places, by_time):
         first: dict[str, int] = {}
         for place in order:
@@ -302,7 +302,7 @@ def ambiguity_notes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return a sentence if the two fastest machines differ by less than the expected error, and another for the two cheapest."""
     sentences = []
     for place, adjective in enumerate(("fast", "cheap")):
-        valued = [(value, row) for row in rows if (value := _time_and_cost(row)[place]) is not None and 0 < value < inf]
+        valued = [(value, row) for row in rows if (value := objectives(row)[place]) is not None and 0 < value < inf]
         if len(valued) < 2:
             continue
         (least, best), (second, other) = sorted(valued, key=lambda pair: pair[0])[:2]
