@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from sim.report.assumed_network import network_notes
 from sim.report.basis import merged_basis, merged_by_machine
 from sim.report.columns import Title, align
 from sim.report.energy import brief_energy, epoch_tokens, grid_words, power_cap_text
@@ -110,7 +111,7 @@ def _figures(document: dict[str, Any]) -> dict[str, Any]:
         "power_cap": (document.get("energy") or {}).get("power_cap"),
         "layout": layout_words(document),
         "layout_gap": document.get("layout_gap"),
-        **({"loader_workers": document["loader_workers"]} if "loader_workers" in document else {}),
+        **{key: document[key] for key in ("loader_workers", "assumed_network") if key in document},
     }
 
 
@@ -174,6 +175,7 @@ def comparison_text(document: dict[str, Any], most: float = inf) -> str:
             *laid_out_lines(rows),
             *not_validated_lines(rows),
             *(f"{note}." for note in worker_notes(rows)),
+            *(f"{note[:1].upper()}{note[1:]}." for note in network_notes(rows)),
             *(f"{_at(row)}: {power_cap_text(row['power_cap'])}." for row in rows if row["power_cap"]),
             *group_by_text((_at(row), f"CO2 at {grid_words(row['energy']['grid'])}.") for row in rows if row["energy"]),
             *price_lines(row for row in document["prices"] if row["hardware"] in names),

@@ -1,8 +1,8 @@
 """Where are the page's results computed, and how is a computation canceled? In separate processes that can be killed.
 
 A simulation cannot be interrupted from inside, and the server must stay responsive, so each `Worker` has a process that runs one task at
-a time. A canceled task ends at the next machine, so that the process keeps what it has read and computed; if that takes too long, the process
-is killed, and the next task starts a new one from a fork server that has already imported everything.
+a time. A canceled task ends at the next machine, so that the process keeps what it has read and computed. If that takes too long, the
+process is killed, and the next task starts a new one from a fork server that has already imported everything.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""Does an installed wheel work anywhere, and does it name the papers it follows? Built, unpacked into an empty folder, run from another one,
-without the checkout."""
+"""Does an installed wheel work anywhere, and does it name the papers it follows? It is run from an empty folder, without the checkout."""
 
 from __future__ import annotations
 

@@ -39,11 +39,9 @@ def test_bounds_are_below_the_run(question: Scenario) -> None:
             except SpecError:
                 continue
             ran += 1
-            cost = run["cost_per_epoch_usd"]
-            if bound is None or not 0 < bound.time <= run["epoch_time_s"] or (cost is None) != (bound.cost is None):
-                wrong.append((name, bound, run["epoch_time_s"], cost))
-            elif cost is not None and bound.cost is not None and bound.cost > cost:
-                wrong.append((name, bound, run["epoch_time_s"], cost))
+            time, cost = run["epoch_time_s"], run["cost_per_epoch_usd"]
+            if bound is None or not 0 < bound.time <= time or (bound.cost is None) != (cost is None) or (bound.cost or 0) > (cost or 0):
+                wrong.append((name, bound, time, cost))
     assert not wrong
     assert ran >= 2
 
