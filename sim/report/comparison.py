@@ -98,21 +98,26 @@ _KEPT = (
     "epoch_time_s",
     "cost_per_epoch_usd", "price", "stalls_s", "expected_error", "whole_job",
 )  # fmt: skip
+_NOTED = ("loader_workers", "assumed_network")
+"""Keys of documents that have something to note, which others lack."""
 
 
 def _figures(document: dict[str, Any]) -> dict[str, Any]:
     first = document["first_epoch"]
-    return {key: document[key] for key in _KEPT} | {
-        "tokens_per_s": document.get("tokens_per_s"),
-        "first_epoch_time_s": first["epoch_time_s"],
-        "first_cost_usd": first["cost_usd"],
-        "energy": brief_energy(document.get("energy")),
-        "gpu_memory_bytes": document["gpu_memory_bytes"]["total"],
-        "power_cap": (document.get("energy") or {}).get("power_cap"),
-        "layout": layout_words(document),
-        "layout_gap": document.get("layout_gap"),
-        **{key: document[key] for key in ("loader_workers", "assumed_network") if key in document},
-    }
+    return (
+        {key: document[key] for key in _KEPT}
+        | {
+            "tokens_per_s": document.get("tokens_per_s"),
+            "first_epoch_time_s": first["epoch_time_s"],
+            "first_cost_usd": first["cost_usd"],
+            "energy": brief_energy(document.get("energy")),
+            "gpu_memory_bytes": document["gpu_memory_bytes"]["total"],
+            "power_cap": (document.get("energy") or {}).get("power_cap"),
+            "layout": layout_words(document),
+            "layout_gap": document.get("layout_gap"),
+        }
+        | {key: document[key] for key in _NOTED if key in document}
+    )
 
 
 def rate_of(rows: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
