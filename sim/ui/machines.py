@@ -67,23 +67,23 @@ def machine_views(choice: Choice, names: Sequence[str]) -> Iterator[View | None]
         bounds[name] = least_epoch(replace(scenario, hardware=name))
         yield None
     rows: dict[str, ComparedMachine] = {}
-    pending, whole, shown = in_order(names, bounds), False, 0
+    pending, complete, shown = in_order(names, bounds), False, 0
     drawn, drawing = time.monotonic(), 0.0
     while pending:
         name = next((name for name in pending if _may_be_on_front(bounds[name], rows.values())), pending[0])
         pending.remove(name)
         rows[name] = _row(scenario, name)
-        completes = not whole and not any(_may_be_on_front(bounds[other], rows.values()) for other in pending)
-        whole = whole or completes
+        completes = not complete and not any(_may_be_on_front(bounds[other], rows.values()) for other in pending)
+        complete = complete or completes
         if completes or (pending and time.monotonic() - drawn > max(_BETWEEN, drawing / _DRAWING)):
             began = time.monotonic()
-            yield _view(choice, names, rows, whole)
+            yield _view(choice, names, rows, complete)
             drawn, shown = time.monotonic(), len(rows)
             drawing = drawn - began
         else:
             yield None
     if shown < len(rows):
-        yield _view(choice, names, rows, whole)
+        yield _view(choice, names, rows, complete)
 
 
 def in_order(names: Sequence[str], bounds: Mapping[str, LeastEpoch | None]) -> list[str]:
@@ -131,14 +131,14 @@ def _row(scenario: Scenario, name: str) -> ComparedMachine:
     return memo.get_or_make((_row, repr(scenario), name), computed)
 
 
-def _view(choice: Choice, names: Sequence[str], rows: Mapping[str, ComparedMachine], whole: bool) -> View:
+def _view(choice: Choice, names: Sequence[str], rows: Mapping[str, ComparedMachine], complete: bool) -> View:
     listed = [rows[name] for name in names if name in rows]
     document: dict[str, Any] = comparison_document(choice.get("workload"), listed)
     verdict, parts = comparison_parts(document)
     return {
         "done": len(rows),
         "of": len(names),
-        "whole": whole,
+        "complete": complete,
         "html": join(*(part.html for part in parts if part.ident in _SHOWN)),
         "verdict": verdict,
         "command": f"{program()} {quote_words(comparison_command(choice, names))}",

@@ -135,7 +135,7 @@
       at("machines-command").textContent = seen.command ?? "";
       if (seen.html !== undefined || !seen.of) fill(at("machines-parts"), seen.html ?? "");
       at("machines-parts").classList.remove("stale");
-      progress.textContent = seen.problems ? (at("problems").childElementCount ? "" : seen.problems.join(" ")) : seen.done < seen.of ? `${seen.done} of ${seen.of} machines${seen.whole ? "; the Pareto front is complete" : ""} …` : `${seen.of} machines with the same number of nodes each, at catalog prices`;
+      progress.textContent = seen.problems ? (at("problems").childElementCount ? "" : seen.problems.join(" ")) : seen.done < seen.of ? `${seen.done} of ${seen.of} machines${seen.complete ? "; the Pareto front is complete" : ""} …` : `${seen.of} machines with the same number of nodes each, at catalog prices`;
     }
     machines.classList.remove("busy");
     compared = common(text);

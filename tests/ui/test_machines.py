@@ -32,7 +32,7 @@ def test_the_front_is_complete_before_the_table(monkeypatch: Any) -> None:
         with caching(repr(values)):
             views = [view for view in machine_views(chosen, NAMES) if view]
             again = [view for view in machine_views(chosen, NAMES) if view]
-        first = next(view for view in views if view["whole"])
+        first = next(view for view in views if view["complete"])
         assert first["done"] < first["of"] == views[-1]["done"] == len(NAMES)
         assert starred(first) == starred(views[-1]) != []
         assert [view["html"] for view in again] == [view["html"] for view in views], "a slider that returns"
@@ -40,7 +40,7 @@ def test_the_front_is_complete_before_the_table(monkeypatch: Any) -> None:
 
 def test_a_job_of_some_hours_has_no_front_before_the_end() -> None:
     views = [view for view in machine_views(choice_of([("workload", "alexnet"), ("hours", "5")]), NAMES[:3]) if view]
-    assert [view["whole"] for view in views if view["done"] < view["of"]] == [False] * (len(views) - 1)
+    assert [view["complete"] for view in views if view["done"] < view["of"]] == [False] * (len(views) - 1)
 
 
 def test_machines_that_may_be_on_the_front_come_first() -> None:
