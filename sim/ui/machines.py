@@ -61,13 +61,14 @@ def machine_views(choice: Choice, names: Sequence[str]) -> Iterator[View | None]
 
     None means that a machine is done and nothing is drawn. Raise SpecError if the choice itself is invalid for every machine.
     """
-    scenario = on_other_machines(choice)
+    scenario, (own, *others) = on_other_machines(choice), names
+    rows = {own: _row(scenario, own)}
+    yield _view(choice, names, rows, not others)
     bounds: dict[str, LeastEpoch | None] = {}
-    for name in names:
+    for name in others:
         bounds[name] = least_epoch(replace(scenario, hardware=name))
         yield None
-    rows: dict[str, ComparedMachine] = {}
-    pending, complete, shown = in_order(names, bounds), False, 0
+    pending, complete, shown = in_order(bounds), not others, 1
     drawn, drawing = time.monotonic(), 0.0
     while pending:
         name = next((name for name in pending if _may_be_on_front(bounds[name], rows.values())), pending[0])
@@ -86,18 +87,18 @@ def machine_views(choice: Choice, names: Sequence[str]) -> Iterator[View | None]
         yield _view(choice, names, rows, complete)
 
 
-def in_order(names: Sequence[str], bounds: Mapping[str, LeastEpoch | None]) -> list[str]:
-    """Return *names*, the first one first, then by the front of *bounds*, the front of what is left, and so on; the others last.
+def in_order(bounds: Mapping[str, LeastEpoch | None]) -> list[str]:
+    """Return the machines of *bounds* by the front of these, then by the front of what is left, and so on; the others last.
 
     The others are machines without a price, which are not on the front, and those that cannot run the job.
     """
-    own, left, order = names[0], [name for name in names[1:] if _priced(bounds[name])], [names[0]]
+    left, order = [name for name in bounds if _priced(bounds[name])], list[str]()
     while left:
         points = [bound for name in left if (bound := bounds[name]) is not None]
         best = [name for name, on_front in zip(left, front(points), strict=True) if on_front]
         order += sorted(best, key=lambda name: bounds[name] or (0.0, 0.0))
         left = [name for name in left if name not in best]
-    return [*order, *(name for name in names if name != own and not _priced(bounds[name]))]
+    return [*order, *(name for name in bounds if not _priced(bounds[name]))]
 
 
 def _priced(bound: LeastEpoch | None) -> bool:
