@@ -22,6 +22,7 @@ from sim.parallel.checkpointing import check_saves
 from sim.parallel.lower.layouts import Layout, program
 from sim.parallel.mesh import Mesh, mesh_of
 from sim.parallel.own_schedule import own_passes
+from sim.parallel.program import PassPart
 from sim.parallel.ring import ring_of
 from sim.parallel.schedule import actions, check_schedule, find_deadlock
 from sim.parallel.split import ModelKey, Unit, split, split_block, tied_layers
@@ -427,6 +428,17 @@ def times_of(hardware: Hardware, workload: Workload, layout: Layout, book: Price
 def compute_times_of(hardware: Hardware, workload: Workload, layout: Layout, book: PriceBook) -> UnitTimes:
     """Return the times of units without messages, which are the same on every stage; layouts with the same *book* share them."""
     return _times(worker_node(hardware).gpu, workload, layout, _prices(hardware, workload, layout, book), 0, book, sends=False)
+
+
+def least_compute(hardware: Hardware, workload: Workload, layout: Layout) -> float:
+    """Return the least seconds of a step of *layout*: those for which the GPU of its mean stage computes."""
+    times = compute_times_of(hardware, workload, layout, PriceBook())
+    parts: dict[int, float] = {}
+    for number, unit in enumerate(layout.units):
+        if unit.content not in parts:
+            passes: tuple[PassPart, ...] = ("F", "B") if unit.has_backward else ("F",)
+            parts[unit.content] = sum(times(number, part).compute for part in passes)
+    return layout.micro_batches * sum(parts[unit.content] for unit in layout.units) / layout.mesh.stages
 
 
 def _prices(hardware: Hardware, workload: Workload, layout: Layout, book: PriceBook | None) -> LayoutPrices:

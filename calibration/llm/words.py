@@ -38,6 +38,8 @@ _SHARES: Final[Mapping[str, Callable[[re.Match[str]], float]]] = {
 }
 """The share of blocks that is recomputed, by the pattern that a text matches (the selective mode of torchtitan and of IBM's fms-fsdp)."""
 _BLOCKS: Final = re.compile(r"acl=(\d+)|\bblock\b\D{0,3}(\d+)|\bblock\b.*num.layers\D{0,3}(\d+)")
+_COUNT: Final = re.compile(r"num.layers\D{0,3}(\d+)")
+"""Megatron's recompute_num_layers: the layers that are recomputed (block), or those of a group whose first input is kept (uniform)."""
 _OFF: Final = re.compile(
     r"(?:(?:gradient|activation)[ _-])?(?:checkpointing|recompute|remat)\s*[=: ]\s*(?:false|0|no|none|off|disabled)\b|-$|-r 0"
 )
@@ -121,6 +123,12 @@ def recompute_of(text: str, family: str, blocks: int = 0) -> tuple[Recompute, in
         return "attention", 0
     if _FULL.match(plain) and not _PART.search(plain):
         limit = _BLOCKS.search(plain)
+        counted = _COUNT.search(plain)
+        if limit is None and counted is not None and "uniform" not in plain:
+            raise CannotDescribe(
+                f"activation_checkpointing {text!r} does not say which layers: write 'block, num_layers={counted[1]}' if the first "
+                f"{counted[1]} of each stage are recomputed, or 'uniform, num_layers={counted[1]}' if all are, in groups of {counted[1]}"
+            )
         return "full", int(next(group for group in limit.groups() if group)) if limit else 0
     if re.match(r"selective|sac\b", plain) and family == "fsdp2":
         return "operators", 0

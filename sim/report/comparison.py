@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from sim.report.assumed_network import network_notes
 from sim.report.basis import merged_basis, merged_by_machine
 from sim.report.columns import Title, align
 from sim.report.energy import brief_energy, epoch_tokens, grid_words, power_cap_text
@@ -54,7 +55,7 @@ def comparison_document(workload: str, rows: Sequence[ComparedMachine], sort: st
     """
     require_sort(sort)
     ran = [dict(row.document) | {"provider": row.provider} for row in rows if row.document is not None]
-    best = front(_time_and_cost(document) for document in ran)
+    best = front(objectives(document) for document in ran)
     shown = [{**_figures(document), "pareto": on_front} for document, on_front in zip(ran, best, strict=True)]
     shown.sort(key=lambda row: _place(row, sort))
     failed = [{"hardware": row.hardware, "nodes": row.nodes, "problem": row.problem} for row in rows if row.document is None]
@@ -78,7 +79,7 @@ def _without_price(rows: Sequence[Mapping[str, Any]]) -> str:
     return f"no spot price for {listed}; set one with --set price.spot='1.50 USD/h', or use --market on-demand"
 
 
-def _time_and_cost(document: Mapping[str, Any]) -> tuple[float, float | None]:
+def objectives(document: Mapping[str, Any]) -> tuple[float, float | None]:
     """Return the two objectives to minimize: time and cost of an epoch; with a whole job, its time per epoch and its cost."""
     job = document["whole_job"]
     if job is None:
@@ -87,7 +88,7 @@ def _time_and_cost(document: Mapping[str, Any]) -> tuple[float, float | None]:
 
 
 def _place(row: Mapping[str, Any], sort: str) -> tuple[bool, Any]:
-    time, cost = _time_and_cost(row)
+    time, cost = objectives(row)
     key = {"time": time, "cost": cost}.get(sort, row[SORTS[sort]])
     return key is None, 0.0 if key is None else key
 
@@ -97,21 +98,26 @@ _KEPT = (
     "epoch_time_s",
     "cost_per_epoch_usd", "price", "stalls_s", "expected_error", "whole_job",
 )  # fmt: skip
+_NOTED = ("loader_workers", "assumed_network")
+"""Keys of documents that have something to note, which others lack."""
 
 
 def _figures(document: dict[str, Any]) -> dict[str, Any]:
     first = document["first_epoch"]
-    return {key: document[key] for key in _KEPT} | {
-        "tokens_per_s": document.get("tokens_per_s"),
-        "first_epoch_time_s": first["epoch_time_s"],
-        "first_cost_usd": first["cost_usd"],
-        "energy": brief_energy(document.get("energy")),
-        "gpu_memory_bytes": document["gpu_memory_bytes"]["total"],
-        "power_cap": (document.get("energy") or {}).get("power_cap"),
-        "layout": layout_words(document),
-        "layout_gap": document.get("layout_gap"),
-        **({"loader_workers": document["loader_workers"]} if "loader_workers" in document else {}),
-    }
+    return (
+        {key: document[key] for key in _KEPT}
+        | {
+            "tokens_per_s": document.get("tokens_per_s"),
+            "first_epoch_time_s": first["epoch_time_s"],
+            "first_cost_usd": first["cost_usd"],
+            "energy": brief_energy(document.get("energy")),
+            "gpu_memory_bytes": document["gpu_memory_bytes"]["total"],
+            "power_cap": (document.get("energy") or {}).get("power_cap"),
+            "layout": layout_words(document),
+            "layout_gap": document.get("layout_gap"),
+        }
+        | {key: document[key] for key in _NOTED if key in document}
+    )
 
 
 def rate_of(rows: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
@@ -130,9 +136,9 @@ def rows_that_matter(rows: Sequence[dict[str, Any]], most: float) -> list[dict[s
     places = range(len(rows))
     kept = {place for place in places if rows[place]["pareto"]}
     for objective in (0, 1):
-        valued = [(value, place) for place in places if (value := _time_and_cost(rows[place])[objective]) is not None]
+        valued = [(value, place) for place in places if (value := objectives(rows[place])[objective]) is not None]
         kept |= {place for _, place in sorted(valued)[:2]}
-    by_time = sorted(places, key=lambda place: _time_and_cost(rows[place])[0])
+    by_time = sorted(places, key=lambda place: objectives(rows[place])[0])
     for order in (places, by_time):
         first: dict[str, int] = {}
         for place in order:
@@ -174,6 +180,7 @@ def comparison_text(document: dict[str, Any], most: float = inf) -> str:
             *laid_out_lines(rows),
             *not_validated_lines(rows),
             *(f"{note}." for note in worker_notes(rows)),
+            *(f"{note[:1].upper()}{note[1:]}." for note in network_notes(rows)),
             *(f"{_at(row)}: {power_cap_text(row['power_cap'])}." for row in rows if row["power_cap"]),
             *group_by_text((_at(row), f"CO2 at {grid_words(row['energy']['grid'])}.") for row in rows if row["energy"]),
             *price_lines(row for row in document["prices"] if row["hardware"] in names),
@@ -302,7 +309,7 @@ def ambiguity_notes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return a sentence if the two fastest machines differ by less than the expected error, and another for the two cheapest."""
     sentences = []
     for place, adjective in enumerate(("fast", "cheap")):
-        valued = [(value, row) for row in rows if (value := _time_and_cost(row)[place]) is not None and 0 < value < inf]
+        valued = [(value, row) for row in rows if (value := objectives(row)[place]) is not None and 0 < value < inf]
         if len(valued) < 2:
             continue
         (least, best), (second, other) = sorted(valued, key=lambda pair: pair[0])[:2]

@@ -14,6 +14,7 @@ from sim.cluster.build import Placement
 from sim.epoch import Epoch
 from sim.events import STALLS
 from sim.parallel.lower.exchange_plan import gradient_volume
+from sim.report.assumed_network import network_assumption, network_figures
 from sim.report.energy import with_energy
 from sim.report.expected_error import expected_error
 from sim.report.inputs import inputs as values_of
@@ -70,7 +71,12 @@ def _job_document(run: Run, number: int, inputs: Mapping[str, str], noted: Seque
         "burst_credits_end": burst_credits_end(run, number),
         "collective": collective(run, number),
         "expected_error": expected_error(run, number),
-        "assumptions": [*assumptions(run, number), *_charged(run, number), *market_assumptions(market)],
+        "assumptions": [
+            *assumptions(run, number),
+            *network_assumption(run.hardware, len(run.jobs[number].job.placement)),
+            *_charged(run, number),
+            *market_assumptions(market),
+        ],
         "warnings": [
             *noted,
             *warnings(run, number),
@@ -116,6 +122,7 @@ def run_figures(run: Run, number: int = 0, market: Market = "on_demand") -> dict
         "price": _rate(run, price, market),
         "stalls_s": _stalls(job.warm),
         **worker_figures(run, number),
+        **network_figures(run.hardware, len(job.job.placement)),
         "first_epoch": {
             "step_time_s": job.first.step_time,
             "epoch_time_s": job.first.time,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from sim.report.assumed_network import network_notes
 from sim.report.basis import merged_basis
 from sim.report.columns import Title, align
 from sim.report.comparison import group_by_text, scattered
@@ -27,6 +28,7 @@ def recommendation_document(
 
     *bounds* are lower bounds of time and cost of machines that were not planned because of them.
     """
+    shown = [candidate.document for candidate in answer.ranked[:SHOWN]]
     return {
         "schema": 1,
         "workload": workload,
@@ -41,7 +43,7 @@ def recommendation_document(
         "best": _candidate(answer, answer.best),
         "runner_up": _candidate(answer, answer.runner_up),
         "nearest": _candidate(answer, answer.nearest),
-        "notes": [*answer.notes, *worker_notes([candidate.document for candidate in answer.ranked[:SHOWN]]), *_excluded_notes(bounds)],
+        "notes": [*answer.notes, *worker_notes(shown), *network_notes(shown), *_excluded_notes(bounds)],
         "candidates": [_candidate(answer, candidate) for candidate in answer.ranked],
         "excluded_by_bound": [_bound(least) for least in bounds],
         "left_out": dict(answer.left_out),

@@ -241,7 +241,8 @@ def _number(text: str, column: Column, name: str, written: str) -> float:
 
 
 def _example(columns: tuple[Column, ...]) -> str:
-    return f"{columns[1].name}=... or {next(column.name for column in columns if column.dimension == 'number')}=8"
+    counts = [f"{column.name}=8" for column in columns if column.dimension == "number"]
+    return " or ".join([f"{columns[1].name}=...", *counts[:1]])
 
 
 def _per_hour(value: Value) -> Value:

@@ -129,7 +129,19 @@ def parse_toml(text: str, file: str) -> dict[str, Any]:
     except ValueError as error:  # of TOML, and of numbers
         raise SpecError(f"{file}: is not TOML: {error}") from None
     _check_depth(value, file, "")
+    _check_integers(value, text, file)
     return value
+
+
+def _check_integers(value: Any, text: str, file: str) -> None:
+    """Raise SpecError for an integer of *value*, read from the TOML *text*, that does not fit into 64 bits, which TOML has for one."""
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        digits = str(abs(value))
+        lines = (number for number, line in enumerate(text.splitlines(), start=1) if digits in line.replace("_", ""))
+        place = next((f"{file}:{number}" for number in lines), file)  # written in hexadecimal: no such line
+        raise SpecError(f"{place}: {shorten(value)} is too large for a whole number")
+    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        _check_integers(inner, text, file)
 
 
 def check_density(text: str, file: str, most: int = MAX_VALUES) -> None:

@@ -46,7 +46,7 @@ class LayoutAnswer:
 
 def layout_answer(scenario: Scenario) -> LayoutAnswer:
     """Load, check and simulate *scenario*. Raise SpecError listing the problems, Infeasible if memory is short."""
-    machine, loaded, workload, gpus = _placed(scenario)
+    machine, loaded, workload, gpus = placed_scenario(scenario)
     fits = partial(_require_memory, scenario, machine.spec, workload)
     with nccl_variables_named():
         run = run_layout(machine.spec, workload, gpus, seed=scenario.seed, exact=scenario.exact, fits=fits)
@@ -58,13 +58,13 @@ def layout_answer(scenario: Scenario) -> LayoutAnswer:
 
 def checked_hardware(scenario: Scenario) -> Hardware:
     """Return the hardware of *scenario*, checked as in `layout_answer`, including memory, without simulating. Raise the same errors."""
-    machine, _, workload, gpus = _placed(scenario)
+    machine, _, workload, gpus = placed_scenario(scenario)
     layout = prepare(machine.spec, workload, gpus)
     _require_memory(scenario, machine.spec, workload, layout, memory_by_stage(layout, workload, worker_node(machine.spec).gpu))
     return machine.spec
 
 
-def _placed(scenario: Scenario) -> tuple[Loaded[Hardware], Loaded[Workload], Workload, int]:
+def placed_scenario(scenario: Scenario) -> tuple[Loaded[Hardware], Loaded[Workload], Workload, int]:
     """Return what *scenario* names, checked: hardware, workload, the workload with its micro-batches, and GPUs per node."""
     machine = loaded_hardware(scenario)
     _, of_workload = sorted_overrides(scenario)

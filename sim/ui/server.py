@@ -22,7 +22,7 @@ from starlette.routing import Route
 from sim.spec.listing import hardware_rows, workload_rows
 from sim.spec.yaml import SpecError
 from sim.terminal import named_as_called
-from sim.ui.choice import Choice, choice_of
+from sim.ui.choice import AMONG, Choice, choice_of
 from sim.ui.machines import machines_of
 from sim.ui.page import control_page
 from sim.ui.work import Worker, WorkMessage
@@ -64,11 +64,16 @@ class _Local:
 
     @asynccontextmanager
     async def life(self, _: Starlette) -> AsyncIterator[None]:
-        """Compute the default view in advance, so that files read by every run are cached; end the processes with the application."""
-        warm_up = asyncio.create_task(_consume(self.run.answers("view", choice_of([]))))
+        """Compute the default view and read all machines in advance, so that they are cached; end the processes with the application."""
+        everything = choice_of([(AMONG, "priced")])
+        warm_up = {
+            asyncio.create_task(_consume(self.run.answers("view", choice_of([])))),
+            asyncio.create_task(_consume(self.compare.answers("read", everything, machines_of(everything, self.rows)))),
+        }
         yield
-        warm_up.cancel()
-        await asyncio.wait({warm_up})
+        for task in warm_up:
+            task.cancel()
+        await asyncio.wait(warm_up)
         self.run.end()
         self.compare.end()
 

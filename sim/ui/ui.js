@@ -100,10 +100,11 @@
     all("[data-file]").forEach((link) => { link.href = `file/${link.dataset.file}?${text}`; });
     says("Computing the run …", true);
     try {
-      const answer = await fetch(`view?${text}`, { signal: mine.signal });
-      show(await answer.json());
-      says(`Computed in ${((performance.now() - began) / 1000).toFixed(2)} s`, false);
-      if (common(text) !== compared) await compare(text, mine.signal);
+      const shown = fetch(`view?${text}`, { signal: mine.signal }).then((answer) => answer.json()).then((view) => {
+        show(view);
+        says(`Computed in ${((performance.now() - began) / 1000).toFixed(2)} s`, false);
+      });
+      await Promise.all([shown, common(text) !== compared && compare(text, mine.signal, shown)]);
     } catch (error) {
       if (mine.signal.aborted) return;
       machines.classList.remove("busy");
@@ -111,7 +112,7 @@
       says(`No answer (${error.message}). Is the server still running?`, false);
     }
   };
-  const compare = async (text, signal) => {
+  const compare = async (text, signal, shown) => {
     const progress = at("machines-state");
     compared = "";
     machines.classList.add("busy");
@@ -128,12 +129,13 @@
       rest = whole.pop();
       if (!whole.length) continue;
       seen = JSON.parse(whole.at(-1));
+      if (seen.problems) await shown; // says them too
       if (signal.aborted) return;
       at("machines-verdict").textContent = seen.verdict ?? "";
       at("machines-command").textContent = seen.command ?? "";
       if (seen.html !== undefined || !seen.of) fill(at("machines-parts"), seen.html ?? "");
       at("machines-parts").classList.remove("stale");
-      progress.textContent = seen.problems ? (at("problems").childElementCount ? "" : seen.problems.join(" ")) : seen.done < seen.of ? `${seen.done} of ${seen.of} machines …` : `${seen.of} machines with the same number of nodes each, at catalog prices`;
+      progress.textContent = seen.problems ? (at("problems").childElementCount ? "" : seen.problems.join(" ")) : seen.done < seen.of ? `${seen.done} of ${seen.of} machines${seen.complete ? "; the Pareto front is complete" : ""} …` : `${seen.of} machines with the same number of nodes each, at catalog prices`;
     }
     machines.classList.remove("busy");
     compared = common(text);

@@ -1,7 +1,8 @@
 """Where are the page's results computed, and how is a computation canceled? In separate processes that can be killed.
 
 A simulation cannot be interrupted from inside, and the server must stay responsive, so each `Worker` has a process that runs one task at
-a time. Canceling a task kills the process; the next task starts a new one from a fork server that has already imported everything.
+a time. A canceled task ends at the next machine, so that the process keeps what it has read and computed. If that takes too long, the
+process is killed, and the next task starts a new one from a fork server that has already imported everything.
 """
 
 from __future__ import annotations
@@ -10,11 +11,13 @@ import asyncio
 import multiprocessing
 import signal
 import threading
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
-from contextlib import nullcontext
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any, Final, Literal
 
+from sim.spec.elsewhere import read_files
+from sim.spec.library import load_hardware, load_workload
 from sim.spec.memo import caching
 from sim.spec.yaml import SpecError
 from sim.ui.choice import Choice
@@ -25,6 +28,10 @@ from sim.ui.view import view_of
 WorkMessage = tuple[Literal["said", "refused", "done"], Any]
 
 
+_GRACE: Final = 1.0
+"""Seconds that a canceled task has to end by itself."""
+
+
 def _view(choice: Choice) -> Iterator[Any]:
     yield view_of(choice)
 
@@ -33,15 +40,22 @@ def _file(choice: Choice, name: str) -> Iterator[Any]:
     yield file_of(choice, name)
 
 
-TASKS: Final[Mapping[str, Callable[..., Iterator[Any]]]] = {"view": _view, "file": _file, "machines": machine_views}
-"""The tasks of a worker: each takes a choice, and yields answers."""
+def _read(_: Choice, names: Sequence[str]) -> Iterator[Any]:
+    """Read the descriptions of the machines *names*, so that the first comparison finds them read."""
+    for name in names:
+        with suppress(SpecError):
+            load_hardware(name)
+        yield None
+
+
+TASKS: Final[Mapping[str, Callable[..., Iterator[Any]]]] = {"view": _view, "file": _file, "machines": machine_views, "read": _read}
+"""The tasks of a worker: each takes a choice, and yields answers, or None where it can be canceled."""
 
 
 def answers_to(task: str, choice: Choice, *more: Any) -> Iterator[WorkMessage]:
-    """Yield the messages of a process for one *task*: its answers, or why it is refused, and then the end."""
-    own = any(name.endswith(".yaml") for name in (choice.get("hardware"), choice.get("workload")))
+    """Yield the messages of a process for one *task*: its answers (None: there is none yet), or why it is refused, and then the end."""
     try:
-        with nullcontext() if own else caching("ui"):  # the user may edit their own file between two requests
+        with caching(_cache_name(choice)):
             for answer in TASKS[task](choice, *more):
                 yield "said", answer
     except SpecError as error:
@@ -49,6 +63,17 @@ def answers_to(task: str, choice: Choice, *more: Any) -> Iterator[WorkMessage]:
     except Exception as error:
         yield "refused", [f"internal error: {type(error).__name__}: {error}"]
     yield "done", None
+
+
+def _cache_name(choice: Choice) -> str:
+    """Return a name that changes with every file of the user that *choice* consists of: it may be edited between two requests."""
+    with read_files() as files:
+        for load, name in ((load_hardware, choice.get("hardware")), (load_workload, choice.get("workload"))):
+            if name.endswith((".yaml", ".yml")):
+                with suppress(SpecError):  # reported by the task
+                    load(name)
+    stats = ((str(file), file.stat().st_mtime_ns, file.stat().st_size) for file in sorted(files) if file.exists())
+    return repr(("ui", *stats))
 
 
 def _serve(connection: Connection) -> None:
@@ -59,12 +84,33 @@ def _serve(connection: Connection) -> None:
             task = connection.recv()
         except EOFError:
             return
+        if task is None:  # canceled when it had just ended
+            continue
         for message in answers_to(*task):
-            connection.send(message)
+            if message != ("said", None):
+                connection.send(message)
+            if message[0] != "done" and connection.poll():  # only to cancel it is anything sent before the end
+                connection.recv()
+                connection.send(("done", None))
+                break
+
+
+async def _canceled(connection: Connection, received: asyncio.Future[WorkMessage] | None) -> bool:
+    """Cancel the task at the other end of *connection*, whose next message is *received* if given; return whether it has ended soon."""
+    loop = asyncio.get_running_loop()
+    with suppress(EOFError, OSError, TimeoutError):
+        connection.send(None)
+        async with asyncio.timeout(_GRACE):
+            while True:
+                received = received or loop.run_in_executor(None, connection.recv)
+                if (await asyncio.shield(received))[0] == "done":
+                    return True
+                received = None
+    return False
 
 
 class Worker:
-    """A process that runs one task at a time; canceling the task ends it."""
+    """A process that runs one task at a time; canceling the task may end it."""
 
     def __init__(self) -> None:
         how = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
@@ -81,16 +127,21 @@ class Worker:
         loop = asyncio.get_running_loop()
         async with self._lock:
             connection = await loop.run_in_executor(None, self._started)
-            finished = False
+            finished, received = False, None
             try:
                 connection.send((task, *arguments))
-                while (message := await loop.run_in_executor(None, connection.recv))[0] != "done":
+                while True:
+                    received = loop.run_in_executor(None, connection.recv)
+                    message = await asyncio.shield(received)  # one thread at a time may read from the connection
+                    received = None
+                    if message[0] == "done":
+                        break
                     yield message
                 finished = True
             except (EOFError, OSError):
                 yield "refused", ["internal error: the process that computes this has ended; it may have run out of memory"]
             finally:
-                if not finished:
+                if not finished and not await _canceled(connection, received):
                     self.end()
 
     def _started(self) -> Connection:

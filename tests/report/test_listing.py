@@ -36,3 +36,10 @@ def test_a_wrong_kind_is_told_with_what_was_meant() -> None:
         listing("hardwar", [])
     with pytest.raises(SpecError, match="list zzz: write one of hardware, workloads"):
         listing("zzz", [])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_condition_that_is_none_is_answered_for_every_kind(kind: str) -> None:
+    """Every list has an example, also one without a column of counts."""
+    with pytest.raises(SpecError, match=r"^--where memory: write NAME=VALUE, for example [a-z_]+=\.\.\."):
+        listing(kind, ["memory"])

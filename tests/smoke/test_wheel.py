@@ -1,4 +1,4 @@
-"""Does an installed wheel work anywhere? Built, unpacked into an empty folder, run from another one, without the checkout."""
+"""Does an installed wheel work anywhere, and does it name the papers it follows? It is run from an empty folder, without the checkout."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import json
 import os
 import subprocess
 import sys
+from importlib.metadata import distributions
 from pathlib import Path
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -27,6 +29,12 @@ def test_wheel_runs_elsewhere(tmp_path: Path) -> None:
     site = tmp_path / "site"
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target", str(site), str(wheel)]
     subprocess.run(pip, check=True, capture_output=True, timeout=240)
+    (installed,) = distributions(path=[str(site)])
+    urls = [text.rpartition(", ")[2] for text in installed.metadata.get_all("Project-URL") or []]
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert urls == [reference["url"] for reference in citation["references"]]
+    assert installed.version == citation["version"]
+    assert all(url in (ROOT / "README.md").read_text(encoding="utf-8") for url in urls)
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     environment = os.environ | {"PYTHONPATH": str(site)}

@@ -67,6 +67,18 @@ def test_toml_is_read_as_strictly(text: str, says: str) -> None:
     assert parse_toml("a = 1\n[b]\nc = [1.5]", "f") == {"a": 1, "b": {"c": [1.5]}}
 
 
+def test_toml_has_integers_of_64_bits() -> None:
+    """Oracle: the specification, toml.io/en/v1.0.0#integer."""
+    assert parse_toml(f"a = [{2**63 - 1}, -{2**63}]", "f") == {"a": [2**63 - 1, -(2**63)]}
+    for number, line in ((2**63, 3), (-(2**63) - 1, 3), (10**79, 3)):
+        with pytest.raises(SpecError, match=rf"^f\.toml:{line}: -?\d[\d.]* is too large for a whole number$"):
+            parse_toml(f"a = 1\n[b]\nc = [{{d = {number}}}]", "f.toml")
+    with pytest.raises(SpecError, match=r"^f\.toml:1: 1"):
+        parse_toml("a = 1_000_000_000_000_000_000_000", "f.toml")
+    with pytest.raises(SpecError, match=r"^f\.toml: 1180591620717411303424 is too"):
+        parse_toml(f"a = {hex(2**70)}", "f.toml")
+
+
 def test_a_cell_that_is_too_long_is_told_in_our_words() -> None:
     with pytest.raises(SpecError, match=r"^f:2: is not CSV: a cell has more than 131,072 characters$"):
         list(csv_rows([(1, "a"), (2, f'"{"b" * 200_000}"')], "f"))

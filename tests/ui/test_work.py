@@ -6,9 +6,13 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncGenerator
+from pathlib import Path
 from typing import Any
 
+import pytest
+
 from sim.spec.catalogue import catalogue
+from sim.ui import work
 from sim.ui.choice import choice_of
 from sim.ui.view import view_of
 from sim.ui.work import Worker, answers_to
@@ -34,9 +38,10 @@ async def _all(answers: AsyncGenerator[Any, None]) -> list[Any]:
     return [message async for message in answers]
 
 
-def test_a_task_that_is_given_up_ends_its_process_and_the_next_is_answered() -> None:
+def test_a_task_that_is_given_up_ends_and_the_next_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
     small = choice_of([("workload", "alexnet"), ("hardware", "p3.8xlarge")])
     everything = choice_of([("workload", "resnet50")])
+    minutes = choice_of([("workload", "vgg16"), ("hardware", "p3.8xlarge"), ("set", "training.noise.draw=true"), ("nodes", "256")])
 
     async def both() -> None:
         worker = Worker()
@@ -45,14 +50,40 @@ def test_a_task_that_is_given_up_ends_its_process_and_the_next_is_answered() -> 
             before = worker.process
             assert await _all(worker.answers("view", small)) == first
             assert worker.process == before, "one process for task after task"
+            monkeypatch.setattr(work, "_GRACE", 20.0)  # the machine that is simulated now ends in that time, even beside other tests
             long = worker.answers("machines", everything, list(catalogue("hardware")))
             message = await anext(long)
             assert message[1]["done"] < message[1]["of"]
             await long.aclose()
+            monkeypatch.setattr(work, "_GRACE", 0.1)
+            assert await _all(worker.answers("view", small)) == first == [("said", view_of(small))]
+            assert worker.process == before, "it ended at the next machine, and keeps what it has read"
+            step = asyncio.ensure_future(anext(longest := worker.answers("view", minutes)))
+            await asyncio.sleep(0.2)
+            step.cancel()
+            await asyncio.wait({step})
+            await longest.aclose()
             assert worker.process is None
             assert not runs(before)
-            assert await _all(worker.answers("view", small)) == first == [("said", view_of(small))]
+            assert await _all(worker.answers("view", small)) == first
         finally:
             worker.end()
 
     asyncio.run(both())
+
+
+def test_an_own_file_is_read_again_when_it_changes_and_only_then(tmp_path: Path) -> None:
+    base, own = tmp_path / "base.yaml", tmp_path / "own.yaml"
+    base.write_text("extends: p3.8xlarge\nname: base\nprice: {on_demand: 1 USD/h, date: 2026-01-01, source: x}\n", encoding="utf-8")
+    own.write_text("extends: base\nname: own\n", encoding="utf-8")
+    chosen = choice_of([("workload", "alexnet"), ("hardware", str(own))])
+
+    def cost() -> str:
+        (kind, view), _ = answers_to("view", chosen)
+        assert kind == "said"
+        return str(view["brief"])
+
+    before, name = cost(), work._cache_name(chosen)
+    assert work._cache_name(chosen) == name != work._cache_name(choice_of([]))
+    base.write_text(base.read_text(encoding="utf-8").replace("1 USD/h", "1000 USD/h"), encoding="utf-8")
+    assert cost() != before, "a file that the user's file extends"

@@ -15,6 +15,7 @@ from sim.mesh import LayoutRun
 from sim.parallel.checkpointing import checkpointed_share, recomputed_pieces
 from sim.parallel.routing import dropped_share
 from sim.parallel.wraps import TORCHS_SIZE
+from sim.report.assumed_network import network_assumption, network_figures
 from sim.report.energy import energy_text, epoch_tokens, with_energy
 from sim.report.inputs import values_of
 from sim.report.layouts.layout_error import expected_layout_error
@@ -99,7 +100,8 @@ def layout_document(answer: LayoutAnswer) -> dict[str, Any]:
         "pretraining": pretraining_document(answer.parts, price),
         "collective": None,
         "step_time_half_width_s": run.half_width,
-        "assumptions": [*_assumptions(run), *market_assumptions(answer.market)],
+        **network_figures(run.hardware, run.nodes),
+        "assumptions": [*_assumptions(run), *network_assumption(run.hardware, run.nodes), *market_assumptions(answer.market)],
         "warnings": [*answer.warnings, *missing_price(run.hardware, answer.market, price)],
         "seed": run.seed,
         "version": __version__,

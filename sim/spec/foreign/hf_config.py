@@ -98,7 +98,7 @@ def _not_modeled(said: Mapping[str, Any]) -> Iterator[str]:
 
 def _unknown(kind: str, said: Mapping[str, Any]) -> str:
     """Return the message that the family *kind* is unknown, and what to do about it."""
-    which = f"unknown model_type {kind}" if kind else f"model_type is missing; supported: {', '.join(FAMILIES)}"
+    which = f"unknown model_type {kind}" if kind else f"model_type, the family of the layers, is missing{_nearest(said)}"
     unread_by_all = set.intersection(*(set(_reading(name, said)[0].strange()) for name in FAMILIES))
     unread_text = (
         f"; no supported family has layers with {listed({name: said[name] for name in said if name in unread_by_all})}"
@@ -106,6 +106,13 @@ def _unknown(kind: str, said: Mapping[str, Any]) -> str:
         else ""
     )
     return f"{which}{unread_text}{_advice(kind, said)}"
+
+
+def _nearest(said: Mapping[str, Any]) -> str:
+    """Return which families could have the keys *said*, and where all are listed."""
+    similar = _similar_families("", said) if said else []
+    could = f'; these keys fit {" and ".join(similar)}: add, for example, "model_type": "{similar[0]}"' if similar else ""
+    return f"{could}; docs/how-to/my-model.md lists all {len(FAMILIES)} families"
 
 
 def _advice(kind: str, said: Mapping[str, Any]) -> str:
@@ -125,7 +132,7 @@ def _advice(kind: str, said: Mapping[str, Any]) -> str:
         else ""
     )
     fields = "layers: ..., hidden: ..., heads: ..., ffn: ..., vocab: ..."
-    sizes = f"; or describe a decoder by its sizes: model: {{transformer: {{{fields}}}, sequence: ...}}"
+    sizes = f"; or describe a decoder by its sizes: model: {{transformer: {{{fields}}}, sequence: ...}}" if kind else ""
     return f"{similar_hint}{traced}{sizes}; or run 'python -m sim new workload', which asks for them"
 
 

@@ -76,8 +76,8 @@ def torchtitan(config: Mapping[str, Any], place: str) -> LaunchSettings:
     told.notes += [] if rule else [f"optimizer {optimizer} is not modeled: the workload uses adam"]
     told.notes += _not_modeled(config, layout, place)
     note_offloading("training.enable_cpu_offload", training.get("enable_cpu_offload"), told)
-    global_batch = training.get("global_batch_size", -1)
-    told.global_batch = global_batch if isinstance(global_batch, int) and global_batch > 0 else None
+    if training.get("global_batch_size", -1) != -1:  # -1: the local batches of all ranks
+        told.global_batch = _count(training, "global_batch_size", 1, f"{place}: training")
     return told
 
 

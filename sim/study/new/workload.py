@@ -28,7 +28,7 @@ from sim.spec.model import Model
 from sim.spec.strict import parse_toml, whole_number
 from sim.spec.transformer import Transformer
 from sim.spec.workload import Workload
-from sim.spec.yaml import SpecError
+from sim.spec.yaml import SpecError, require_regular
 from sim.study.new.file import for_editors, write_new
 from sim.study.new.first_command import MACHINE, NextMachine, first_command, machine_with
 from sim.study.new.named_files import accelerate_file, json_of, text_of, with_named_files
@@ -208,6 +208,7 @@ def _read(source: str, others: Collection[str]) -> tuple[str, LaunchSettings]:
             return source, _of_hub(source)
         if "/" not in source and path.suffix.lower() not in _SUFFIXES and _is_known(source):
             return source, LaunchSettings(model=_decoder_model(source))
+        require_regular(path)
         named = "" if "/" in source or path.suffix.lower() in _SUFFIXES else ", and no catalog model"
         raise SpecError(f"{source[:80]}: no such file or folder{named}")
     return str(path), _told_by_file(path, text_of(path), others)

@@ -96,10 +96,17 @@ def test_yes_no_and_stages() -> None:
         ("--recompute-granularity full", ("full", 0)), ("--recompute-activations", ("attention", 0)),
         ("recompute_granularity=selective", ("attention", 0)), ("recompute-granularity selective", ("attention", 0)),
         ("recompute attention", ("attention", 0)), ("full, block, num_layers=12", ("full", 12)),
+        ("full, uniform, num_layers=12", ("full", 0)),
     ],
 )  # fmt: skip
 def test_what_is_recomputed_in_words(text: str, meant: tuple[str, int]) -> None:
     assert recompute_of(text, "megatron", 32) == meant
+
+
+def test_a_number_of_layers_without_a_method_is_no_guess() -> None:
+    """Oracle: Megatron-LM's --recompute-num-layers, which means the layers recomputed (block) or those of a group (uniform)."""
+    with pytest.raises(CannotDescribe, match=r"which layers: write 'block, num_layers=12' if the first 12 of each stage are recomputed"):
+        recompute_of("full, num_layers=12", "megatron", 32)
 
 
 @pytest.mark.parametrize("text", ["offloaded", "recompute mlp", "one block in two", "only mlp", "12 layers", "partial", "sometimes"])

@@ -27,6 +27,7 @@ def sizes(layers: int, hidden: int, heads: int, inner: int, vocab: int, position
     return names | {"vocab_size": vocab, "max_position_embeddings": positions} | more
 
 
+ROOT = Path(__file__).resolve().parents[3]
 SMALL = sizes(4, 256, 8, 640, 1000, 512, num_key_value_heads=4)
 NESTED: dict[str, int] = {
     # model_type: parameters of transformers 5.23.0's AutoModelForCausalLM with four layers and the class's defaults, on the meta device
@@ -388,3 +389,14 @@ def test_what_no_decoder_here_has_is_refused_without_a_similar_one(said: dict[st
     with pytest.raises(SpecError, match=sentence) as raised:
         decoder_of(SMALL | said, "config.json")
     assert "like those of" not in str(raised.value)
+
+
+def test_a_missing_family_is_said_in_a_line() -> None:
+    """What is missing, which families have these keys, and where all of them are listed."""
+    with pytest.raises(SpecError) as caught:
+        decoder_of({**SMALL}, "config.json")
+    message = str(caught.value)
+    assert re.search(r"^config\.json: model_type, .* is missing; these keys fit llama.*; docs/how-to/my-model\.md lists all \d+ ", message)
+    assert len(message) < 320
+    page = (ROOT / "docs" / "how-to" / "my-model.md").read_text(encoding="utf-8")
+    assert all(name.removesuffix("_text") in page for name in FAMILIES)

@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 
 from sim.cli import main
+from sim.spec.foreign.launch_torchtitan import torchtitan
 from sim.spec.library import load_workload
+from sim.spec.strict import parse_toml
 from sim.spec.yaml import SpecError
 from sim.study.new.first_command import first_command
 from sim.study.new.workload import new_workload
@@ -82,6 +84,26 @@ def test_recipes_that_torchtitan_has_not_are_refused(block: str, said: str, tmp_
     text = TORCHTITAN.replace('"70B"', '"70B"\nconverters = ["quantize.linear.float8"]') + f"\n{block}\n"
     with pytest.raises(SpecError, match=re.escape(said)):
         parsed(text, tmp_path, "run.toml")
+
+
+def test_a_global_batch_of_torchtitan_is_a_number_or_absent(tmp_path: Path) -> None:
+    """Oracle: torchtitan/config/job_config.py, where -1 means the local batches of all ranks."""
+
+    def told(value: object) -> int | None:
+        path = tmp_path / "run.toml"
+        path.write_text(TORCHTITAN.replace("[training]", f"[training]\nglobal_batch_size = {value}"))
+        new_workload([str(path)], tmp_path / "mine.yaml", overwrite=True)
+        return torchtitan(parse_toml(path.read_text(), "run.toml"), "run.toml").global_batch
+
+    assert (told(-1), told(64)) == (None, 64)
+    line = TORCHTITAN.splitlines().index("[training]") + 2
+    for value, message in (
+        (10**79, rf"run\.toml:{line}: 10+\.\.\. is too large for a whole number"),
+        (0, r"run\.toml: training\.global_batch_size 0: write a whole number, 1 or more"),
+        ('"64"', r"run\.toml: training\.global_batch_size 64: write a whole number"),
+    ):
+        with pytest.raises(SpecError, match=message):
+            told(value)
 
 
 def test_settings_of_torchtitan_that_are_not_modeled_are_named(tmp_path: Path) -> None:
