@@ -200,12 +200,21 @@ def _bubble(run: LayoutRun, seconds: float) -> str:
     return f"{share} ({stages - 1} of {slots} slots with {stages} stages and {each}); {shrinks} shrink it."
 
 
+def _attention_counted(run: LayoutRun) -> str:
+    """Return which part of attention is in the model's FLOP."""
+    windows = {shape.window for layer in run.workload.model.layers if (shape := layer.attention) and shape.window}
+    if not windows:
+        return "half of causal attention"
+    kind = "chunks" if any(layer.attention.chunked for layer in run.workload.model.layers if layer.attention) else "windows"
+    return f"causal attention inside {kind} of {' and '.join(f'{window:,}' for window in sorted(windows))} tokens"
+
+
 def _assumptions(run: LayoutRun) -> list[str]:
     training = run.workload.training
     sentences = [
         f"software stack {training.stack.name}, {training.precision}, {_recomputing(run)}",
         _loading(run),
-        "model FLOPS utilization counts half of causal attention and no recomputation, relative to the dense 16-bit peak",
+        f"model FLOPS utilization counts {_attention_counted(run)} and no recomputation, relative to the dense 16-bit peak",
         *kernel_assumptions((run.node,), run.workload),
         *machine_notes(run.hardware),
         *_reads_apart(run),
