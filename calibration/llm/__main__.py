@@ -16,7 +16,7 @@ from calibration.llm.choice import choice_document, choice_text, rank_runs, samp
 from calibration.llm.closed_form import step
 from calibration.llm.constants import FILE, known_runs
 from calibration.llm.fit import fit, thin
-from calibration.llm.intervals import TRAITS, fit_law, pooled, traits_of
+from calibration.llm.intervals import fit_law, pooled, traits_of
 from calibration.llm.prediction import LlmPrediction
 from calibration.llm.priors import defaults
 from calibration.llm.rules import efficiencies
@@ -136,8 +136,7 @@ def add_laws(document: dict[str, Any], cases: Sequence[Case], constants_of: Call
         errors = [math.log((cases[at].measured or 1.0) / steps[at][0]) for at in kept]
         law = fit_law(errors, traits_without, [groups[at] for at in kept])
         target = document["all"] if left_out is None else document["without"][left_out]
-        effects = _rounded(dict(zip(TRAITS, law.effects, strict=True)))
-        target["law"] = {"intercept": round(law.intercept, 4), "effects": effects, "factor": round(law.factor, 4)}
+        target["law"] = law.document()
 
 
 def _pairs(cases: Sequence[Case], constants: Mapping[str, float]) -> list[list[float]]:

@@ -15,8 +15,7 @@ from typing import Any, Final
 
 from calibration.llm.case import Case
 from calibration.llm.closed_form import step
-from calibration.llm.intervals import NOTHING_KNOWN, UNKNOWN, IntervalLaw, KnownRuns, traits_of
-from calibration.llm.intervals import TRAITS as INTERVAL_TRAITS
+from calibration.llm.intervals import NOTHING_KNOWN, UNKNOWN, KnownRuns, traits_of
 from calibration.llm.priors import defaults
 from calibration.llm.shapes import LLM_RECORDS
 from calibration.llm.similar import TRAITS, shared_error
@@ -36,7 +35,7 @@ class FittedConstants:
 
     constants: Mapping[str, float]
     rules: Mapping[str, float]
-    law: IntervalLaw = UNKNOWN
+    law: layout_error.IntervalLaw = UNKNOWN
     """Law of the closed form's errors, from sources other than the scored one."""
     known: KnownRuns = NOTHING_KNOWN
     """What those sources used."""
@@ -59,7 +58,7 @@ def fitted_constants(source: str, leave_out: bool = True) -> FittedConstants:
     return FittedConstants(
         {**defaults(), **chosen["constants"]},
         chosen["rules"],
-        IntervalLaw(law["intercept"], tuple(law["effects"][name] for name in INTERVAL_TRAITS), law["factor"]) if law else UNKNOWN,
+        layout_error.IntervalLaw.from_document(law) if law else UNKNOWN,
         known_runs(committed, others),
         shared_error(committed["pairs"][name] for name in others),
     )

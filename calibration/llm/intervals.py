@@ -1,10 +1,12 @@
 """Between which factors does the measured step lie? A scale known before the run, and a factor that covers a new source.
 
 This is normalized split conformal prediction (Lei and others, JASA 2018) with sources as units. The log error of a run has a Laplace
-distribution whose scale depends on its traits: ``log scale = c + sum of effects``, fitted with one vote per source. A source's errors
+distribution whose scale depends on its `TRAITS`: ``log scale = c + sum of effects``, fitted with one vote per source. A source's errors
 relative to scales that other sources predict are its *ratios*; their mean says how much harder it is than expected. The factor on the scale
 contains `COVERAGE` of the ratios of a new source, whose mean ratio is drawn like those of the others (log-normal, so Student's t for the
 next one). Without this assumption, ten sources do not suffice for 95% (Lee, Barber and Willett, JRSS B 2025: the level would be 10/11).
+Other traits did not help to predict the errors of sources left out: kind of layout, GPUs, nodes, seconds of a step, 8 bits, and how far
+the two predictors are apart.
 Limits: intervals are symmetric in the logarithm; a kind of run that no other source has is covered no better than its traits say.
 """
 
@@ -17,6 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from calibration.llm.case import Case
+from sim.report.layouts.layout_error import FEW_SAMPLES, TRAITS, IntervalLaw
 
 if TYPE_CHECKING:
     import numpy as np
@@ -30,15 +33,8 @@ VOTE: Final = 10.0
 """Rows as which each source counts against the prior: rows of one source are alike, so more of them do not say more."""
 EFFECT: Final = 1.0
 """Standard deviation of an effect before the fit. Of 0.25, 0.5, 1 and 2, it predicts the errors of sources left out best."""
-FEW_SAMPLES: Final = 2
-"""Samples of a micro-batch up to which the host may limit the step."""
 COMPUTE_PARTS: Final = ("products", "attention", "elementwise", "recompute")
 """Parts of the closed form's step in which a rank computes."""
-TRAITS: Final = ("experts", "few_samples", "exposed", "novel")
-"""What the scale depends on: mixture of experts, `FEW_SAMPLES`, share of the step outside compute, and novelty.
-
-Others did not help to predict the errors of sources left out: kind of layout, GPUs, nodes, seconds of a step, 8 bits.
-"""
 STEPS: Final = 200
 """Points at which the distribution of a new source's mean ratio is evaluated."""
 
@@ -57,19 +53,6 @@ class KnownRuns:
 
 
 NOTHING_KNOWN: Final = KnownRuns()
-
-
-@dataclass(frozen=True)
-class IntervalLaw:
-    """The law of log errors: the logarithm of their scale without traits, the effects of `TRAITS` on it, and the factor on the scale."""
-
-    intercept: float
-    effects: tuple[float, ...]
-    factor: float
-
-    def half_width(self, traits: Sequence[float]) -> float:
-        """Return the distance of an interval's ends from the prediction, as a logarithm, for a run with *traits*."""
-        return self.factor * math.exp(self.intercept + sum(effect * trait for effect, trait in zip(self.effects, traits, strict=True)))
 
 
 UNKNOWN: Final = IntervalLaw(math.log(math.log(2.0)), (0.0,) * len(TRAITS), 1.0)

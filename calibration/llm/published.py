@@ -233,6 +233,7 @@ def expected_errors(errors: Sequence[tuple[float, Case]]) -> dict[str, Any]:
     named = {name: _group(group) for name, group in sorted(by_group.items()) if len(group) >= LEAST_RUNS}
     return {
         "source": "calibration/records/llm/training.csv, simulated from descriptions, compute_factor from the other sources",
+        "law": fitted_constants("").law.document(),
         "groups": named,
     }
 
