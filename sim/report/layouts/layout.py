@@ -202,11 +202,14 @@ def _bubble(run: LayoutRun, seconds: float) -> str:
 
 def _attention_counted(run: LayoutRun) -> str:
     """Return which part of attention is in the model's FLOP."""
-    windows = {shape.window for layer in run.workload.model.layers if (shape := layer.attention) and shape.window}
-    if not windows:
+    shapes = [layer.attention for layer in run.workload.model.layers if layer.attention is not None]
+    local = [shape for shape in shapes if shape.window]
+    if not local:
         return "half of causal attention"
-    kind = "chunks" if any(layer.attention.chunked for layer in run.workload.model.layers if layer.attention) else "windows"
-    return f"causal attention inside {kind} of {' and '.join(f'{window:,}' for window in sorted(windows))} tokens"
+    kind = f"{'chunks' if local[0].chunked else 'windows'} of {local[0].window:,} tokens"
+    if len(local) == len(shapes):
+        return f"causal attention inside {kind}"
+    return f"half of causal attention, in {kind} where layers have them,"
 
 
 def _assumptions(run: LayoutRun) -> list[str]:
