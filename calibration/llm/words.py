@@ -178,7 +178,7 @@ def offloads(text: str) -> bool:
 
 
 def zero_of(text: str) -> int:
-    """Return the stage of ZeRO in *text*, such as ``ZeRO-3``, ``none`` or ``FSDP``. Raise CannotDescribe if it names none."""
+    """Return the stage of ZeRO in *text*, such as ``ZeRO-3``, ``none``, ``FSDP`` or ``distributed optimizer``. Raise CannotDescribe if it names none."""
     plain = text.strip().lower()
     if re.match(r"(none|no|off|false|ddp|disabled)\b", plain):
         return 0
@@ -187,4 +187,6 @@ def zero_of(text: str) -> int:
         return int(stage.group())
     if re.match(r"(fsdp|full|fully)", plain):
         return 3
+    if re.search(r"dist\w*[ _-]?opt", plain):  # Megatron's --use-distributed-optimizer
+        return 1
     raise CannotDescribe(f"zero_stage is {text!r}, not a number from 0 to 3")

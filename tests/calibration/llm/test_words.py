@@ -74,6 +74,7 @@ def test_yes_no_and_stages() -> None:
         True,
     ]
     assert [zero_of(text) for text in ("ZeRO-3", "stage 1", "2")] == [3, 1, 2]
+    assert [zero_of(text) for text in ("distributed optimizer", "dist-opt", "no distributed optimizer")] == [1, 1, 0]
     assert [zero_of(text) for text in ("none", "DDP", "FSDP", "ZeRO-1 (dist opt)", "Z2")] == [0, 0, 3, 1, 2]
     assert [zero_of(text) for text in ("FSDP1", "FSDP2", "fsdp-2", "FSDP (ZeRO-2)")] == [3, 3, 3, 2]  # versions are no stages
     assert [zero_of(text) for text in ("none", "DDP", "FSDP", "ZeRO-1 (dist opt)", "Z2", "FSDP2", "FSDP1")] == [0, 0, 3, 1, 2, 3, 3]
