@@ -30,7 +30,9 @@ _FULL: Final = re.compile(
 _SHARES: Final[Mapping[str, Callable[[re.Match[str]], float]]] = {
     r"(0?\.\d+)": lambda match: float(match.group(1)),
     r"(\d+(?:\.\d+)?)\s*%": lambda match: float(match.group(1)) / 100,
-    r"(\d+)\s*(?:/|of|in)\s*(\d+)": lambda match: float(match.group(1)) / max(1.0, float(match.group(2))),
+    r"(?:selective\s*)?\(?(\d+)\s*(?:/|of|in)\s*(\d+)(?:\s*(?:blocks|layers))?\)?": lambda match: (
+        float(match.group(1)) / max(1.0, float(match.group(2)))
+    ),
     r".*\bevery (\d+)(?: layers| blocks)?": lambda match: 1.0 / max(1.0, float(match.group(1))),
     r".*\bevery (?:2nd|second|other)\b.*": lambda match: 1 / 2,
     r".*\bevery (?:3rd|third)\b.*": lambda match: 1 / 3,
