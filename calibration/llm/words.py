@@ -180,7 +180,10 @@ def offloads(text: str) -> bool:
 
 
 def zero_of(text: str) -> int:
-    """Return the stage of ZeRO in *text*, such as ``ZeRO-3``, ``none``, ``FSDP`` or ``distributed optimizer``. Raise CannotDescribe if it names none."""
+    """Return the stage of ZeRO in *text*, such as ``ZeRO-3``, ``none``, ``FSDP`` or ``distributed optimizer``.
+
+    Raise CannotDescribe if it names none.
+    """
     plain = text.strip().lower()
     if re.match(r"(none|no|off|false|ddp|disabled)\b", plain):
         return 0
