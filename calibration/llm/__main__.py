@@ -130,8 +130,8 @@ def add_laws(document: dict[str, Any], cases: Sequence[Case], constants_of: Call
 
         def traits_without(absent: frozenset[str], kept: Sequence[int] = kept, left_out: str | None = left_out) -> list[tuple[float, ...]]:
             unknown = {left_out}.union(*(members[group] for group in absent))
-            known = known_runs(document, set(sources) - unknown)
-            return [traits_of(cases[at], *steps[at], known) for at in kept]
+            earlier_runs = known_runs(document, set(sources) - unknown)
+            return [traits_of(cases[at], *steps[at], earlier_runs) for at in kept]
 
         errors = [math.log((cases[at].measured or 1.0) / steps[at][0]) for at in kept]
         law = fit_law(errors, traits_without, [groups[at] for at in kept])

@@ -59,11 +59,11 @@ UNKNOWN: Final = IntervalLaw(math.log(math.log(2.0)), (0.0,) * len(TRAITS), 1.0)
 """The law if no source was measured: half to twice the prediction."""
 
 
-def traits_of(case: Case, seconds: float, parts: Mapping[str, float], known: KnownRuns) -> tuple[float, ...]:
-    """Return the `TRAITS` of *case*, whose step the closed form predicts to take *seconds* with *parts*, if others ran *known*."""
+def traits_of(case: Case, seconds: float, parts: Mapping[str, float], earlier_runs: KnownRuns) -> tuple[float, ...]:
+    """Return the `TRAITS` of *case*, whose step the closed form predicts to take *seconds* with *parts*, if others ran *earlier_runs*."""
     exposed = 1.0 - sum(parts[name] for name in COMPUTE_PARTS) / seconds
     few = case.micro_batch <= FEW_SAMPLES
-    return float(case.shape.experts > 0), float(few), min(1.0, max(0.0, exposed)), float(not known.has(case))
+    return float(case.shape.experts > 0), float(few), min(1.0, max(0.0, exposed)), float(not earlier_runs.has(case))
 
 
 def pooled(sources: Sequence[str]) -> list[str]:

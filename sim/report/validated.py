@@ -19,8 +19,8 @@ def validated_groups(summary: str = SUMMARY) -> Mapping[str, Mapping[str, Any]]:
 
 def validated_part(part: str, summary: str = SUMMARY) -> Mapping[str, Any]:
     """Return the *part* of the file *summary* of the catalogue; empty if there is no such file or part."""
-    found: Mapping[str, Any] = _document(summary).get(part, {})
-    return found
+    content: Mapping[str, Any] = _document(summary).get(part, {})
+    return content
 
 
 @lru_cache(maxsize=2)

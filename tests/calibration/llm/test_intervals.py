@@ -83,12 +83,12 @@ def test_what_is_novel_depends_on_the_sources_left_out() -> None:
     names = [f"s{number}" for number in range(6) for _ in range(40)]
     random = np.random.default_rng(5)
     errors = [float(random.laplace()) * (0.2 if name == "s0" else 0.1) for name in names]
-    asked = []
+    left_out = []
 
     def traits_without(absent: frozenset[str]) -> list[tuple[float]]:
-        asked.append(absent)
+        left_out.append(absent)
         return [(float(name == "s0" and name in absent),) for name in names]
 
     law = fit_law(errors, traits_without, names)
-    assert sorted(asked, key=sorted) == [frozenset({f"s{number}"}) for number in range(6)]
+    assert sorted(left_out, key=sorted) == [frozenset({f"s{number}"}) for number in range(6)]
     assert law.effects[0] > 0.3
