@@ -6,8 +6,7 @@ import argparse
 import json
 import math
 import sys
-from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,12 +14,13 @@ from typing import Any
 from calibration.llm.case import Case, describe
 from calibration.llm.choice import choice_document, choice_text, rank_runs, sample_sweeps
 from calibration.llm.closed_form import step
-from calibration.llm.constants import FILE, QUANTILES, kind_of
+from calibration.llm.constants import FILE, known_runs
 from calibration.llm.fit import fit, thin
+from calibration.llm.intervals import fit_law, pooled, traits_of
 from calibration.llm.prediction import LlmPrediction
 from calibration.llm.priors import defaults
 from calibration.llm.rules import efficiencies
-from calibration.llm.score import is_scorable, quantile
+from calibration.llm.score import is_scorable
 from calibration.llm.shapes import LLM_RECORDS
 from calibration.llm.similar import pair_sums
 from calibration.llm.table import read_table
@@ -88,7 +88,6 @@ def fit_all(cases: Sequence[Case]) -> None:
     """Fit the constants of the closed form to *cases*, also with each source left out in turn, and write them."""
     everything, without = fit(cases)
     names = sorted({case.row.source for case in cases})
-    errors = {name: _errors([case for case in cases if case.row.source == name], without.get(name, everything)) for name in names}
     document = {
         "all": {"constants": _changed(everything), "rules": _rounded(efficiencies(cases))},
         "without": {
@@ -98,13 +97,12 @@ def fit_all(cases: Sequence[Case]) -> None:
             }
             for name in names
         },
-        "errors": errors,
         "pairs": {name: _pairs([case for case in cases if case.row.source == name], without.get(name, everything)) for name in names},
-        "rows": {name: dict(sorted(Counter(kind_of(case) for case in cases if case.row.source == name).items())) for name in names},
         "families": {name: sorted({case.family for case in cases if case.row.source == name}) for name in names},
         "generations": {name: sorted({case.chip.generation for case in cases if case.row.source == name}) for name in names},
         "most_gpus": {name: max(case.gpus for case in cases if case.row.source == name) for name in names},
     }
+    add_laws(document, cases, lambda case: without.get(case.row.source, everything))
     FILE.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     sys.stdout.write(f"{len(cases)} runs of {len(names)} sources: wrote {FILE.name}\n")
 
@@ -121,14 +119,24 @@ def _logarithm(case: Case, constants: Mapping[str, float]) -> float:
     return math.log((case.measured or 1.0) / step(case, constants)[0])
 
 
-def _errors(cases: Sequence[Case], constants: Mapping[str, float]) -> dict[str, list[float]]:
-    """Return quantiles of log(measured / predicted), by kind of layout."""
-    by_kind: dict[str, list[float]] = defaultdict(list)
-    for case in cases:
-        by_kind[kind_of(case)].append(_logarithm(case, constants))
-    return {
-        kind: [round(quantile(errors, step / (QUANTILES - 1)), 3) for step in range(QUANTILES)] for kind, errors in sorted(by_kind.items())
-    }
+def add_laws(document: dict[str, Any], cases: Sequence[Case], constants_of: Callable[[Case], Mapping[str, float]]) -> None:
+    """Add to *document* the law of the errors of *cases*, also with each source left out; *constants_of* has those of each case."""
+    steps = [step(case, constants_of(case)) for case in cases]
+    sources = [case.row.source for case in cases]
+    groups = pooled(sources)
+    members = {group: {source for source, own in zip(sources, groups, strict=True) if own == group} for group in groups}
+    for left_out in (None, *document["without"]):
+        kept = [at for at, source in enumerate(sources) if source != left_out]
+
+        def traits_without(absent: frozenset[str], kept: Sequence[int] = kept, left_out: str | None = left_out) -> list[tuple[float, ...]]:
+            unknown = {left_out}.union(*(members[group] for group in absent))
+            earlier_runs = known_runs(document, set(sources) - unknown)
+            return [traits_of(cases[at], *steps[at], earlier_runs) for at in kept]
+
+        errors = [math.log((cases[at].measured or 1.0) / steps[at][0]) for at in kept]
+        law = fit_law(errors, traits_without, [groups[at] for at in kept])
+        target = document["all"] if left_out is None else document["without"][left_out]
+        target["law"] = law.document()
 
 
 def _pairs(cases: Sequence[Case], constants: Mapping[str, float]) -> list[list[float]]:

@@ -382,6 +382,8 @@ def _gpus(row: LlmRow, chip: Chip, assumed: list[str]) -> int:
 def _gpus_of_node(row: LlmRow, chip: Chip, gpus: int) -> int:
     """Return how many GPUs the run uses on each node: what its nodes and GPUs say, or else, and in a rack, what is usual."""
     nodes = count(row, "nodes")
+    if nodes == 1 and chip.domain == 1:  # boards without NVLink, whose usual number is not known
+        return gpus
     return gpus // nodes if chip.domain < RACK and nodes > 1 and gpus % nodes == 0 else chip.usual_gpus
 
 
@@ -390,6 +392,8 @@ def _domain(row: LlmRow, chip: Chip, gpus: int, of_node: int) -> int:
     if chip.domain >= RACK:
         return chip.domain
     largest = gpus if count(row, "nodes") == 1 else of_node
+    if largest == gpus and chip.domain == 1:  # joined by PCIe
+        return gpus
     return largest if largest in chip.other_domains else min(chip.domain, of_node)
 
 

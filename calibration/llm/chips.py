@@ -115,6 +115,9 @@ def _named(name: str) -> NamedChip | None:
     plain = _plain(name)
     same = _by_full_name(_WORDS.sub(" ", plain))
     chosen = same or _best(_split(plain))
+    if chosen is None and (bare := re.sub(r"\(.*?\)", "", name)) != name:  # a note, such as the bridge between two boards
+        chosen = _named(bare)
+        return chosen and NamedChip(chosen.chip, f"{chosen.chip.name} by {name!r}")
     return chosen if chosen is None or chosen.assumption else NamedChip(chosen.chip, f"{chosen.chip.name} by {name!r}")
 
 

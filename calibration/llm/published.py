@@ -133,7 +133,10 @@ def _median_of_others(medians: Mapping[FactorKey, float], source: str, generatio
 
 
 def scored_runs(runs: Sequence[SimulatedRun]) -> list[ScoredRun]:
-    """Return *runs* with the predictions of each of `PREDICTORS` and of the simple rules; the interval is that of ``both``."""
+    """Return *runs* with the predictions of each of `PREDICTORS` and of the simple rules.
+
+    The interval is around the closed form, from whose errors the law of intervals is fitted.
+    """
     factors = factors_of_others(runs)
     return [_scored(run, factors[factor_key(run.case)]) for run in runs]
 
@@ -144,10 +147,10 @@ def _scored(run: SimulatedRun, factor: float) -> ScoredRun:
     simulated = run.step_with(factor)
     both = sqrt(closed.step_time * simulated)
     step_times = {"closed form": closed.step_time, "simulator": simulated, "both": both, "predicted": both}
-    low, high = constants.interval(run.case)
+    low, high = (factor * closed.step_time for factor in constants.interval(run.case))
     step_times |= rule_times(run.case, constants.rules)
     prediction = LlmPrediction(both, closed.memory, closed.verdict)
-    return ScoredRun(run.case, prediction, step_times, low * both, high * both, constants.shared_error)
+    return ScoredRun(run.case, prediction, step_times, low, high, constants.shared_error)
 
 
 def step_table(rows: Sequence[ScoredRun]) -> str:
@@ -230,6 +233,7 @@ def expected_errors(errors: Sequence[tuple[float, Case]]) -> dict[str, Any]:
     named = {name: _group(group) for name, group in sorted(by_group.items()) if len(group) >= LEAST_RUNS}
     return {
         "source": "calibration/records/llm/training.csv, simulated from descriptions, compute_factor from the other sources",
+        "law": fitted_constants("").law.document(),
         "groups": named,
     }
 

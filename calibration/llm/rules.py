@@ -1,7 +1,8 @@
 """How large are errors of the simplest predictors? Two rules: a constant utilization per GPU and precision, and 6PD over peak.
 
-The first counts attention (12 L h s per token, causal half) and has one utilization for each GPU and precision or, if a GPU was not
-measured, for each precision. The second has one efficiency for all. Both use medians of other sources' rows.
+The first counts causal attention as the program's MFU does, inside windows and documents, and has one utilization for each GPU and
+precision or, if a GPU was not measured, for each precision. The second has one efficiency for all. Both use medians of other sources'
+rows.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Final
 
 from calibration.llm.case import Case
 from calibration.llm.weights import layer_parameters, total_parameters
+from sim.spec.decoder import attended_pairs
 
 RULES: Final = ("constant_mfu", "six_pd")
 
@@ -32,7 +34,9 @@ def model_flop(case: Case, attention: bool) -> float:
     tokens = case.global_batch * case.seq
     each = (4.0 if case.lora else 6.0) * active_parameters(case)
     if attention:
-        each += 6.0 * case.shape.layers * case.seq * case.shape.heads * (case.shape.head_size + case.shape.value_size) / 2
+        shape, keys = case.shape, case.document_tokens or case.seq
+        pairs = sum(attended_pairs(keys, shape.window_of(layer), shape.chunked) for layer in range(shape.layers))
+        each += 6.0 * pairs / keys * shape.heads * (shape.head_size + shape.value_size)
     return each * tokens
 
 

@@ -15,7 +15,7 @@ from statistics import fmean, median
 from typing import Any, Final
 
 from calibration.llm.case import NOT_STATED, RECOMPUTED_TO_FIT, Case
-from calibration.llm.constants import POINTS_NEEDED
+from calibration.llm.intervals import POINTS_NEEDED
 from calibration.llm.prediction import LlmPrediction
 from calibration.llm.similar import common_traits, cut, scale_of, traits
 

@@ -299,8 +299,8 @@ def llm_table(validation: LlmValidation) -> str:
 
 _LEGEND: Final = (
     "assumed: percent of rows with an assumption (predictions.csv names them); one known: errors if one row of the source is measured;",
-    "cover: percent of rows inside their 95% interval. It spans the errors of other sources with the same kind of layout, one vote each,",
-    "widened until it covers 90% of the rows of 90% of the sources, each left out in turn, and 1.5 times as wide outside their range.",
+    "cover: percent of rows inside their 95% interval. Its width follows from the closed form's errors on other sources, one vote each.",
+    "It is wider for mixtures of experts, micro-batches of 1 or 2 samples, exposed communication, and what no other source used.",
     "skill: share of the better simple rule's error that is avoided; MFU, 6PD: errors of those rules (constant utilization; 6 FLOP per",
     "parameter and token)",
 )

@@ -30,7 +30,9 @@ _FULL: Final = re.compile(
 _SHARES: Final[Mapping[str, Callable[[re.Match[str]], float]]] = {
     r"(0?\.\d+)": lambda match: float(match.group(1)),
     r"(\d+(?:\.\d+)?)\s*%": lambda match: float(match.group(1)) / 100,
-    r"(\d+)\s*(?:/|of|in)\s*(\d+)": lambda match: float(match.group(1)) / max(1.0, float(match.group(2))),
+    r"(?:selective\s*)?\(?(\d+)\s*(?:/|of|in)\s*(\d+)(?:\s*(?:blocks|layers))?\)?": lambda match: (
+        float(match.group(1)) / max(1.0, float(match.group(2)))
+    ),
     r".*\bevery (\d+)(?: layers| blocks)?": lambda match: 1.0 / max(1.0, float(match.group(1))),
     r".*\bevery (?:2nd|second|other)\b.*": lambda match: 1 / 2,
     r".*\bevery (?:3rd|third)\b.*": lambda match: 1 / 3,
@@ -186,7 +188,10 @@ def offloads(text: str) -> bool:
 
 
 def zero_of(text: str) -> int:
-    """Return the stage of ZeRO in *text*, such as ``ZeRO-3``, ``none`` or ``FSDP``. Raise CannotDescribe if it names none."""
+    """Return the stage of ZeRO in *text*, such as ``ZeRO-3``, ``none``, ``FSDP`` or ``distributed optimizer``.
+
+    Raise CannotDescribe if it names none.
+    """
     plain = text.strip().lower()
     if re.match(r"(none|no|off|false|ddp|disabled)\b", plain):
         return 0
@@ -195,4 +200,6 @@ def zero_of(text: str) -> int:
         return int(stage.group())
     if re.match(r"(fsdp|full|fully)", plain):
         return 3
+    if re.search(r"dist\w*[ _-]?opt", plain):  # Megatron's --use-distributed-optimizer
+        return 1
     raise CannotDescribe(f"zero_stage is {text!r}, not a number from 0 to 3")

@@ -9,6 +9,7 @@ from calibration.llm.priors import EAGER_FAMILIES, Constants
 from sim.cluster.kernels import indexed_time
 from sim.cluster.quantizing import operand_bytes
 from sim.parallel.routing import BIAS_PASSES, BIAS_PASSES_FP32, CLAMP_PASSES, ROTATION_PASSES, PassCount, padded_bytes
+from sim.spec.decoder import attended_pairs
 
 
 class StepWork:
@@ -117,8 +118,8 @@ class StepWork:
         """Return the seconds of attention itself, which is causal, inside each document of a packed sequence."""
         shape, case = self.case.shape, self.case
         heads = shape.heads / case.tensor
-        window, keys = shape.window_of(layer), case.document_tokens or case.seq
-        span = keys / 2 if not window or window >= keys else window * (1 - window / (2 * keys))
+        keys = case.document_tokens or case.seq
+        span = attended_pairs(keys, shape.window_of(layer), shape.chunked) / keys
         flop = 2.0 * self.tokens * span * heads * (shape.head_size + shape.value_size)
         if case.flash:
             share = self.constants["attention.backward" if backward else "attention.forward"]

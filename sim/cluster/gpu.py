@@ -20,6 +20,7 @@ from typing import NamedTuple
 from sim.cluster.kernels import ProductShape, attention_rate, attention_time, elementwise_time, kernels_of, product_time
 from sim.cluster.quantizing import quantizing_bytes, recipe_of
 from sim.spec.composed import composed_bytes, composed_elements, composed_kernels
+from sim.spec.decoder import attended_pairs
 from sim.spec.energy import KernelMix
 from sim.spec.fields import Curve, Fp8Recipe, OperatorClass, Peak, Precision, curve_value
 from sim.spec.hardware import Gpu
@@ -133,11 +134,17 @@ def layer_work(layer: Layer, gpu: Gpu, precision: Precision, stack: Stack, batch
 
 
 def _described_work(layer: Layer, stack_kernels: StackKernels, backward: bool) -> tuple[float, float, float]:
-    """Return FLOP and bytes per sample of a pass, and its kernels, as the layer table has them, with dropout that is not fused."""
+    """Return FLOP and bytes per sample of a pass, and its kernels, as the layer table has them, with dropout that is not fused.
+
+    Attention under a mask in memory computes all scores.
+    """
     if backward:
         flop, traffic, kernels = layer.backward, layer.backward_traffic, layer.backward_kernels
     else:
         flop, traffic, kernels = layer.forward, layer.read + layer.write, layer.forward_kernels
+    if stack_kernels.masks_windows and layer.attention is not None and layer.attention.window:
+        shape = layer.attention
+        flop *= shape.keys**2 / attended_pairs(shape.keys, shape.window, shape.chunked)
     if layer.dropped and not stack_kernels.fused_dropout and kernels:  # backward has a kernel for it anyway, and reads once more
         traffic += (1.0 if backward else 2.0) * _ELEMENT * layer.dropped
         kernels += not backward
@@ -176,6 +183,11 @@ def _composed_attention(shape: Attention, gpu: Gpu, peak: Peak, batch: int) -> f
     return scores + product_time(gpu, peak, ProductShape(shape.queries, shape.value_dim or shape.head_dim, shape.keys, groups))
 
 
+def _unmasked(shape: Attention) -> Attention:
+    """Return attention of *shape* in which each query sees all keys."""
+    return shape.model_copy(update={"window": 0, "chunked": False, "causal": False})
+
+
 def _score_bytes(layer: Layer, stack_kernels: StackKernels, precision: Precision, batch: int) -> float:
     """Return the bytes that separate kernels for softmax, mask and dropout of attention's scores move in one pass of a layer."""
     if layer.attention is None or not stack_kernels.score_passes:
@@ -191,7 +203,8 @@ def _shaped_time(
     if layer.attention is not None:
         if stack_kernels.score_passes:
             return _composed_attention(layer.attention, gpu, peak, batch) * (2.0 if backward else 1.0)
-        return attention_time(gpu, peak, layer.attention, batch, backward, stack_kernels.attention_kernel)
+        shape = _unmasked(layer.attention) if stack_kernels.masks_windows and layer.attention.window else layer.attention
+        return attention_time(gpu, peak, shape, batch, backward, stack_kernels.attention_kernel)
     if layer.op not in PRODUCTS or not layer.forward:
         return 0.0
     k, n = layer.channels

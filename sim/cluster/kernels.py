@@ -212,6 +212,8 @@ def visible_keys(shape: Attention) -> float:
     queries = shape.queries * shape.shares
     blocks = ceil(queries / BLOCK)
     every = ceil(shape.keys / BLOCK) * BLOCK
+    if shape.chunked:
+        return _visible_in_chunks(shape)
     if not shape.causal:
         reach = (2 * ceil(shape.window / BLOCK) + 1) * BLOCK if shape.window else every
         return float(min(every, reach))
@@ -222,8 +224,17 @@ def visible_keys(shape: Attention) -> float:
     return (ramp * (first + (ramp - 1) * BLOCK / 2.0) + (blocks - ramp) * reach) / blocks
 
 
+def _visible_in_chunks(shape: Attention) -> float:
+    """Return `visible_keys` of causal attention inside chunks, each of which starts with a block of its own, as packed documents do."""
+    chunks, rest = divmod(shape.keys, shape.window)
+    blocks, last = ceil(shape.window / BLOCK), ceil(rest / BLOCK)
+    return BLOCK * (chunks * blocks * (blocks + 1) + last * (last + 1)) / (2.0 * (chunks * blocks + last))
+
+
 def _reach(shape: Attention, every: int) -> int:
     """Return the largest number of keys that a block of queries walks over; *every* is the number of all keys."""
+    if shape.chunked:
+        return min(every, ceil(shape.window / BLOCK) * BLOCK)
     return min(every, (ceil(shape.window / BLOCK) + 1) * BLOCK) if shape.window else every
 
 

@@ -99,6 +99,9 @@ def interval_text(error: Mapping[str, Any], step: float) -> str:
     side = "longer" if low > 1 else "shorter" if high < 1 else ""
     outside = f", so expect a {side} step than predicted" if side else ""
     digits = 3 if side else 2  # 1.02 must not be shown as 1
+    if error.get("for_new_source"):
+        times = f"{low:.{digits}g} to {high:.{digits}g} times the prediction"
+        return f"95% interval for a cluster that was not measured: {times}, {interval}{outside}"
     return f"95% of measured steps were {low:.{digits}g} to {high:.{digits}g} times the prediction: here {interval}{outside}"
 
 

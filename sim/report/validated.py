@@ -12,12 +12,22 @@ from sim.spec.catalogue import roots
 SUMMARY = "hardware/validated.json"
 
 
-@lru_cache(maxsize=2)
 def validated_groups(summary: str = SUMMARY) -> Mapping[str, Mapping[str, Any]]:
     """Return the errors by group of runs from the file *summary* of the catalogue; empty if there is no such file."""
+    return validated_part("groups", summary)
+
+
+def validated_part(part: str, summary: str = SUMMARY) -> Mapping[str, Any]:
+    """Return the *part* of the file *summary* of the catalogue; empty if there is no such file or part."""
+    content: Mapping[str, Any] = _document(summary).get(part, {})
+    return content
+
+
+@lru_cache(maxsize=2)
+def _document(summary: str) -> dict[str, Any]:
     for root in roots():
         path = root / summary
         if path.is_file():
-            groups: dict[str, dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["groups"]
-            return groups
+            document: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            return document
     return {}

@@ -4,8 +4,9 @@ The table contains fused operators, as in Megatron-LM with Transformer Engine an
 up are one product; norms, rotary positions, activations, residuals and attention are one kernel each. Eager stacks run more kernels and
 passes, which ``kernels_per_operator`` and ``elementwise_traffic`` account for. Bytes are for 4-byte elements (see ``Layer``).
 
-Causal attention counts half of the square, in forward and backward; with a window, only the keys inside it. Backward of fused attention
-has five products to forward's two, because it recomputes the scores (Dao et al., arXiv 2205.14135); `model_flop` leaves the fifth out.
+Causal attention counts half of the square, in forward and backward; with a window, only the keys inside it or inside the chunk. Backward of
+fused attention has five products to forward's two, because it recomputes the scores (Dao et al., arXiv 2205.14135); `model_flop` leaves the
+fifth out.
 Saved bytes follow Korthikanti et al. (arXiv 2205.05198, section 4) with fused attention; one-byte masks of dropout count in 16 bits.
 Limits: no cross-attention, no state-space layers, no capacity limits of experts; partial rotary dimensions and ALiBi cost nothing extra.
 """
@@ -41,9 +42,15 @@ _DISPATCH_KERNELS: Final = (6, 2)
 token_dispatcher.py with fused permutation)."""
 
 
-def attended_pairs(sequence: float, window: int = 0) -> float:
-    """Return the number of query-key pairs in causal attention over *sequence* tokens: half the square, minus what a window excludes."""
+def attended_pairs(sequence: float, window: int = 0, chunked: bool = False) -> float:
+    """Return the number of query-key pairs in causal attention over *sequence* tokens: half the square, minus what a window excludes.
+
+    If *chunked*, the sequence is cut into chunks of *window* tokens, of which the last may be shorter. The diagonal counts half.
+    """
     span = min(window, sequence) if window else sequence
+    if chunked and window:
+        chunks, rest = divmod(sequence, window)
+        return (chunks * window**2 + rest**2) / 2
     return span * sequence - span**2 / 2
 
 
@@ -222,7 +229,7 @@ class _DecoderTable:
         shape, tokens = self.shape, self.tokens
         queries, keys, values = shape.heads * shape.head_size, shape.groups * shape.head_size, shape.groups * shape.value_size
         results = shape.heads * shape.value_size
-        pairs = 2.0 * shape.heads * attended_pairs(tokens, window)
+        pairs = 2.0 * shape.heads * attended_pairs(tokens, window, shape.chunked)
         inputs, output = FLOAT * tokens * (queries + keys + values), FLOAT * tokens * results
         statistics = 2 * FLOAT * tokens * shape.heads  # the logarithm of each row's sum stays in FP32 if activations have 16 bits
         return Layer.model_construct(
@@ -247,6 +254,7 @@ class _DecoderTable:
                 keys=tokens,
                 sinks=shape.sinks,
                 window=window if window < tokens else 0,
+                chunked=shape.chunked and 0 < window < tokens,
             ),
         )
 

@@ -43,6 +43,8 @@ class Attention(Spec):
     """Whether each head has a learned sink, a score without a key."""
     window: Whole = 0
     """Sliding window: number of tokens that each token can look back; 0: all."""
+    chunked: bool = False
+    """Whether each token attends only to its own chunk of ``window`` tokens; the last chunk may be shorter."""
     documents: Factor = 1.0
     """Mean number of sequences of this length in a sample; each attends only to itself (packed documents)."""
     shares: Count = 1

@@ -72,8 +72,10 @@ def _attending_inside(layer: Layer, tokens: float, length: float) -> Layer:
     shape = layer.attention
     if shape is None:
         return layer
-    pairs = attended_pairs(shape.keys * length, shape.window) / attended_pairs(shape.keys, shape.window) / length
+    of_sample, of_document = (attended_pairs(keys, shape.window, shape.chunked) for keys in (shape.keys, shape.keys * length))
     keys = max(1, round(shape.keys * length))
-    window = shape.window if shape.window < keys else 0
-    inside = shape.model_copy(update={"queries": keys, "keys": keys, "window": window, "documents": tokens / length})
+    windowed = shape.window < keys
+    window = {"window": shape.window if windowed else 0, "chunked": shape.chunked and windowed}
+    inside = shape.model_copy(update={"queries": keys, "keys": keys, "documents": tokens / length, **window})
+    pairs = of_document / of_sample / length
     return layer.model_copy(update={"forward": layer.forward * pairs, "backward": layer.backward * pairs, "attention": inside})

@@ -89,6 +89,8 @@ class Transformer(Spec):
     """Whether the embedding is followed by a norm."""
     window: Whole = 0
     """Sliding window: number of tokens that each token can look back; 0: all."""
+    chunked: bool = False
+    """Whether the window does not slide: each token attends to the earlier ones of its own chunk of ``window`` tokens (Llama 4)."""
     global_every: Whole = 0
     """With a window: every n-th block attends to all tokens; 0: no block does."""
     dropout: Fraction = 0.0
@@ -157,6 +159,7 @@ class Transformer(Spec):
             ),
         )
         yield self.global_every > 0 and not self.window, "global_every needs a window; add window, or write global_every: 0"
+        yield self.chunked and not self.window, "chunked needs a window, the tokens of a chunk; add window, or write chunked: false"
         yield (
             self.composed_gelu and self.activation != "gelu",
             f"composed_gelu needs activation gelu, not {self.activation}; write activation: gelu, or composed_gelu: false",

@@ -13,11 +13,13 @@ from calibration.kernels import fit, records, report
 from sim.cluster import kernels
 from sim.cluster.gpu import layer_time, layer_work
 from sim.cluster.kernels import ProductShape
+from sim.spec.decoder import decoder_layers
 from sim.spec.hardware import Gpu
 from sim.spec.layer import Attention, Layer
 from sim.spec.library import load_part, load_workload
 from sim.spec.sections import with_fields
 from sim.spec.stack import Stack
+from sim.spec.transformer import Transformer
 
 PLAIN = {
     "name": "plain", "sm_count": 100, "product_share": {"bf16": 0.8, "fp8": 0.8}, "sustained": 0.5, "tile_edge": 1e-6, "pipeline_fill": 0,
@@ -92,6 +94,50 @@ def test_a_block_of_queries_walks_over_the_keys_that_its_mask_shows():
         if kernels.visible_keys(shape) != count / ceil(queries / block):
             wrong.append((shape, kernels.visible_keys(shape), count / ceil(queries / block)))
     assert not wrong
+
+
+@pytest.mark.parametrize(("keys", "window"), [(4096, 1024), (4096, 1280), (1000, 256), (512, 128)])
+def test_a_block_of_queries_stays_in_its_chunk(keys, window):
+    block = kernels.BLOCK
+    shape = Attention(heads=1, kv_heads=1, head_dim=64, queries=keys, keys=keys, window=window, chunked=True)
+    walked = [first // block - first // window * window // block + 1 for first in range(0, keys, block)]
+    assert kernels.visible_keys(shape) == block * sum(walked) / len(walked)
+
+
+def test_torch_skips_the_blocks_that_are_not_counted():
+    """Oracle: the block mask of torch's FlexAttention, which lists the blocks that its kernel visits."""
+    flex = pytest.importorskip("torch.nn.attention.flex_attention")
+    block, tokens = kernels.BLOCK, 2048
+    masks = {
+        (0, False): lambda batch, head, query, key: query >= key,
+        (512, False): lambda batch, head, query, key: (query >= key) & (query - key <= 512),
+        (512, True): lambda batch, head, query, key: (query >= key) & (query // 512 == key // 512),
+    }
+    for (window, chunked), mask in masks.items():
+        visited = flex.create_block_mask(mask, None, None, tokens, tokens, device="cpu", BLOCK_SIZE=block)
+        blocks = int(visited.kv_num_blocks.sum()) + int(visited.full_kv_num_blocks.sum())
+        shape = Attention(heads=1, kv_heads=1, head_dim=64, queries=tokens, keys=tokens, window=window, chunked=chunked)
+        assert kernels.visible_keys(shape) * tokens / block == blocks * block, (window, chunked)
+
+
+@pytest.mark.parametrize("shaped", [True, False])
+def test_a_window_that_is_a_mask_saves_nothing(shaped):
+    on = gpu() if shaped else gpu().model_copy(update={"kernels": None})
+    tokens = 8192
+    of = Transformer(layers=1, hidden=512, heads=8, ffn=1408, vocab=1000, max_seq=tokens)
+    core = {
+        window: next(layer for layer in decoder_layers(of.model_copy(update={"window": window}), tokens) if layer.op == "attention")
+        for window in (0, 1024)
+    }
+    skips, masks = stack(), stack(masks_windows=True)
+    for backward in (False, True):
+        windowed, causal, masked, no_window = (
+            layer_work(core[window], on, "bf16", with_stack, 1, backward).products
+            for window, with_stack in ((1024, skips), (0, skips), (1024, masks), (0, masks))
+        )
+        assert no_window == causal  # without a window, torch is told that attention is causal
+        assert windowed < 0.4 * causal
+        assert masked == pytest.approx(2 * causal, rel=0.03)  # the whole square
 
 
 def test_attention_takes_its_flop_at_its_share_and_half_of_it_under_a_causal_mask():

@@ -112,6 +112,46 @@ def test_windows_cut_the_square() -> None:
     assert windows == [512, 0, 512, 0]
 
 
+@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize(("tokens", "window"), [(37, 8), (64, 16), (65, 16), (20, 50), (16, 16), (9, 1)])
+def test_pairs_inside_windows_and_chunks_are_those_of_the_mask(tokens: int, window: int, chunked: bool) -> None:
+    """Oracle: masks of transformers (masking_utils.py: sliding_window_overlay, chunked_overlay), counted pair by pair.
+
+    A pair of a token with itself counts half, as in half of the square, so the difference is at most half a token's share.
+    """
+    seen = [
+        (query, key)
+        for query in range(tokens)
+        for key in range(query + 1)
+        if (query // window == key // window if chunked else query - key < window)
+    ]
+    counted = attended_pairs(tokens, window, chunked)
+    assert 0 <= len(seen) - counted <= tokens / 2
+    if chunked or window >= tokens:
+        assert counted == len(seen) - tokens / 2
+
+
+def test_chunks_of_llama_4_count_less_than_windows() -> None:
+    fields = {**LLAMA, "max_seq": 65536, "window": 8192, "global_every": 4}
+    tokens = 32768
+    chunks, windows = (
+        [layer.forward for layer in decoder_layers(shape(**fields, chunked=chunked), tokens) if layer.op == "attention"]
+        for chunked in (True, False)
+    )
+    assert chunks[3] == windows[3]  # every fourth block attends to all tokens
+    assert chunks[0] == pytest.approx(chunks[3] / 4)  # four chunks have a quarter of the square
+    assert windows[0] == pytest.approx(chunks[3] * (2 / 4 - 1 / 16))
+    with pytest.raises(ValueError, match="chunked needs a window"):
+        shape(**LLAMA, chunked=True)
+
+
+def test_packed_documents_inside_chunks_attend_to_themselves() -> None:
+    layers = decoder_layers(shape(**{**LLAMA, "max_seq": 65536}, window=8192, chunked=True), 32768)
+    packed = [layer for layer in with_lengths(layers, "packed", 1 / 16, 1 / 256) if layer.op == "attention"]
+    assert packed[0].attention is not None and not packed[0].attention.chunked
+    assert packed[0].forward == pytest.approx(4 * 8 * 64 * 32768 * 2048 / 2)  # documents of 2,048 tokens never reach their chunk's end
+
+
 def test_experts_and_latent_attention() -> None:
     layers = {layer.name: layer for layer in decoder_layers(shape(**LATENT), 128)}
     gate_up = layers["layers.1.experts.gate_up"]

@@ -202,12 +202,24 @@ def _bubble(run: LayoutRun, seconds: float) -> str:
     return f"{share} ({stages - 1} of {slots} slots with {stages} stages and {each}); {shrinks} shrink it."
 
 
+def _attention_counted(run: LayoutRun) -> str:
+    """Return which part of attention is in the model's FLOP."""
+    shapes = [layer.attention for layer in run.workload.model.layers if layer.attention is not None]
+    local = [shape for shape in shapes if shape.window]
+    if not local:
+        return "half of causal attention"
+    kind = f"{'chunks' if local[0].chunked else 'windows'} of {local[0].window:,} tokens"
+    if len(local) == len(shapes):
+        return f"causal attention inside {kind}"
+    return f"half of causal attention, in {kind} where layers have them,"
+
+
 def _assumptions(run: LayoutRun) -> list[str]:
     training = run.workload.training
     sentences = [
         f"software stack {training.stack.name}, {training.precision}, {_recomputing(run)}",
         _loading(run),
-        "model FLOPS utilization counts half of causal attention and no recomputation, relative to the dense 16-bit peak",
+        f"model FLOPS utilization counts {_attention_counted(run)} and no recomputation, relative to the dense 16-bit peak",
         *kernel_assumptions((run.node,), run.workload),
         *machine_notes(run.hardware),
         *_reads_apart(run),

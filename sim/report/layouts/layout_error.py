@@ -4,15 +4,18 @@
 from the descriptions alone. The errors are those of the nearest group: the same kind of layout, family of model and GPU; else layout and
 GPU; else the layout; else all. A run extrapolates if its GPU was not measured, if it is beyond the measured runs (`_beyond`), or if
 `unmeasured` names a reason. Then `WIDER` widens the errors. Those of a GPU that was not measured are at least those of each measured GPU.
+The interval is at least as wide as the `IntervalLaw` for a source that was not measured, because few runs say little about their extremes.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from sim.report.validated import validated_groups
+from sim.events import Cause
+from sim.report.validated import validated_groups, validated_part
 from sim.spec.transformer import Transformer
 from sim.study.not_validated import not_validated
 
@@ -23,6 +26,39 @@ SUMMARY: Final = "hardware/validated_llm.json"
 EVERYTHING: Final = "all layouts"
 WIDER: Final = 1.5
 """Factor on errors, and on logarithms of the interval, outside the measured range (estimate: left-out sources differ this much)."""
+
+
+FEW_SAMPLES: Final = 2
+"""Samples of a micro-batch up to which the host may limit the step."""
+TRAITS: Final = ("experts", "few_samples", "exposed", "novel")
+"""What the scale of errors depends on: mixture of experts, `FEW_SAMPLES`, share of the step outside compute, and whether the run is unlike
+those of other sources."""
+
+
+@dataclass(frozen=True)
+class IntervalLaw:
+    """The law of log errors: the logarithm of their scale without traits, the effects of `TRAITS` on it, and the factor on the scale.
+
+    `calibration.llm.intervals` fits it.
+    """
+
+    intercept: float
+    effects: tuple[float, ...]
+    factor: float
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> IntervalLaw:
+        """Return the law that `document` wrote."""
+        return cls(document["intercept"], tuple(document["effects"][name] for name in TRAITS), document["factor"])
+
+    def document(self) -> dict[str, Any]:
+        """Return the law as plain data."""
+        effects = {name: round(effect, 4) for name, effect in zip(TRAITS, self.effects, strict=True)}
+        return {"intercept": round(self.intercept, 4), "effects": effects, "factor": round(self.factor, 4)}
+
+    def half_width(self, traits: Sequence[float]) -> float:
+        """Return the distance of an interval's ends from the prediction, as a logarithm, for a run with *traits*."""
+        return self.factor * math.exp(self.intercept + sum(effect * trait for effect, trait in zip(self.effects, traits, strict=True)))
 
 
 def kind_of(tensor: int, context: int, pipeline: int, expert: int) -> str:
@@ -49,7 +85,23 @@ def expected_layout_error(run: LayoutRun) -> dict[str, Any] | None:
     parallel, gpu = run.workload.training.parallel, run.node.gpu.name
     kind = kind_of(parallel.tensor, parallel.context, parallel.pipeline, parallel.expert)
     error = _error(kind, run.workload.model.transformer, gpu, unmeasured(run), lambda measured: _beyond(run, measured))
-    return None if error is None else error | {"not_validated": not_validated(run)}
+    if error is None:
+        return None
+    return error | {"measured_over_predicted_95": _for_new_source(run, error), "for_new_source": True, "not_validated": not_validated(run)}
+
+
+def _for_new_source(run: LayoutRun, error: Mapping[str, Any]) -> dict[str, float]:
+    """Return the interval of *error*, at least as wide as the law says for *run* on a source that was not measured."""
+    ends: dict[str, float] = error["measured_over_predicted_95"]
+    document = validated_part("law", SUMMARY)
+    if not document:
+        return ends
+    transformer = run.workload.model.transformer
+    exposed = min(1.0, max(0.0, 1.0 - run.stalls[Cause.COMPUTE] / run.step_time))
+    few = run.workload.training.batch <= FEW_SAMPLES
+    traits = (float(bool(transformer and transformer.experts)), float(few), exposed, float(error["extrapolates"]))
+    half = IntervalLaw.from_document(document).half_width(traits)
+    return {"low": min(ends["low"], round(math.exp(-half), 4)), "high": max(ends["high"], round(math.exp(half), 4))}
 
 
 def _beyond(run: LayoutRun, measured: Mapping[str, Any]) -> list[str]:

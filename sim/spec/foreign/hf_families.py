@@ -198,7 +198,9 @@ def _nemotron(config: Config, shape: Shape) -> Shape:
 
 def _llama4(config: Config, shape: Shape) -> Shape:
     norm = "weightless" if config.get("use_qk_norm", default=True) else "none"
-    return llama4_experts(config, shape) | {"qk_norm": norm, "window": config.size("attention_chunk_size"), "global_every": 4}
+    chunk = config.size("attention_chunk_size")
+    local = {"window": chunk, "chunked": True, "global_every": 4} if chunk else {}
+    return llama4_experts(config, shape) | {"qk_norm": norm} | local
 
 
 def _olmo(config: Config, shape: Shape) -> Shape:
@@ -412,6 +414,8 @@ def shape_of(family: Family, config: Config) -> Shape:
     }
     fields = family.read(config, shape)
     fields |= typed_window(config, fields)
+    if not fields.get("window"):
+        fields.pop("chunked", None)
     fields |= _rotary(config) if fields["positions"] == "rope" else {}
     return {name: value for name, value in fields.items() if value is not None}
 

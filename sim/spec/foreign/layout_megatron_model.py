@@ -68,7 +68,7 @@ def _experts(shape: Transformer) -> dict[str, Any]:
 def inexpressible_fields(shape: Transformer, sequence: int | None, arguments: Mapping[str, Any]) -> list[str]:
     """Return the fields of *shape* that the arguments *arguments* do not express correctly, for samples of *sequence* tokens."""
     if sequence and shape.window >= sequence:
-        shape = shape.model_copy(update={"window": 0, "global_every": 0})
+        shape = shape.model_copy(update={"window": 0, "chunked": False, "global_every": 0})
     read, meant = fields_with_defaults(Transformer(**megatron(option_lines(arguments), "arguments").shape)), fields_with_defaults(shape)
     unspecified = {name for name in _UNSPECIFIED if meant[name] is None}
     return [name for name, value in meant.items() if read[name] != value and name not in unspecified]

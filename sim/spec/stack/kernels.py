@@ -80,6 +80,9 @@ class StackKernels(Section):
     attention_kernel: Literal["", "flash2", "flash3", "flash4", "cudnn", "triton"] = ""
     """Fused attention kernel for layers that specify their attention shape. Empty, or if the GPU lacks it: the first one in the GPU's
     ``kernels``."""
+    masks_windows: bool = False
+    """Whether a window shorter than the sequence is a mask in memory, with which attention computes all scores, as torch's
+    ``scaled_dot_product_attention`` does; false: the kernel skips blocks of keys outside the window, as FlashAttention does."""
     channels_last: bool = False
     """Whether images are stored channels last, as tensor cores require; false: cuDNN transposes around each convolution."""
     transposed_norms: bool = False

@@ -358,6 +358,7 @@ _COMMENTS: Final[Mapping[str, str]] = {
     "norm_epsilon": "of norms",
     "tied": "whether the output layer shares the embedding table",
     "window": "tokens that each token attends to",
+    "chunked": "the window does not slide: chunks attend to themselves",
     "global_every": "every n-th layer attends to all tokens",
     "expert_ffn": "width inside one expert",
     "norms_per_layer": "norms per block",

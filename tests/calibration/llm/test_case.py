@@ -417,3 +417,11 @@ def test_a_card_of_two_dies_counts_as_two_gpus_if_the_axes_say_so(tmp_path: Path
     cards, dies = (one(tmp_path, gpu="MI250X", nodes="2", gpus=gpus, dp="16", global_batch="64", node_type="") for gpus in ("8", "16"))
     assert cards.gpus == dies.gpus == 16
     assert "16 GPUs, the product of dp, tp, pp and cp; the row counts 8 cards of 2" in cards.assumptions
+
+
+def test_boards_without_nvlink_in_one_node_are_not_one_node_each(tmp_path: Path) -> None:
+    case = one(tmp_path, gpu="L40S", node_type="", nodes="1", gpus="8", network="")
+    assert (case.gpus_per_node, case.domain, case.node_span) == (8, 8, 1)
+    assert "the network between nodes" not in "; ".join(case.assumptions)
+    two = one(tmp_path, gpu="L40S", node_type="", nodes="2", gpus="16", dp="16", global_batch="128")
+    assert (two.gpus_per_node, two.domain) == (8, 1)

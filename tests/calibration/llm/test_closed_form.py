@@ -343,3 +343,19 @@ def test_gradients_that_are_reduced_whole_are_sent_twice(tmp_path: Path) -> None
     assert reduced == pytest.approx((2 * 4 + 2) / (4 + 2) * scattered, rel=0.02)
     second = replace(case, zero=2, stack="megatron-deepspeed")
     assert predict(second, at).parts["data"] == pytest.approx(scattered, rel=0.02)
+
+
+def test_windows_chunks_and_documents_count_in_rules_and_in_time(tmp_path: Path) -> None:
+    """A window of a quarter of the sequence leaves 7/16 of the pairs, chunks of that size leave 1/4, documents of 1/8 leave 1/8."""
+    plain = one(tmp_path, seq_len="8192")
+    of = {
+        "window": (replace(plain, shape=plain.shape.model_copy(update={"window": 2048})), 7 / 16),
+        "chunks": (replace(plain, shape=plain.shape.model_copy(update={"window": 2048, "chunked": True})), 1 / 4),
+        "documents": (replace(plain, document_tokens=1024), 1 / 8),
+    }
+    products = model_flop(plain, attention=False)
+    at = defaults()
+    for name, (case, share) in of.items():
+        attention = model_flop(case, attention=True) - products
+        assert attention == pytest.approx(share * (model_flop(plain, attention=True) - products)), name
+        assert predict(case, at).parts["attention"] == pytest.approx(share * predict(plain, at).parts["attention"], rel=0.05), name

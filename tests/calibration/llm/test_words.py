@@ -74,6 +74,7 @@ def test_yes_no_and_stages() -> None:
         True,
     ]
     assert [zero_of(text) for text in ("ZeRO-3", "stage 1", "2")] == [3, 1, 2]
+    assert [zero_of(text) for text in ("distributed optimizer", "dist-opt", "no distributed optimizer")] == [1, 1, 0]
     assert [zero_of(text) for text in ("none", "DDP", "FSDP", "ZeRO-1 (dist opt)", "Z2")] == [0, 0, 3, 1, 2]
     assert [zero_of(text) for text in ("FSDP1", "FSDP2", "fsdp-2", "FSDP (ZeRO-2)")] == [3, 3, 3, 2]  # versions are no stages
     assert [zero_of(text) for text in ("none", "DDP", "FSDP", "ZeRO-1 (dist opt)", "Z2", "FSDP2", "FSDP1")] == [0, 0, 3, 1, 2, 3, 3]
@@ -134,6 +135,7 @@ def test_a_share_of_the_blocks_is_recomputed(tmp_path: Path) -> None:
         "1/2": 16,
         "1 of 4": 8,
         "every 2nd layer": 16,
+        "selective (1 of 2 blocks)": 16,
         "selective (every other layer)": 16,
         "selective every 2": 16,
     }
@@ -339,6 +341,13 @@ def test_rows_that_nobody_expected_are_predicted_or_listed(tmp_path: Path) -> No
     assert all(one.reason in text for one in (*validation.not_described, *validation.not_scored))
     described = [name for name, row in zip(VARIATIONS, read_table(path), strict=True) if isinstance(describe(row), Case)]
     assert set(VARIATIONS) - set(described) == {"precision", "tp", "pp", "gpus"}
+
+
+def test_a_note_after_a_gpu_is_no_part_of_its_name() -> None:
+    named_chip = chip_named("RTX A6000 (NVLink bridge)")
+    assert named_chip is not None
+    assert (named_chip.chip.name, named_chip.assumption) == ("RTXA6000", "RTXA6000 by 'RTX A6000 (NVLink bridge)'")
+    assert chip_named("some board (H100-like)") is None
 
 
 @pytest.mark.parametrize(

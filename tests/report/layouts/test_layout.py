@@ -94,3 +94,21 @@ def test_what_is_recomputed_is_said_in_words(checkpointing: str, words: str) -> 
     overrides = tuple(f"training.activation_checkpointing={checkpointing}".split(";"))
     described = layout_document(layout_answer(Scenario("hgx-h100", "llama-3.2-1b", overrides, nodes=1, layout=layout)))
     assert described["assumptions"][0] == f"software stack torchtitan-2.x, bf16, {words}"
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ((), "half of causal attention"),
+        (("window=512",), "causal attention inside windows of 512 tokens"),
+        (("window=512", "global_every=2"), "half of causal attention, in windows of 512 tokens where layers have them,"),
+        (("window=512", "chunked=true"), "causal attention inside chunks of 512 tokens"),
+        (("window=4096",), "half of causal attention"),
+    ],
+)
+def test_what_attention_the_utilization_counts_is_said(fields: tuple[str, ...], words: str) -> None:
+    layout = (("--shard", "parallel.shard", "parameters"),)
+    overrides = ("model.sequence=2048", *(f"model.transformer.{field}" for field in fields))
+    described = layout_document(layout_answer(Scenario("hgx-h100", "llama-3.2-1b", overrides, nodes=1, layout=layout)))
+    sentence = f"model FLOPS utilization counts {words} and no recomputation, relative to the dense 16-bit peak"
+    assert sentence in described["assumptions"]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from sim.events import Cause
+from sim.report.expected_error import interval_text
 from sim.report.layouts import layout_error
 from sim.report.layouts.layout_error import WIDER, expected_layout_error, kind_of
 from sim.spec.parallel import Parallel
@@ -18,6 +21,11 @@ GROUP = {
 KINDS = ("data", "tensor", "pipeline", "expert")
 
 
+@pytest.fixture(autouse=True)
+def without_law(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layout_error, "validated_part", lambda *_: {})
+
+
 def run(
     gpu: str,
     gpus: int,
@@ -27,16 +35,18 @@ def run(
     sequence: int = 8192,
     network: float = 50e9,
     cores: int = 0,
+    batch: int = 4,
     **parallel: Any,
 ) -> Any:
-    training = SimpleNamespace(parallel=Parallel(**parallel))
+    training = SimpleNamespace(parallel=Parallel(**parallel), batch=batch)
     transformer = SimpleNamespace(experts=0, gated=True) if decoder else None
     workload = SimpleNamespace(training=training, model=SimpleNamespace(transformer=transformer), sequence=sequence)
     layout = SimpleNamespace(
         schedule=training.parallel.schedule or "1f1b", options=SimpleNamespace(framework=framework, tensor_overlap=overlap), own_passes=None
     )
     node = SimpleNamespace(gpu=SimpleNamespace(name=gpu, host_cores=cores), gpu_count=8, nic=SimpleNamespace(count=8, bandwidth=network))
-    return SimpleNamespace(layout=layout, workload=workload, node=node, gpus=gpus, nodes=-(-gpus // 8))
+    stalls = {Cause.COMPUTE: 6.0}
+    return SimpleNamespace(layout=layout, workload=workload, node=node, gpus=gpus, nodes=-(-gpus // 8), stalls=stalls, step_time=8.0)
 
 
 def test_ranks_on_processors_quote_no_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,6 +80,23 @@ def test_the_nearest_group_answers_and_others_widen(monkeypatch: pytest.MonkeyPa
     assert ends == pytest.approx({"low": 0.98 * (0.98 / 2.0) ** (0.5 * (WIDER - 1)), "high": 2.0**WIDER}, abs=1e-3)
     monkeypatch.setattr(layout_error, "validated_groups", lambda _: {})
     assert expected_layout_error(run("X", 8, tensor=2)) is None
+
+
+def test_intervals_are_at_least_as_wide_as_the_law_for_a_new_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The scale is 0.1, doubled for few samples, tripled for what is beyond, and a quarter of the step is exposed."""
+    effects = {"experts": 5.0, "few_samples": math.log(2), "exposed": 4.0, "novel": math.log(3)}
+    law = {"intercept": math.log(0.1), "effects": effects, "factor": 2.0}
+    monkeypatch.setattr(layout_error, "validated_groups", lambda _: {"tensor, X": GROUP})
+    monkeypatch.setattr(layout_error, "validated_part", lambda *_: law)
+    for given, scale in (({}, 1.0), ({"batch": 2}, 2.0), ({"gpus": 128}, 3.0)):
+        answer = expected_layout_error(run("X", **{"gpus": 8, "tensor": 2, **given}))
+        assert answer is not None
+        half = 2.0 * 0.1 * scale * math.e
+        assert answer["measured_over_predicted_95"] == {"low": round(math.exp(-half), 4), "high": round(math.exp(half), 4)}
+    law["intercept"] = math.log(0.001)  # runs that were measured differ more
+    answer = expected_layout_error(run("X", 8, tensor=2))
+    assert answer is not None and answer["measured_over_predicted_95"] == {"low": 0.8, "high": 1.3}
+    assert "95% interval for a cluster that was not measured: 0.8 to 1.3 times the prediction, 8 s to 13 s" in interval_text(answer, 10.0)
 
 
 BEYOND: dict[str, dict[str, Any]] = {

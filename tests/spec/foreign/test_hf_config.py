@@ -365,6 +365,16 @@ def test_windows_of_the_last_layers_are_simulated_as_the_closest_mixture(first: 
     assert (windows.window, windows.global_every) == (128, 0)
 
 
+def test_attention_of_llama_4_is_chunked_unless_every_layer_attends_to_all() -> None:
+    """Oracle: transformers, configuration_llama4.py (attention_chunk_size, layer_types)."""
+    config = {"model_type": "llama4_text", **SMALL, "num_local_experts": 4, "num_experts_per_tok": 1}
+    decoder = Transformer.model_validate(decoder_of(config | {"attention_chunk_size": 256}, "config.json").shape)
+    assert (decoder.window, decoder.chunked, decoder.global_every) == (256, True, 4)
+    for full in ({"attention_chunk_size": None}, {"attention_chunk_size": 256, "layer_types": ["full_attention"] * 4}):
+        decoder = Transformer.model_validate(decoder_of(config | full, "config.json").shape)
+        assert (decoder.window, decoder.chunked) == (0, False), full
+
+
 def test_keys_that_change_the_cost_are_named() -> None:
     plain = {"model_type": "llama", **SMALL}
     predicted = decoder_of(plain | {"num_nextn_predict_layers": 1}, "config.json")
