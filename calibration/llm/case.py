@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import math
 import re
-from bisect import bisect_left
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
 
@@ -35,6 +34,7 @@ from calibration.llm.practice import (
 from calibration.llm.prediction import Memory
 from calibration.llm.shapes import CannotDescribe, axis, count, shape_of
 from calibration.llm.table import LlmRow
+from calibration.llm.what_fits import ONE_SAMPLE, made_to_fit
 from calibration.llm.words import Recompute, means_yes, offloads, precision_of, saves_of, shards_of, zero_of
 from sim.cluster.quantizing import recipe_of
 from sim.spec.fields import Fp8Recipe
@@ -215,77 +215,15 @@ class Case:
         return math.ceil(self.gpus / min(self.domain, 8))
 
 
-NOT_STATED: Final = "what is recomputed or offloaded: the run would not fit as described"
-ONE_SAMPLE: Final = "micro_batch 1"
-RECOMPUTED_TO_FIT: Final = "all blocks are recomputed: the run would not fit otherwise"
-_RECOMPUTE_TO_FIT: Final = frozenset({"deepspeed", "fsdp1", "fsdp2"})
-"""Software whose users recompute whole blocks where a run would not fit. Megatron's also offload, or recompute what is cheap: steps of
-committed runs that would not fit there are shorter than with whole blocks."""
-
-
 def describe(row: LlmRow) -> Case | str:
     """Return the case of *row*, or one sentence on why it cannot be described."""
     try:
         _refuse_unsupported(row)
-        return _made_to_fit(_case(row))
+        return made_to_fit(_case(row))
     except CannotDescribe as error:
         return str(error)
     except ValidationError as error:
         return "; ".join(issue["msg"].removeprefix("Value error, ") for issue in error.errors())
-
-
-def _made_to_fit(case: Case) -> Case:
-    """Return *case* with what its row does not say chosen so that it fits, if it ran: recomputation, then the micro-batch.
-
-    Memory is computed only where something is assumed.
-    """
-    if case.row.status != "ok" or not case.assumptions:
-        return case
-    case = _with_recomputation(case)
-    return _with_largest_micro_batch(case) if ONE_SAMPLE in case.assumptions else case
-
-
-def _with_recomputation(case: Case) -> Case:
-    """Return *case* with all blocks recomputed if its row does not say what is recomputed, and only that fits.
-
-    If nothing fits, a note says so.
-    """
-    if case.row.text["activation_checkpointing"] or case.recompute == "full" or case.memory_need.verdict != "does_not_fit":
-        return case
-    if case.family in _RECOMPUTE_TO_FIT:
-        whole = replace(
-            case,
-            recompute="full",
-            recomputed_layers=0,
-            recomputed_modules=(),
-            saved_layers=(),
-            assumptions=(*case.assumptions, RECOMPUTED_TO_FIT),
-        )
-        if whole.memory_need.verdict != "does_not_fit":
-            return whole
-    return case if case.recompute != "none" else replace(case, assumptions=(*case.assumptions, NOT_STATED))
-
-
-def _with_largest_micro_batch(case: Case) -> Case:
-    """Return *case*, of one sample per micro-batch, with the largest micro-batch that fits. Pipelines keep a micro-batch for each stage.
-
-    Interleaved pipelines take a multiple of their stages (megatron/core/pipeline_parallel/schedules.py).
-    """
-    samples = case.micro_batches
-    counts = [samples // size for size in range(1, samples + 1) if samples % size == 0]
-    possible = [
-        replace(case, micro_batch=samples // count, micro_batches=count)
-        for count in counts
-        if count >= case.pipeline and (case.virtual_stages == 1 or count % case.pipeline == 0)
-    ]
-    fitting = bisect_left(possible, True, key=lambda each: each.memory_need.verdict != "fits")
-    if fitting == 0:
-        return case
-    largest = possible[fitting - 1]
-    assumptions = tuple(
-        f"micro_batch {largest.micro_batch}, the largest that fits" if text == ONE_SAMPLE else text for text in case.assumptions
-    )
-    return replace(largest, assumptions=assumptions)
 
 
 def _case(row: LlmRow) -> Case:

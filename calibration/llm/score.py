@@ -14,10 +14,11 @@ from math import exp, isnan, log
 from statistics import fmean, median
 from typing import Any, Final
 
-from calibration.llm.case import NOT_STATED, RECOMPUTED_TO_FIT, Case
+from calibration.llm.case import Case
 from calibration.llm.intervals import POINTS_NEEDED
 from calibration.llm.prediction import LlmPrediction
 from calibration.llm.similar import common_traits, cut, scale_of, traits
+from calibration.llm.what_fits import NOT_STATED, RECOMPUTED_TO_FIT
 
 LEAST_SWEEP: Final = 5
 PREDICTIONS: Final = ("predicted", "zero_shot", "constant_mfu", "six_pd")

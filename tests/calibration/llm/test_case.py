@@ -12,12 +12,13 @@ from statistics import median
 import pytest
 
 from calibration.llm import closed_form, engine
-from calibration.llm.case import RECOMPUTED_TO_FIT, Case, describe
+from calibration.llm.case import Case, describe
 from calibration.llm.practice import blocks_of_chunks
 from calibration.llm.priors import defaults
 from calibration.llm.shapes import LLM_RECORDS
 from calibration.llm.table import is_llm_table, read_table, repository
 from calibration.llm.weights import stage_weights, total_parameters
+from calibration.llm.what_fits import RECOMPUTED_TO_FIT
 from sim.spec.yaml import SpecError
 from tests.calibration.llm.tables import table
 
@@ -89,7 +90,7 @@ def test_the_same_rows_without_the_name_of_their_source(every: int) -> None:
 
 def test_a_run_that_would_not_fit_recomputed_whole_blocks(tmp_path: Path) -> None:
     """Rows whose recomputation is known, read as if it were blank and their source unknown: no row without recomputation gains any."""
-    found: Counter[tuple[str, str]] = Counter()
+    readings: Counter[tuple[str, str]] = Counter()
     for row in read_table(LLM_RECORDS / "training.csv"):
         if row.line % 8 or not re.search("foundry|bigscience", row.source) or row.status != "ok":
             continue
@@ -97,11 +98,11 @@ def test_a_run_that_would_not_fit_recomputed_whole_blocks(tmp_path: Path) -> Non
         told, assumed = describe(row), describe(replace(row, text=blank))
         if not isinstance(told, Case) or not isinstance(assumed, Case):
             continue
-        found[told.recompute, assumed.recompute] += 1
+        readings[told.recompute, assumed.recompute] += 1
         assert assumed.recompute == "full" or RECOMPUTED_TO_FIT not in assumed.assumptions
-    assert not found["none", "full"]
-    assert found["full", "full"] > found["full", "none"]
-    assert found["none", "none"] >= 5
+    assert not readings["none", "full"]
+    assert readings["full", "full"] > readings["full", "none"]
+    assert readings["none", "none"] >= 5
 
 
 @pytest.mark.parametrize(
