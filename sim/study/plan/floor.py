@@ -3,7 +3,9 @@
 Memory: weights, gradients, states and the activations that the schedule must hold on its fullest stage, together with gathered weights.
 Time: a stage cannot start before the first micro-batch has passed the stages before it, it works on every micro-batch, and its last
 gradient goes back through them. Times of units are computed once for each share and micro-batch, without messages for all layouts, and
-with messages, whose prices take much longer, for those that are requested.
+with messages, whose prices take much longer, for those that are requested. Messages between stages lengthen the way of the first and the
+last micro-batch, and the work of stages that wait for their sends; a step takes at least as long as a link needs for all of them
+(`sim.training.layouts.link_bound`).
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import accumulate, pairwise
 from typing import Final, NamedTuple, cast
 
 import numpy
@@ -20,10 +23,12 @@ from numpy.typing import NDArray
 from sim.analysis.held_memory import widths
 from sim.analysis.kept_activations import kept_bytes
 from sim.analysis.layout_memory import COMMUNICATOR_BYTES, RESERVED_OVER_ALLOCATED
-from sim.mesh import compute_times_of, mesh_options, prepare, times_of, worker_node
+from sim.mesh import compute_times_of, layout_prices, mesh_options, prepare, times_of, worker_node
 from sim.parallel.lower.layouts import Layout
+from sim.parallel.lower.wrapped import WrapSequence
+from sim.parallel.mesh import GroupAxis
 from sim.parallel.program import PassPart
-from sim.parallel.schedule import holder
+from sim.parallel.schedule import RENDEZVOUS_SCHEDULES, holder
 from sim.parallel.split import Unit, split
 from sim.parallel.stages import blocks_of, distribution_of, stages
 from sim.parallel.units import UnitKind
@@ -57,6 +62,8 @@ class ShareShape(NamedTuple):
     """Lower bound of the elements of sharded weights gathered when backward enters each block: those of its last wrap."""
 
 
+_GATHERED: Final[Sequence[tuple[GroupAxis, bool]]] = (("shard", False), ("expert_data", True))
+"""Axes of the groups that gather weights, and whether these are those of experts."""
 _NOT_SEARCHED: Final = ("context_exchange", "capacity_factor", "pad_to_capacity")
 """Fields of a layout that stay as the workload has them."""
 
@@ -105,6 +112,17 @@ class PassRows(NamedTuple):
     backward: FloatRow
 
 
+class SendRows(NamedTuple):
+    """Seconds of the messages between consecutive chunks of a layout, for each pair of them (0 on one stage)."""
+
+    alone: FloatRow
+    """One message without contention, in the quicker direction."""
+    on_links: FloatRow
+    """All messages of a micro-batch on the busiest of the links of which this pair is the first to send over them; 0 if there is none."""
+    held: FloatRow
+    """Messages of a micro-batch after which each stage waits until they are sent."""
+
+
 @dataclass(frozen=True)
 class Floors:
     """For each candidate, lower bounds of the bytes that a rank needs and of the seconds of a step."""
@@ -144,7 +162,7 @@ def floors(setting: Setting, candidates: Sequence[LayoutCandidate], most: float 
         memory[at] = _memory(setting, geometry, own, [shape for _, shape in members])
         if (fit := numpy.flatnonzero(memory[at] <= most)).size:
             own = [own[place] for place in fit]
-            compute[at[fit]] = _BELOW * _time(geometry, own, [shapes.compute_passes(each) for each in own])
+            compute[at[fit]] = _BELOW * _time(geometry, own, [shapes.compute_passes(each) for each in own], None)
 
     def time_of(places: CandidatePlaces) -> FloatRow:
         least, alike = numpy.zeros(len(places)), defaultdict[tuple[int, int, str], list[int]](list)
@@ -152,7 +170,9 @@ def floors(setting: Setting, candidates: Sequence[LayoutCandidate], most: float 
             alike[_form(candidates[place])].append(row)
         for rows in alike.values():
             own = [candidates[places[row]] for row in rows]
-            least[rows] = _time(shapes.geometry(own[0]), own, [shapes.passes(each) for each in own])
+            geometry = shapes.geometry(own[0])
+            stepped = _time(geometry, own, [shapes.passes(each) for each in own], shapes.sends(geometry, own))
+            least[rows] = numpy.maximum(stepped, [each.micro_batches * shapes.gather_time(each) for each in own])
         return least
 
     return Floors(memory, compute, time_of)
@@ -206,10 +226,25 @@ def _staged(geometry: _Geometry, chunked: FloatRow) -> FloatRow:
     return table
 
 
-def _time(geometry: _Geometry, own: Sequence[LayoutCandidate], passes: Sequence[PassRows]) -> FloatRow:
+def _time(geometry: _Geometry, own: Sequence[LayoutCandidate], passes: Sequence[PassRows], sends: Sequence[SendRows] | None) -> FloatRow:
+    """Return lower bounds of the seconds of a step; without messages between stages if *sends* is None."""
     forward, backward = (_chunked(geometry, rows) for rows in zip(*passes, strict=True))
     steps = numpy.array([each.micro_batches for each in own], dtype=float)[:, None]
     work = steps * _staged(geometry, forward + backward)
+    if sends is None:
+        return _way(geometry, work, forward, backward)
+    alone, on_links, held = (numpy.stack(rows) for rows in zip(*sends, strict=True))
+    least = _way(geometry, work + steps * held, forward + numpy.pad(alone, ((0, 0), (0, 1))), backward)
+    if not on_links.any():
+        return least
+    last = backward if geometry.schedule in SLOTTED else numpy.zeros_like(backward)
+    through = numpy.cumsum(forward + last, axis=1)[:, :-1] + 2.0 * (numpy.cumsum(alone, axis=1) - alone)
+    with_links: FloatRow = numpy.where(on_links > 0.0, steps * on_links + through, 0.0).max(axis=1)
+    return numpy.maximum(least, with_links)
+
+
+def _way(geometry: _Geometry, work: FloatRow, forward: FloatRow, backward: FloatRow) -> FloatRow:
+    """Return the longest *work* of a stage, with the way of the first micro-batch to it, and of the last one's gradient from it (s)."""
     ahead = numpy.cumsum(forward, axis=1)[:, : geometry.pipeline] - forward[:, : geometry.pipeline]
     behind = numpy.cumsum(backward, axis=1)[:, : geometry.pipeline] - backward[:, : geometry.pipeline]
     if geometry.schedule not in SLOTTED:  # weight gradients may fill the end
@@ -319,6 +354,8 @@ class _Shapes:
         self._rows: dict[tuple[object, ...], _BlockSums] = {}
         self._passes: dict[object, PassRows] = {}
         self._compute: dict[object, PassRows] = {}
+        self._sends: dict[object, SendRows] = {}
+        self._gathers: dict[object, float] = {}
         self.refused: SpecError | None = None
         """Why the engine refuses the last share that it refused."""
 
@@ -357,6 +394,67 @@ class _Shapes:
             times = times_of(self.setting.hardware, workload, layout, self.setting.book)
             self._passes[key] = self._pass_rows(times, layout.units, rows)
         return self._passes[key]
+
+    def sends(self, geometry: _Geometry, own: Sequence[LayoutCandidate]) -> list[SendRows] | None:
+        """Return the seconds of the messages between stages of each of *own*; None if none are known, or there are none."""
+        if geometry.pipeline == 1 or geometry.even:
+            return None
+        found = []
+        for each in own:
+            key = self._key(each), each.schedule, each.chunks
+            if key not in self._sends:
+                self._sends[key] = self._send_rows(geometry, each)
+            found.append(self._sends[key])
+        return found
+
+    def gather_time(self, candidate: LayoutCandidate) -> float:
+        """Return the seconds in which one micro-batch of *candidate* gathers all weights once, 0 with a pipeline, which keeps them.
+
+        Gathers of a group take turns, and forward gathers what backward has freed.
+        """
+        if candidate.shard != "parameters" or candidate.pipeline > 1:
+            return 0.0
+        key = self._key(candidate), candidate.replicate
+        if key not in self._gathers:
+            workload = self.setting.workload_in(candidate)
+            layout = prepare(self.setting.hardware, workload, self.setting.gpus_per_node, check_deadlock=False)
+            prices = layout_prices(self.setting.hardware, workload, layout, self.setting.book)
+            taken = []
+            for axis, experts in _GATHERED:
+                sizes = [
+                    sum(layout.elements(unit, experts=experts) for unit in wrap) for wrap in WrapSequence(layout, layout.chunks[0]).wraps
+                ]
+                if layout.mesh.group_size(axis) > 1:
+                    taken.append(sum(prices.least_time(0, axis, "all_gather", size * layout.gathered_width) for size in sizes if size))
+            self._gathers[key] = max(taken, default=0.0)
+        return self._gathers[key]
+
+    def _send_rows(self, geometry: _Geometry, candidate: LayoutCandidate) -> SendRows:
+        laid = self._laid[self._key(candidate)]
+        assert laid is not None
+        workload, layout, _ = laid
+        prices, nbytes = layout_prices(self.setting.hardware, workload, layout, self.setting.book), _least_sent(workload, layout)
+        alone, on_links, held = (numpy.zeros(count) for count in (len(geometry.stage) - 1, len(geometry.stage) - 1, geometry.pipeline))
+        if not nbytes:
+            return SendRows(alone, on_links, held)
+        busy, first = defaultdict[str, float](float), dict[str, int]()
+        waits = candidate.schedule in RENDEZVOUS_SCHEDULES and not self.options.sends_ahead and prices.sockets is None
+        for pair, ends in enumerate(pairwise(map(int, geometry.stage))):
+            if ends[0] == ends[1]:
+                continue
+            there, back = (prices.least_send_time(*way, nbytes) for way in (ends, ends[::-1]))
+            alone[pair] = min(there, back)
+            if waits:
+                held[ends[0]] += there
+                held[ends[1]] += back
+            for way in (ends, ends[::-1]) if layout.mesh.is_even else ():
+                price = prices.send(*way, nbytes)
+                for link, load in price.load.items():
+                    busy[link] += load * price.volume / prices.capacity[link]
+                    first.setdefault(link, pair)
+        for link, seconds in busy.items():
+            on_links[first[link]] = max(on_links[first[link]], seconds)
+        return SendRows(alone, on_links, held)
 
     def compute_passes(self, candidate: LayoutCandidate) -> PassRows:
         """Return the seconds of the passes of *candidate*, which has a shape, without messages."""
@@ -401,6 +499,16 @@ class _Shapes:
             passes = [of_stage(number, part) for of_stage in times]
             least[unit.content] = min((each.compute + (0.0 if self.structured else each.waits) for each in passes), default=0.0)
         return [least[unit.content] for unit in units]
+
+
+def _least_sent(workload: Workload, layout: Layout) -> float:
+    """Return the least bytes of a message between two stages, wherever a stage may begin; 0 if the layout has one stage."""
+    if len(layout.chunks) == 1 or not layout.chunks[1]:
+        return 0.0
+    starts = [0, *accumulate(len(unit.pieces) for unit in layout.units)][:-1]
+    received = [workload.model.layers[start].received_bytes for start in starts]
+    own = received[layout.chunks[1][0]]
+    return layout.input_bytes[1] * min(received[1:]) / own if own else 0.0
 
 
 class _BlockSums(NamedTuple):

@@ -69,7 +69,9 @@ class _Counted:
         self.links: dict[str, _Traffic] = defaultdict(_Traffic)
         layout = scene.layout
         self._chunk_of = {unit: chunk for chunk, units in enumerate(layout.chunks) for unit in units}
-        self._stage_of = [holder(layout.schedule, layout.mesh.stages, layout.mesh.parallel.chunks, chunk)[0] for chunk in range(len(layout.chunks))]
+        self._stage_of = [
+            holder(layout.schedule, layout.mesh.stages, layout.mesh.parallel.chunks, chunk)[0] for chunk in range(len(layout.chunks))
+        ]
         self.first_stage = self._stage_of[0]
         """The stage that begins and ends each micro-batch."""
         splits = any(isinstance(each, Work) and each.part == "I" for program in scene.programs for each in program)
@@ -82,7 +84,7 @@ class _Counted:
         below = [0.0]
         for (chunk, source), (_, target) in pairwise(enumerate(self._stage_of)):
             ends = (source, target) if part == "F" else (target, source)
-            nbytes = self.scene.layout.input_bytes[chunk]
+            nbytes = self.scene.layout.input_bytes[chunk + 1]
             below.append(below[-1] + own[chunk] + (self.scene.prices.least_send_time(*ends, nbytes) if source != target else 0.0))
         return below, own
 
@@ -104,7 +106,9 @@ class _Counted:
             elif type(each) is Send:
                 what, chunk, _ = each.tag
                 sends[each.stage, each.nbytes, chunk - 1 if what == "activations" else chunk] += 1
-            elif type(each) is Start and each.axis not in SHARED and waits.get(each.tag, end) < end and not place < update < waits[each.tag]:
+            elif (
+                type(each) is Start and each.axis not in SHARED and waits.get(each.tag, end) < end and not place < update < waits[each.tag]
+            ):
                 starts[each._replace(tag=("", 0, 0), predecessor=None)] += 1
         for (part, first, last), times in works.items():
             self._add_messages(stage, part, first, last, times)
