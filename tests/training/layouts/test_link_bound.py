@@ -1,4 +1,4 @@
-"""Is the time that links need for a step's traffic a lower bound, and a close one where they are slow? Against closed forms and simulation."""
+"""Is the time that links need for a step's traffic a lower bound, and close where they are slow? Against closed forms and simulation."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OVERLAPS = {"framework": "megatron", "pipeline_overlap": True}
 
 
 def test_messages_between_two_stages_take_turns_on_their_nics() -> None:
-    """Four chunks on two stages: three of six messages of a micro-batch leave each node. None does before a forward, or after a backward."""
+    """Four chunks on two stages: three of six messages of a micro-batch leave each node, none before a forward or after a backward."""
     micro_batches = 16
     layers = [each.model_copy(update={"read": MESSAGE, "write": MESSAGE}) for each in blocks(4)]
     pipeline = {"pipeline": 2, "schedule": "interleaved_1f1b", "virtual_stages": 2}
