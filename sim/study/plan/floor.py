@@ -14,7 +14,6 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import accumulate, pairwise
 from typing import Final, NamedTuple, cast
 
 import numpy
@@ -25,8 +24,6 @@ from sim.analysis.kept_activations import kept_bytes
 from sim.analysis.layout_memory import COMMUNICATOR_BYTES, RESERVED_OVER_ALLOCATED
 from sim.mesh import compute_times_of, layout_prices, mesh_options, prepare, times_of, worker_node
 from sim.parallel.lower.layouts import Layout
-from sim.parallel.lower.wrapped import WrapSequence
-from sim.parallel.mesh import GroupAxis
 from sim.parallel.program import PassPart
 from sim.parallel.schedule import RENDEZVOUS_SCHEDULES, holder
 from sim.parallel.split import Unit, split
@@ -39,6 +36,7 @@ from sim.spec.parallel import SLOTTED, MeshOptions, Parallel
 from sim.spec.precision import PRECISION_TRAITS
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
+from sim.study.plan.exchanges import SendRows, gather_time, least_sent, send_rows
 from sim.study.plan.space import LayoutCandidate, cut_parts
 from sim.training.layouts.prices import PriceBook
 from sim.training.layouts.times import UnitTimes
@@ -62,8 +60,6 @@ class ShareShape(NamedTuple):
     """Lower bound of the elements of sharded weights gathered when backward enters each block: those of its last wrap."""
 
 
-_GATHERED: Final[Sequence[tuple[GroupAxis, bool]]] = (("shard", False), ("expert_data", True))
-"""Axes of the groups that gather weights, and whether these are those of experts."""
 _NOT_SEARCHED: Final = ("context_exchange", "capacity_factor", "pad_to_capacity")
 """Fields of a layout that stay as the workload has them."""
 
@@ -110,17 +106,6 @@ class PassRows(NamedTuple):
 
     forward: FloatRow
     backward: FloatRow
-
-
-class SendRows(NamedTuple):
-    """Seconds of the messages between consecutive chunks of a layout, for each pair of them (0 on one stage)."""
-
-    alone: FloatRow
-    """One message without contention, in the quicker direction."""
-    on_links: FloatRow
-    """All messages of a micro-batch on the busiest of the links of which this pair is the first to send over them; 0 if there is none."""
-    held: FloatRow
-    """Messages of a micro-batch after which each stage waits until they are sent."""
 
 
 @dataclass(frozen=True)
@@ -416,45 +401,24 @@ class _Shapes:
             return 0.0
         key = self._key(candidate), candidate.replicate
         if key not in self._gathers:
-            workload = self.setting.workload_in(candidate)
-            layout = prepare(self.setting.hardware, workload, self.setting.gpus_per_node, check_deadlock=False)
-            prices = layout_prices(self.setting.hardware, workload, layout, self.setting.book)
-            taken = []
-            for axis, experts in _GATHERED:
-                sizes = [
-                    sum(layout.elements(unit, experts=experts) for unit in wrap) for wrap in WrapSequence(layout, layout.chunks[0]).wraps
-                ]
-                if layout.mesh.group_size(axis) > 1:
-                    taken.append(sum(prices.least_time(0, axis, "all_gather", size * layout.gathered_width) for size in sizes if size))
-            self._gathers[key] = max(taken, default=0.0)
+            try:
+                self._gathers[key] = self._gather_time(candidate)
+            except SpecError:  # the engine refuses these replicas
+                self._gathers[key] = 0.0
         return self._gathers[key]
+
+    def _gather_time(self, candidate: LayoutCandidate) -> float:
+        workload = self.setting.workload_in(candidate)
+        layout = prepare(self.setting.hardware, workload, self.setting.gpus_per_node, check_deadlock=False)
+        return gather_time(layout, layout_prices(self.setting.hardware, workload, layout, self.setting.book))
 
     def _send_rows(self, geometry: _Geometry, candidate: LayoutCandidate) -> SendRows:
         laid = self._laid[self._key(candidate)]
         assert laid is not None
         workload, layout, _ = laid
-        prices, nbytes = layout_prices(self.setting.hardware, workload, layout, self.setting.book), _least_sent(workload, layout)
-        alone, on_links, held = (numpy.zeros(count) for count in (len(geometry.stage) - 1, len(geometry.stage) - 1, geometry.pipeline))
-        if not nbytes:
-            return SendRows(alone, on_links, held)
-        busy, first = defaultdict[str, float](float), dict[str, int]()
-        waits = candidate.schedule in RENDEZVOUS_SCHEDULES and not self.options.sends_ahead and prices.sockets is None
-        for pair, ends in enumerate(pairwise(map(int, geometry.stage))):
-            if ends[0] == ends[1]:
-                continue
-            there, back = (prices.least_send_time(*way, nbytes) for way in (ends, ends[::-1]))
-            alone[pair] = min(there, back)
-            if waits:
-                held[ends[0]] += there
-                held[ends[1]] += back
-            for way in (ends, ends[::-1]) if layout.mesh.is_even else ():
-                price = prices.send(*way, nbytes)
-                for link, load in price.load.items():
-                    busy[link] += load * price.volume / prices.capacity[link]
-                    first.setdefault(link, pair)
-        for link, seconds in busy.items():
-            on_links[first[link]] = max(on_links[first[link]], seconds)
-        return SendRows(alone, on_links, held)
+        prices = layout_prices(self.setting.hardware, workload, layout, self.setting.book)
+        holds = candidate.schedule in RENDEZVOUS_SCHEDULES and not self.options.sends_ahead
+        return send_rows(layout, prices, list(map(int, geometry.stage)), least_sent(workload, layout), holds)
 
     def compute_passes(self, candidate: LayoutCandidate) -> PassRows:
         """Return the seconds of the passes of *candidate*, which has a shape, without messages."""
@@ -499,16 +463,6 @@ class _Shapes:
             passes = [of_stage(number, part) for of_stage in times]
             least[unit.content] = min((each.compute + (0.0 if self.structured else each.waits) for each in passes), default=0.0)
         return [least[unit.content] for unit in units]
-
-
-def _least_sent(workload: Workload, layout: Layout) -> float:
-    """Return the least bytes of a message between two stages, wherever a stage may begin; 0 if the layout has one stage."""
-    if len(layout.chunks) == 1 or not layout.chunks[1]:
-        return 0.0
-    starts = [0, *accumulate(len(unit.pieces) for unit in layout.units)][:-1]
-    received = [workload.model.layers[start].received_bytes for start in starts]
-    own = received[layout.chunks[1][0]]
-    return layout.input_bytes[1] * min(received[1:]) / own if own else 0.0
 
 
 class _BlockSums(NamedTuple):
