@@ -340,6 +340,7 @@ class _Shapes:
         self._passes: dict[object, PassRows] = {}
         self._compute: dict[object, PassRows] = {}
         self._sends: dict[object, SendRows] = {}
+        self._placed_sends: dict[object, SendRows] = {}
         self._gathers: dict[object, float] = {}
         self.refused: SpecError | None = None
         """Why the engine refuses the last share that it refused."""
@@ -416,9 +417,13 @@ class _Shapes:
         laid = self._laid[self._key(candidate)]
         assert laid is not None
         workload, layout, _ = laid
-        prices = layout_prices(self.setting.hardware, workload, layout, self.setting.book)
         holds = candidate.schedule in RENDEZVOUS_SCHEDULES and not self.options.sends_ahead
-        return send_rows(layout, prices, list(map(int, geometry.stage)), least_sent(workload, layout), holds)
+        stage_of, nbytes = tuple(map(int, geometry.stage)), least_sent(workload, layout)
+        placed = (candidate.tensor, candidate.context, candidate.near, stage_of, nbytes, holds)  # which ranks send, and where they are
+        if placed not in self._placed_sends:
+            prices = layout_prices(self.setting.hardware, workload, layout, self.setting.book)
+            self._placed_sends[placed] = send_rows(layout, prices, stage_of, nbytes, holds)
+        return self._placed_sends[placed]
 
     def compute_passes(self, candidate: LayoutCandidate) -> PassRows:
         """Return the seconds of the passes of *candidate*, which has a shape, without messages."""
