@@ -43,19 +43,22 @@ def send_rows(layout: Layout, prices: LayoutPrices, stage_of: Sequence[int], nby
     if not nbytes:
         return SendRows(alone, on_links, held)
     busy, first = defaultdict[str, float](float), dict[str, int]()
-    for pair, ends in enumerate(pairwise(stage_of)):
+    pairs: dict[tuple[int, int], list[int]] = defaultdict(list)
+    for number, ends in enumerate(pairwise(stage_of)):
+        pairs[ends].append(number)
+    for ends, numbers in pairs.items():
         if ends[0] == ends[1]:
             continue
         there, back = (prices.least_send_time(*way, nbytes) for way in (ends, ends[::-1]))
-        alone[pair] = min(there, back)
+        alone[numbers] = min(there, back)
         if holds and prices.sockets is None:
-            held[ends[0]] += there
-            held[ends[1]] += back
+            held[ends[0]] += len(numbers) * there
+            held[ends[1]] += len(numbers) * back
         for way in (ends, ends[::-1]) if layout.mesh.is_even else ():
             price = prices.send(*way, nbytes)
             for link, load in price.load.items():
-                busy[link] += load * price.volume / prices.capacity[link]
-                first.setdefault(link, pair)
+                busy[link] += len(numbers) * load * price.volume / prices.capacity[link]
+                first[link] = min(first.get(link, numbers[0]), numbers[0])
     for link, seconds in busy.items():
         on_links[first[link]] = max(on_links[first[link]], seconds)
     return SendRows(alone, on_links, held)

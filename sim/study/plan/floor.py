@@ -38,7 +38,7 @@ from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 from sim.study.plan.exchanges import SendRows, gather_time, least_sent, send_rows
 from sim.study.plan.space import LayoutCandidate, cut_parts
-from sim.training.layouts.prices import PriceBook
+from sim.training.layouts.prices import LayoutPrices, PriceBook
 from sim.training.layouts.times import UnitTimes
 
 FloatRow = NDArray[numpy.float64]
@@ -340,6 +340,7 @@ class _Shapes:
         self._passes: dict[object, PassRows] = {}
         self._compute: dict[object, PassRows] = {}
         self._sends: dict[object, SendRows] = {}
+        self._send_prices: dict[object, LayoutPrices] = {}
         self._placed_sends: dict[object, SendRows] = {}
         self._gathers: dict[object, float] = {}
         self.refused: SpecError | None = None
@@ -421,8 +422,10 @@ class _Shapes:
         stage_of, nbytes = tuple(map(int, geometry.stage)), least_sent(workload, layout)
         placed = (candidate.tensor, candidate.context, candidate.near, stage_of, nbytes, holds)  # which ranks send, and where they are
         if placed not in self._placed_sends:
-            prices = layout_prices(self.setting.hardware, workload, layout, self.setting.book)
-            self._placed_sends[placed] = send_rows(layout, prices, stage_of, nbytes, holds)
+            where = candidate.tensor, candidate.context, candidate.near, candidate.pipeline
+            if where not in self._send_prices:
+                self._send_prices[where] = layout_prices(self.setting.hardware, workload, layout, self.setting.book)
+            self._placed_sends[placed] = send_rows(layout, self._send_prices[where], stage_of, nbytes, holds)
         return self._placed_sends[placed]
 
     def compute_passes(self, candidate: LayoutCandidate) -> PassRows:
