@@ -11,7 +11,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from calibration.run_words import number_meant, precision_meant, stack_meant
+from calibration.run_words import number_meant, precision_meant
+from calibration.stack_words import read_stack
 from sim.spec.strict import whole_number
 
 _NAMES: Final[Mapping[str, tuple[str, ...]]] = {
@@ -20,14 +21,29 @@ _NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "stack": ("framework",),
     "nodes": ("hosts", "n_nodes", "nnodes", "num_nodes"),
     "gpus_per_node": ("gpus_per_host", "gpus_per_machine", "nproc_per_node", "num_gpus_per_node"),
-    "total_gpus": ("n_gpus", "num_gpus", "world_size"),
-    "batch_per_gpu": ("batch_size_per_gpu", "local_batch", "per_device_batch_size", "per_device_train_batch_size", "per_gpu_batch_size"),
+    "total_gpus": ("n_gpus", "num_gpus", "total_num_gpus", "world_size"),
+    "batch_per_gpu": (
+        "batch_per_device",
+        "batch_size_per_device",
+        "batch_size_per_gpu",
+        "local_batch",
+        "local_batch_size",
+        "micro_batch",
+        "micro_batch_size",
+        "per_device_batch_size",
+        "per_device_train_batch_size",
+        "per_gpu_batch",
+        "per_gpu_batch_size",
+    ),
     "global_batch": ("global_batch_size", "total_batch_size"),
     "gradient_accumulation_steps": ("accumulation_steps", "grad_accum", "grad_accum_steps"),
     "precision": ("dtype",),
     "step_time_s": ("iteration_time_s", "seconds_per_step", "step_time_sec", "step_time_seconds"),
     "note": ("comment", "comments", "notes", "remark"),
 }
+_DATA: Final = frozenset({"data", "data_source", "data_type", "dataset"})
+"""Names of columns that say which samples were read."""
+_SYNTHETIC: Final = re.compile(r".*\b(synthetic|fake|dummy|random)\b.*")
 _IN_MS: Final[Mapping[str, tuple[str, ...]]] = {
     "step_time_s": ("iteration_time_ms", "ms_per_step", "step_time_ms", "step_time_in_ms"),
     "exposed_sync_s": ("exposed_sync_ms",),
@@ -37,8 +53,8 @@ _RATE: Final = re.compile(
     r"(?P<gpu>(?:_per_|/)(?:gpu|device))?\)?"
 )
 """Names of rates of samples; those without a GPU count the samples of all."""
-_WORDS: Final[Mapping[str, Callable[[str], str]]] = {"precision": precision_meant, "stack": stack_meant}
-"""Columns whose words are translated."""
+_WORDS: Final[Mapping[str, Callable[[str], tuple[str, str]]]] = {"precision": lambda text: (precision_meant(text), ""), "stack": read_stack}
+"""Columns whose words are translated, each with what returns the meaning of a cell and what that assumes."""
 _NUMBERS: Final = frozenset(
     {"nodes", "gpus_per_node", "total_gpus", "batch_per_gpu", "global_batch", "gradient_accumulation_steps", "step_time_s"}
     | {"exposed_sync_s", "throughput_samples_per_s", "throughput_samples_per_s_per_gpu"}
@@ -71,22 +87,31 @@ def translate_header(header: Sequence[str]) -> tuple[list[str], Callable[[Cells]
     """
     named = {other: column for column, others in _NAMES.items() for other in others}
     in_ms = {other: column for column, others in _IN_MS.items() for other in others}
-    columns, notes, ms_places = list(header), [], set()
+    columns, notes, ms_places, data_places = list(header), [], set(), set()
     for place, name in enumerate(header):
         plain = _plain(name)
-        column = named.get(plain) or in_ms.get(plain) or _rate_meant(plain)
+        column = named.get(plain) or in_ms.get(plain) or _rate_meant(plain) or ("input" if plain in _DATA else None)
         if column is None or column in header or column in columns:
             continue
         columns[place] = column
         if plain in in_ms:
             ms_places.add(place)
-        notes.append(f"column '{name}' was read as {column}{', from milliseconds' if plain in in_ms else ''}")
+        if plain in _DATA:
+            data_places.add(place)
+        how = ", from milliseconds" if plain in in_ms else ", synthetic or else real" if plain in _DATA else ""
+        notes.append(f"column '{name}' was read as {column}{how}")
 
     def fitting(cells: Cells) -> list[str]:
         filled = ["" if cell.strip().lower() in _BLANK else cell for cell in cells]
+        filled = [_input_meant(cell) if place in data_places and cell else cell for place, cell in enumerate(filled)]
         return [_meant(column, cell, place in ms_places, notes) for place, (column, cell) in enumerate(_paired(columns, filled))]
 
     return columns, fitting, notes
+
+
+def _input_meant(cell: str) -> str:
+    """Return the input of records that the name of a data set means."""
+    return "synthetic" if _SYNTHETIC.fullmatch(cell.strip().lower()) else "real"
 
 
 def _rate_meant(plain: str) -> str | None:
@@ -103,8 +128,8 @@ def _paired(columns: Sequence[str], cells: Cells) -> list[tuple[str, str]]:
 def _meant(column: str, cell: str, is_in_ms: bool, notes: list[str]) -> str:
     """Return the content of *cell* in the words and units of *column*; a note on every word that was translated goes into *notes*."""
     if column in _WORDS and cell:
-        meant = _WORDS[column](cell.strip())
-        note = f"{column} '{cell.strip()}' was read as {meant}"
+        meant, assumed = _WORDS[column](cell.strip())
+        note = f"{column} '{cell.strip()}' was read as {meant}{f'; assumed: {assumed}' if assumed else ''}"
         if meant.lower() != cell.strip().lower() and note not in notes:
             notes.append(note)
         return meant

@@ -17,16 +17,14 @@ from typing import Final
 from calibration import HARDWARE
 from calibration.catalogue.without_source import machine_without, workload_without
 from calibration.run_records import TOO_MANY_PROBLEMS, RunRecord, SkippedRun, row_name
-from calibration.run_words import plain_name
 from sim.check import check_hardware, check_workload, require
 from sim.cluster.build import place, with_nodes
-from sim.spec.catalogue import SUFFIX, UnknownName, all_names, gpu_like, is_file, locate, suggestions
+from sim.spec.catalogue import SUFFIX, UnknownName, is_file, locate, suggestions
 from sim.spec.hardware import Gpu, Hardware
 from sim.spec.library import Loaded, load, load_workload
-from sim.spec.listing import HARDWARE as HARDWARE_COLUMNS
-from sim.spec.listing import hardware_rows, select
 from sim.spec.parallel import Parallel
 from sim.spec.sections import with_fields
+from sim.spec.stack import ServerExchange
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 from sim.study.scenario import split_overrides
@@ -35,6 +33,11 @@ from sim.training.job import Job
 MOST_CONTRADICTION: Final = 0.03
 """Largest relative difference between a row's step time and its throughput: estimate (rounding both to two digits causes less, another
 batch size more)."""
+
+_STACK: Final = "training.stack"
+_SERVERS: Final = f"{_STACK}.servers"
+"""Without nodes for parameter servers, each worker node runs one: tf_cnn_benchmarks and MXNet's tools/launch.py start as many servers as
+workers (tensorflow/docs r1/guide/performance/benchmarks.md; its distributed runs)."""
 
 _OF_A_FILE: Final = re.compile(r".+?\.ya?ml:\d+:")
 """Beginning of a problem that is in a description file, whichever row names the file."""
@@ -57,6 +60,8 @@ class RunQuestion:
     record: RunRecord
     hardware: Hardware
     job: Job
+    assumed: str = ""
+    """What the row does not say about its parameter servers or its input, one text a line; empty if nothing."""
 
     @property
     def workload(self) -> Workload:
@@ -106,53 +111,6 @@ def question(record: RunRecord, folders: Folders = Folders()) -> RunQuestion:
         return _question(record, folders)
     except SpecError as error:
         raise SpecError("\n".join(f"{record.where}: {line}" for line in str(error).splitlines())) from None
-
-
-def with_catalog_names(records: Sequence[RunRecord], folders: Folders) -> tuple[list[RunRecord], list[str]]:
-    """Return *records* with machines and workloads as the catalog spells them, and a note on each spelling that was changed.
-
-    A name that the catalog and *folders* lack is changed if exactly one of theirs equals it without case, punctuation and provider, or if
-    it is a GPU for which the catalog has one machine that is not a provider's.
-    """
-    notes: dict[str, str] = {}
-
-    def meant(name: str, kind: str, own: tuple[Path | None, ...]) -> str:
-        other = _spelled(name, kind, own)
-        if other.lower() != name.lower():
-            notes[f"{kind} {name}"] = f"{'workload' if kind == 'workloads' else kind} '{name}' was read as {other}"
-        return other
-
-    renamed = [
-        replace(
-            record,
-            hardware=meant(record.hardware, "hardware", (folders.hardware, HARDWARE)),
-            workload=meant(record.workload, "workloads", (folders.workloads,)),
-        )
-        for record in records
-    ]
-    return renamed, list(notes.values())
-
-
-@lru_cache(maxsize=512)
-def _spelled(name: str, kind: str, folders: tuple[Path | None, ...]) -> str:
-    """Return the file name or alias in *folders* or the catalogue that differs from *name* in spelling only; *name* if there is none."""
-    try:
-        path = _file(name, kind, folders)
-    except SpecError:
-        searched = (inside for folder in filter(None, folders) for inside in (folder / kind, folder))
-        own = [each.stem for inside in searched for each in inside.glob("*" + SUFFIX)]
-        same = {each for each in (*own, *all_names(kind)) if plain_name(each) == plain_name(name)}
-        of_gpu = platforms(name) if kind == "hardware" and not same else []
-        return same.pop() if len(same) == 1 else of_gpu[0] if len(of_gpu) == 1 else name
-    return path.stem if path.stem.lower() == name.lower() else name
-
-
-def platforms(name: str) -> list[str]:
-    """Return the machines of one node in the catalog that are not a provider's and whose GPU *name* is, as in ``MI300X`` or ``8x B200``."""
-    gpu, count = gpu_like(name), re.match(r"\d+(?=\s*x)", name.strip().lower())
-    rows = select(hardware_rows()[0], [f"gpu={gpu}"], HARDWARE_COLUMNS) if gpu else []
-    own = [row for row in rows if not row["provider"] and row["nodes"] == 1]
-    return [str(row["name"]) for row in own if count is None or int(count[0]) == row["gpus"]]
 
 
 def questions(records: Sequence[RunRecord], folders: Folders) -> list[RunQuestion]:
@@ -206,7 +164,7 @@ def _question(record: RunRecord, folders: Folders) -> RunQuestion:
             problems += error.problems
     if problems or machine is None or workload is None:
         raise SpecError(problems)
-    if record.sequence not in (None, workload.sequence):
+    if record.sequence not in (None, workload.sequence) and not workload.model.name.endswith(f"-seq{record.sequence}"):
         if workload.model.transformer is None:
             raise SpecError(f"sequence {record.sequence}: samples of {record.workload} have one length; name a workload of that length")
         for_workload = (*for_workload, f"model.sequence={record.sequence}")
@@ -217,15 +175,38 @@ def _question(record: RunRecord, folders: Folders) -> RunQuestion:
             raise SpecError(
                 f"global_batch {record.global_batch} means {batch} samples per GPU, but the column batch_per_gpu has {record.batch_per_gpu}"
             )
-        workload = workload_named(record.workload, (*for_workload, f"training.batch={batch}"), folders.workloads, folders.without)
+        for_workload = (*for_workload, f"training.batch={batch}")
+        workload = workload_named(record.workload, for_workload, folders.workloads, folders.without)
     if workload.training.parallel != Parallel():
         raise SpecError(
             "training.parallel: rows of this table are data-parallel only; put runs with a layout in a table of transformer runs"
         )
-    machine = _enlarged(record.hardware, for_hardware, folders, pattern.count("+") + 1)
-    question = RunQuestion(record, machine, Job(workload, place(machine, None, pattern)))
+    nodes = pattern.count("+") + 1
+    machine = _enlarged(record.hardware, for_hardware, folders, nodes)
+    lacking = _what_it_lacks(workload, machine, record, nodes)
+    if lacking:
+        for_workload = (*for_workload, *(override for overrides in lacking.values() for override in overrides))
+        workload = workload_named(record.workload, for_workload, folders.workloads, folders.without)
+    question = RunQuestion(record, machine, Job(workload, place(machine, None, pattern)), "\n".join(lacking))
     _require_one_speed(question)
     return question
+
+
+def _what_it_lacks(workload: Workload, machine: Hardware, record: RunRecord, nodes: int) -> dict[str, tuple[str, ...]]:
+    """Return what *machine* lacks for *workload* on *nodes* nodes, in words, with the overrides by which it does without.
+
+    Nothing for what the *record* itself says.
+    """
+    lacking: dict[str, tuple[str, ...]] = {}
+    exchange = workload.training.stack.exchange
+    grouped = isinstance(exchange, ServerExchange) and exchange.servers.placement == "group"
+    if grouped and _SERVERS not in record.overrides and all(group.role == "worker" for group in machine.groups):
+        on_workers = (f"{_SERVERS}.placement=colocated", f"{_SERVERS}.count={nodes}")
+        lacking["it has no nodes of role server, so each node also runs a parameter server"] = on_workers
+    unstored = any(group.node.storage is None for group in machine.worker_groups)
+    if unstored and record.input is None and "input." not in record.overrides and workload.input.loader != "synthetic":
+        lacking["it describes no storage, so rows with a blank input are predicted without reading data"] = ("input.loader=synthetic",)
+    return lacking
 
 
 def _named(record: RunRecord, folders: Folders, problems: list[str]) -> tuple[Hardware | None, Workload | None]:
@@ -241,8 +222,14 @@ def _named(record: RunRecord, folders: Folders, problems: list[str]) -> tuple[Ha
         try:
             workload = workload_named(record.workload, for_workload, folders.workloads, folders.without)
         except SpecError as error:
-            problems += error.problems
+            problems += [_of_stack(problem) for problem in error.problems]
     return machine, workload
+
+
+def _of_stack(problem: str) -> str:
+    """Return *problem* in the words of a table if it is an unknown name in the column stack."""
+    told = problem.removeprefix(f"--set {_STACK}=")
+    return problem if told == problem else f"stack: {told.partition(': ')[2]}; or leave the cell blank for the stack of the workload"
 
 
 def with_names_checked(skipped: SkippedRun, record: RunRecord, folders: Folders) -> SkippedRun:
@@ -279,7 +266,7 @@ def machine_named(name: str, overrides: tuple[str, ...] = (), folder: Path | Non
     Raise SpecError if there is no such machine or it is invalid.
     """
     library = (*([folder] if folder else []), HARDWARE)
-    loaded: Loaded[Hardware] = load(Hardware, _file(name, "hardware", library), overrides, library)
+    loaded: Loaded[Hardware] = load(Hardware, file_named(name, "hardware", library), overrides, library)
     require(check_hardware(loaded.spec, loaded.document))
     return machine_without(without, loaded.spec) if without else loaded.spec
 
@@ -290,7 +277,7 @@ def workload_named(name: str, overrides: tuple[str, ...] = (), folder: Path | No
 
     Raise SpecError if there is no such workload or it is invalid.
     """
-    loaded = load_workload(str(_file(name, "workloads", (folder,))), overrides, folder)
+    loaded = load_workload(str(file_named(name, "workloads", (folder,))), overrides, folder)
     require(check_workload(loaded.spec, loaded.document))
     return workload_without(without, loaded.spec, overrides) if without else loaded.spec
 
@@ -302,7 +289,7 @@ def _enlarged(name: str, overrides: tuple[str, ...], folders: Folders, nodes: in
     return with_nodes(machine, nodes) if len(machine.groups) == 1 and machine.groups[0].count < nodes else machine
 
 
-def _file(name: str, kind: str, folders: tuple[Path | None, ...]) -> Path:
+def file_named(name: str, kind: str, folders: tuple[Path | None, ...]) -> Path:
     """Return the file for *name*: from *folders*, from the catalogue, or *name* itself as a path."""
     names: list[str] = []
     for folder in filter(None, folders):
@@ -321,7 +308,7 @@ def _overrides(record: RunRecord) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the overrides of hardware and workload. Those of columns come last, except the stack, which comes first: others refine it."""
     for_hardware, for_workload = split_overrides([record.overrides])
     if record.stack:
-        for_workload = [f"training.stack={record.stack}"] + [text for text in for_workload if not _sets(text, "training.stack")]
+        for_workload = [f"{_STACK}={record.stack}"] + [text for text in for_workload if not _sets(text, _STACK)]
     columns = {
         "training.batch": record.batch_per_gpu,
         "training.gradient_accumulation_steps": record.gradient_accumulation_steps,
@@ -399,6 +386,11 @@ def _check_placement(record: RunRecord, pattern: str) -> None:
             raise SpecError(
                 f"placement {record.placement} means {mean:g} GPUs per node, but the column gpus_per_node has {record.gpus_per_node:g}"
             )
+
+
+def assumptions(questions: Sequence[RunQuestion]) -> list[str]:
+    """Return a note on what each machine lacks and what is assumed instead."""
+    return list(dict.fromkeys(f"{one.record.hardware}: {line}" for one in questions for line in one.assumed.splitlines()))
 
 
 def scale_job(question: RunQuestion, compute_scale: float) -> Job:

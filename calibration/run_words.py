@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from typing import Final, get_args
 
 from calibration.cells import read_cell
-from sim.spec.catalogue import STACKS_FOLDER, all_files
 from sim.spec.fields import Precision
 
 NAMES_OF_COLUMNS: Final[Mapping[str, str]] = {
@@ -47,41 +46,6 @@ def number_meant(column: str, text: str) -> str:
     """Return the number in *text* without digit grouping and in the unit of *column*; *text* itself if it has another form."""
     reading = read_cell(column, text)
     return f"{reading.value:.12g}" if reading is not None and ("," in text or reading.words) else text
-
-
-_TORCH: Final = re.compile(
-    r"(?:py)?torch(?: (?:ddp|distributeddataparallel|lightning))?(?: v?(\d+)(?: (\d+))?(?: \d+)?)?(?: ddp)?|ddp|distributeddataparallel"
-)
-_TORCH_STACKS: Final = (((1, 9), "torch-1.6-ddp"), ((1, 99), "torch-1.13-ddp"), ((99, 0), "torch-2.x-ddp"))
-"""Newest release of PyTorch that each stack stands for."""
-
-
-_HOROVOD: Final = re.compile(r"(?:(?:py)?torch )?horovod(?: v?0 (?P<minor>\d+)(?: \d+)?)?(?: (?:with )?(?:py)?torch)?")
-"""Horovod, with its release; without one, the last whose defaults changed (0.21)."""
-_TENSORFLOW: Final = re.compile(r"(?:tensorflow|tf) ?2(?: (?:\d+|x))*(?: keras)?(?: (?:multiworker)?mirrored(?: ?strategy)?)?(?: xla)?")
-_SERVERS: Final = re.compile(
-    r"(?:(?:tensorflow|tf)(?: 1(?: (?:\d+|x))*)? )?(?:parameter servers?|ps) (?P<kind>(?:a?sync(?:hronous)?))"
-    r"|(?:(?:tensorflow|tf)(?: 1(?: (?:\d+|x))*)? )?(?P<other>a?sync(?:hronous)?) (?:parameter servers?|ps)"
-)
-"""Parameter servers, if it is said whether workers wait for each other."""
-
-
-def stack_meant(text: str) -> str:
-    """Return the stack that *text* means: PyTorch's DDP or Horovod by release, TensorFlow 2, or parameter servers; else *text* itself."""
-    if text.lower() in all_files(STACKS_FOLDER):
-        return text
-    plain = re.sub(r"[^a-z0-9]+", " ", text.lower()).strip()
-    torch = _TORCH.fullmatch(plain)
-    if torch:
-        release = (int(torch.group(1) or 2), int(torch.group(2) or 0))
-        return next(stack for newest, stack in _TORCH_STACKS if release <= newest)
-    if horovod := _HOROVOD.fullmatch(plain):
-        return "horovod-0.19" if int(horovod["minor"] or 99) <= 20 else "horovod-0.21"
-    if _TENSORFLOW.fullmatch(plain):
-        return "tensorflow-2.3-xla" if "xla" in plain else "tensorflow-2.3"
-    if servers := _SERVERS.fullmatch(plain):
-        return "tf-parameter-server" if (servers["kind"] or servers["other"]).startswith("async") else "tf-parameter-server-sync"
-    return text
 
 
 _AROUND: Final = re.compile(r"\b(aws|amazon|ec2|azure|gcp|google cloud|nvidia)\b|^ml\.|^standard_|\bv1\.5$")

@@ -39,7 +39,7 @@ from sim.training.job import tuning_of
 from sim.training.layouts.loader import feed_of
 from sim.training.layouts.noise import LayoutNoise, RankVariation
 from sim.training.layouts.play import play
-from sim.training.layouts.prices import FreePrices, LayoutPrices, PriceBook
+from sim.training.layouts.prices import LayoutPrices, PriceBook
 from sim.training.layouts.scene import GROUPS, LayoutScene, PlayedLayout
 from sim.training.layouts.steady import play_steadily
 from sim.training.layouts.times import UnitTimes, optimizer_time
@@ -426,8 +426,7 @@ def times_of(hardware: Hardware, workload: Workload, layout: Layout, book: Price
 
 def compute_times_of(hardware: Hardware, workload: Workload, layout: Layout, book: PriceBook) -> UnitTimes:
     """Return the times of units without messages, which are the same on every stage; layouts with the same *book* share them."""
-    prices = FreePrices(hardware, layout.mesh, tuning_of(workload.training.stack.library), book=book)
-    return _times(worker_node(hardware).gpu, workload, layout, prices, 0, book)
+    return _times(worker_node(hardware).gpu, workload, layout, _prices(hardware, workload, layout, book), 0, book, sends=False)
 
 
 def layout_prices(hardware: Hardware, workload: Workload, layout: Layout, book: PriceBook | None) -> LayoutPrices:
@@ -438,8 +437,10 @@ def layout_prices(hardware: Hardware, workload: Workload, layout: Layout, book: 
     return LayoutPrices(hardware, layout.mesh, tuning, sockets, book=PriceBook() if book is None else book)
 
 
-def _times(gpu: Gpu, workload: Workload, layout: Layout, prices: LayoutPrices, stage: int, book: PriceBook | None) -> UnitTimes:
-    times = UnitTimes(workload, gpu, layout.units, prices, stage, layout.options, layout.micro_batches, layout.adds_shards)
+def _times(
+    gpu: Gpu, workload: Workload, layout: Layout, prices: LayoutPrices, stage: int, book: PriceBook | None, sends: bool = True
+) -> UnitTimes:
+    times = UnitTimes(workload, gpu, layout.units, prices, stage, layout.options, layout.micro_batches, layout.adds_shards, sends)
     if book is not None:
         times.share(book)
     return times

@@ -194,6 +194,8 @@ def import_trace(
     job = JobDescription(hardware, workload, stack, batch, precision, layout, Folders(hardware_dir, workload_dir))
     for doubt in complete_description(imported, job)[1]:
         messages(f"warning: {doubt}")
+    if record is not None and imported.traced_ranks < imported.traces[0].world_size:
+        raise SpecError(f"--record {record}: a record needs the traces of all {imported.traces[0].world_size} ranks")
     row = trace_record(imported, hardware=hardware, workload=workload, stack=stack, batch=batch, precision=precision)
     if workload_out is not None:
         write_replay(imported, job, workload_out)

@@ -139,7 +139,7 @@ def timed_workload(hardware: Hardware, layout: Division, batch: int, isolated: R
     layers = with_unit_times(base, gpu, _unit_times(base, layout, isolated))
     timed = base.model_copy(update={"model": base.model.model_copy(update={"layers": layers, "measured": measured})})
     seconds = sum(rank["parts_s"]["update"] for rank in isolated["ranks"]) / len(isolated["ranks"])
-    return with_stack(timed, optimizer_factor=layout_optimizer_factor(hardware, timed, seconds))
+    return with_stack(timed, optimizer_factor=layout_optimizer_factor(hardware, None, timed, seconds))
 
 
 def _unit_times(base: Workload, layout: Division, isolated: RecordLine) -> list[tuple[Sequence[int], dict[str, float]]]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -41,14 +42,13 @@ from sim.spec.fp8_recipe import Quantization, quantization
 from sim.spec.hardware import Gpu
 from sim.spec.library import load_part
 from sim.spec.stack import Stack
+from sim.spec.training import MOST_MICRO_BATCHES
 from sim.spec.transformer import Transformer
 from sim.spec.yaml import SpecError
 from sim.units import any_of
 
 MEASURED_MESSAGE: Final = 256e6
 """Bytes of the collectives whose latencies were measured (``ring_latency_us`` of ``records/llm/practice.yaml``)."""
-MOST_MICRO_BATCHES: Final = 100_000
-"""Micro-batches of a rank's step beyond which a batch is a mistake, such as one in tokens: estimate."""
 SHARDED_FAMILIES: Final = ("fsdp1", "fsdp2")
 """Families that shard parameters by default (torch FullyShardedDataParallel: FULL_SHARD; fully_shard: reshard_after_forward)."""
 DEFAULT_STAGES: Final = {"fsdp1": 3, "fsdp2": 3, "jax": 3}
@@ -216,29 +216,76 @@ class Case:
 
 
 NOT_STATED: Final = "what is recomputed or offloaded: the run would not fit as described"
+ONE_SAMPLE: Final = "micro_batch 1"
+RECOMPUTED_TO_FIT: Final = "all blocks are recomputed: the run would not fit otherwise"
+_RECOMPUTE_TO_FIT: Final = frozenset({"deepspeed", "fsdp1", "fsdp2"})
+"""Software whose users recompute whole blocks where a run would not fit. Megatron's also offload, or recompute what is cheap: steps of
+committed runs that would not fit there are shorter than with whole blocks."""
 
 
 def describe(row: LlmRow) -> Case | str:
     """Return the case of *row*, or one sentence on why it cannot be described."""
     try:
         _refuse_unsupported(row)
-        return _with_note(_case(row))
+        return _made_to_fit(_case(row))
     except CannotDescribe as error:
         return str(error)
     except ValidationError as error:
         return "; ".join(issue["msg"].removeprefix("Value error, ") for issue in error.errors())
 
 
-def _with_note(case: Case) -> Case:
-    """Return *case*, with a note if it ran although it would not fit, and recomputation is not stated.
+def _made_to_fit(case: Case) -> Case:
+    """Return *case* with what its row does not say chosen so that it fits, if it ran: recomputation, then the micro-batch.
 
-    Step times of such rows fit better with no recomputation than with whole blocks: their sources offload, or recompute what is cheap.
+    Memory is computed only where something is assumed.
     """
-    if case.row.status != "ok" or case.row.text["activation_checkpointing"] or not case.assumptions or case.recompute != "none":
+    if case.row.status != "ok" or not case.assumptions:
         return case
-    if case.memory_need.verdict != "does_not_fit":
+    case = _with_recomputation(case)
+    return _with_largest_micro_batch(case) if ONE_SAMPLE in case.assumptions else case
+
+
+def _with_recomputation(case: Case) -> Case:
+    """Return *case* with all blocks recomputed if its row does not say what is recomputed, and only that fits.
+
+    If nothing fits, a note says so.
+    """
+    if case.row.text["activation_checkpointing"] or case.recompute == "full" or case.memory_need.verdict != "does_not_fit":
         return case
-    return replace(case, assumptions=(*case.assumptions, NOT_STATED))
+    if case.family in _RECOMPUTE_TO_FIT:
+        whole = replace(
+            case,
+            recompute="full",
+            recomputed_layers=0,
+            recomputed_modules=(),
+            saved_layers=(),
+            assumptions=(*case.assumptions, RECOMPUTED_TO_FIT),
+        )
+        if whole.memory_need.verdict != "does_not_fit":
+            return whole
+    return case if case.recompute != "none" else replace(case, assumptions=(*case.assumptions, NOT_STATED))
+
+
+def _with_largest_micro_batch(case: Case) -> Case:
+    """Return *case*, of one sample per micro-batch, with the largest micro-batch that fits. Pipelines keep a micro-batch for each stage.
+
+    Interleaved pipelines take a multiple of their stages (megatron/core/pipeline_parallel/schedules.py).
+    """
+    samples = case.micro_batches
+    counts = [samples // size for size in range(1, samples + 1) if samples % size == 0]
+    possible = [
+        replace(case, micro_batch=samples // count, micro_batches=count)
+        for count in counts
+        if count >= case.pipeline and (case.virtual_stages == 1 or count % case.pipeline == 0)
+    ]
+    fitting = bisect_left(possible, True, key=lambda each: each.memory_need.verdict != "fits")
+    if fitting == 0:
+        return case
+    largest = possible[fitting - 1]
+    assumptions = tuple(
+        f"micro_batch {largest.micro_batch}, the largest that fits" if text == ONE_SAMPLE else text for text in case.assumptions
+    )
+    return replace(largest, assumptions=assumptions)
 
 
 def _case(row: LlmRow) -> Case:
@@ -251,7 +298,7 @@ def _case(row: LlmRow) -> Case:
     domain = _domain(row, chip, gpus, of_node)
     assumed += practice_assumptions(row, practice)
     tensor, pipeline, context, data = _axes(row, shape, gpus, assumed)
-    micro, micro_batches = _batches(row, data, assumed)
+    micro, micro_batches = _batches(row, practice, data, assumed)
     recompute, recomputed = recompute_in(row, practice, math.ceil(shape.layers / pipeline))
     products, scaling = _precision(row, chip, practice, assumed)
     virtual = _virtual(row, practice, shape, pipeline, assumed)
@@ -364,7 +411,9 @@ def _trained(row: LlmRow) -> str:
 def _axes(row: LlmRow, shape: Transformer, gpus: int, assumed: list[str]) -> tuple[int, int, int, int]:
     """Return the number of tensor, pipeline, context and data ranks. Raise CannotDescribe if they do not multiply out."""
     if gpus > 1 and not any(row.text_or_number(name) for name in ("dp", "tp", "pp", "cp")):
-        raise CannotDescribe("dp, tp, pp and cp are blank: the layout is unknown")
+        if row.text_or_number("zero_stage") != "3" and not row.text["fsdp_mode"]:
+            raise CannotDescribe("dp, tp, pp and cp are blank: the layout is unknown")
+        assumed.append(f"dp {gpus}: no axis is stated, and parameters are sharded")
     tensor, pipeline, context = axis(row, "tp"), axis(row, "pp"), axis(row, "cp")
     model_ranks = tensor * pipeline * context
     if gpus % model_ranks:
@@ -410,16 +459,22 @@ def _zero(row: LlmRow, practice: Mapping[str, Any], lora: bool, assumed: list[st
     return 3 if sharded and int(sharded.group(1)) > 1 else stage
 
 
-def _batches(row: LlmRow, data: int, assumed: list[str]) -> tuple[int, int]:
-    batch, micro = row.number.get("global_batch", 0.0), count(row, "micro_batch")
+def _batches(row: LlmRow, practice: Mapping[str, Any], data: int, assumed: list[str]) -> tuple[int, int]:
+    batch, micro, accumulated = row.number.get("global_batch", 0.0), count(row, "micro_batch"), row.number.get("grad_accum", 0.0)
     if not batch:
-        accumulated = row.number.get("grad_accum", 0.0)
-        if not (micro and accumulated):
+        if micro and accumulated:
+            batch = micro * accumulated * data
+        elif measured := _measured_batch(row):
+            batch = measured
+            assumed.append(f"global_batch {batch:g}, from tokens_per_s_per_gpu and step_time_s")
+        else:
             raise CannotDescribe("global_batch is blank or not a number")
-        batch = micro * accumulated * data
+    if not micro and accumulated and batch % (accumulated * data) == 0:
+        micro = int(batch / (accumulated * data))
+    micro = micro or int(practice.get("micro_batch", 0))
     if not micro:
         micro = 1
-        assumed.append("micro_batch 1")
+        assumed.append(ONE_SAMPLE)
     if data > batch:
         raise CannotDescribe(f"a global batch of {batch:g} is less than one sequence for each of {data} data-parallel ranks")
     of_rank = int(batch / data)
@@ -434,6 +489,12 @@ def _batches(row: LlmRow, data: int, assumed: list[str]) -> tuple[int, int]:
     if (taken := micro_batches * micro * data) != batch:
         assumed.append(f"global_batch {taken}, a multiple of dp {data} x micro_batch {micro}; the row says {batch:g}")
     return micro, micro_batches
+
+
+def _measured_batch(row: LlmRow) -> int:
+    """Return how many sequences a step takes by its measured rate and time; 0 if the row lacks one of them."""
+    tokens = math.prod(row.number.get(name, 0.0) for name in ("tokens_per_s_per_gpu", "gpus", "step_time_s"))
+    return round(tokens / _required_count(row, "seq_len")) if tokens else 0
 
 
 def _virtual(row: LlmRow, practice: Mapping[str, Any], shape: Transformer, pipeline: int, assumed: list[str]) -> int:

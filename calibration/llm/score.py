@@ -14,7 +14,7 @@ from math import exp, isnan, log
 from statistics import fmean, median
 from typing import Any, Final
 
-from calibration.llm.case import NOT_STATED, Case
+from calibration.llm.case import NOT_STATED, RECOMPUTED_TO_FIT, Case
 from calibration.llm.constants import POINTS_NEEDED
 from calibration.llm.prediction import LlmPrediction
 from calibration.llm.similar import common_traits, cut, scale_of, traits
@@ -209,7 +209,7 @@ def memory_scores(rows: Sequence[tuple[Case, LlmPrediction]]) -> dict[str, Any]:
     errors: dict[str, list[float]] = defaultdict(list)
     fitted = refused = edge = recalled = alarms = roomy = 0
     for case, prediction in rows:
-        if NOT_STATED not in case.assumptions:
+        if not {NOT_STATED, RECOMPUTED_TO_FIT} & set(case.assumptions):  # memory decided what these are assumed to do
             fitted += 1
             refused += prediction.verdict == "does_not_fit"
         if case.measured_memory is None or isnan(prediction.memory):

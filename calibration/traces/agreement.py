@@ -37,7 +37,7 @@ def complete_description(profile: ImportedJob, job: JobDescription) -> tuple[Job
         _require_known(job)
         if job.workload and not first.layout_event:
             _require_same_parameters(profile, job)
-        return job, _gpu_doubts(first.gpu, first.file, job)
+        return job, [*_rank_doubts(profile), *_gpu_doubts(first.gpu, first.file, job)]
     shown = {name: first.job_facts.get(key) for name, key in _TRACE_KEYS.items()}
     specified = {name: getattr(job, name) for name, value in shown.items() if value and getattr(job, name)}
     verdicts = {name: _matches(name, specified[name], shown[name], job) for name in specified}
@@ -124,6 +124,18 @@ _EQUIVALENCE: Final[dict[str, tuple[Callable[[str, JobDescription], Any], Callab
     "stack": (_stack, lambda mine, theirs: bool(mine == theirs)),
 }
 """For each option with a catalogue name, how to load it, and whether two loaded objects are equivalent as far as a trace shows."""
+
+
+def _rank_doubts(profile: ImportedJob) -> list[str]:
+    """Return a doubt if only some ranks have a trace."""
+    first, traced = profile.traces[0], profile.traced_ranks
+    if traced == first.world_size:
+        return []
+    which = f"rank {first.rank}" if traced == 1 else f"{traced} ranks"
+    return [
+        f"{first.file}: only {which} of {first.world_size} given; the others are taken to be like {'it' if traced == 1 else 'them'}, and "
+        "waits for ranks that are late count as exchange"
+    ]
 
 
 def _gpu_doubts(device: str, file: str, job: JobDescription) -> list[str]:

@@ -47,6 +47,11 @@ class ImportedJob:
     by_rank: Sequence[dict[Cause, float]]
 
     @property
+    def traced_ranks(self) -> int:
+        """Return the number of ranks whose traces were given; other ranks are taken to be like them."""
+        return sum(1 if not trace.simulated else trace.size for trace in self.traces)
+
+    @property
     def stalls(self) -> dict[Cause, float]:
         """Return the time per step (s) by cause; the values sum to ``step_time``."""
         table = dict.fromkeys(STALLS, 0.0)
@@ -63,8 +68,7 @@ class ImportedJob:
 def import_traces(files: Iterable[Path | str]) -> ImportedJob:
     """Return the job with the ranks in *files*, one file per rank. Raise SpecError if a rank or a step is missing."""
     traces = sorted((trace for file in files for trace in read_trace(Path(file))), key=lambda trace: trace.rank)
-    _require_all(traces)
-    traces = _aligned(traces)
+    traces = _aligned(_representing_all(traces))
     log = EventLog(lambda: 0.0, ranks=[LoggedRank(0, number, trace.size, trace.host, ()) for number, trace in enumerate(traces)])
     windows = [_window(trace) for trace in traces]
     joined = _join_times(traces)
@@ -97,8 +101,11 @@ def _analyzed(traces: Sequence[RankTrace], log: EventLog, windows: Sequence[Wind
 # --- all ranks, all steps --------------------------------------------------------------------------------------------
 
 
-def _require_all(traces: Sequence[RankTrace]) -> None:
-    """Raise SpecError unless *traces* are all ranks of one job, each once, in the same steps."""
+def _representing_all(traces: Sequence[RankTrace]) -> list[RankTrace]:
+    """Return *traces*, which together represent all ranks of their job; ranks without a trace are like those that have one.
+
+    Raise SpecError unless they are ranks of one job, each once, in the same steps, or if a simulated job lacks ranks.
+    """
     first = traces[0]
     for trace, other in pairwise(traces):
         if trace.rank == other.rank:
@@ -107,17 +114,18 @@ def _require_all(traces: Sequence[RankTrace]) -> None:
             )
     if len({trace.job_facts.get("job", 0) for trace in traces}) > 1:
         raise SpecError(f"{first.file}: shows several jobs; trace each one separately")
-    shown = sum(trace.size for trace in traces)
-    if shown != first.world_size:
-        present = {trace.rank + member for trace in traces for member in range(trace.size)}
-        missing = [str(rank) for rank in range(first.world_size) if rank not in present]
+    present = {trace.rank + member for trace in traces for member in range(trace.size)}
+    missing = [str(rank) for rank in range(first.world_size) if rank not in present]
+    if missing and first.simulated:
         more = ", ..." if len(missing) > 8 else ""
-        raise SpecError(f"{first.file}: only {shown} of {first.world_size} ranks given; missing: {', '.join(missing[:8])}{more}")
+        raise SpecError(f"{first.file}: only {len(present)} of {first.world_size} ranks given; missing: {', '.join(missing[:8])}{more}")
     for trace in traces:
         odd = sorted(trace.steps.keys() ^ first.steps.keys())
         if odd:
             lacks, has = (trace, first) if odd[0] in first.steps else (first, trace)
             raise SpecError(f"{lacks.file}: lacks ProfilerStep#{odd[0]}, which {has.file} has; profile the same steps on every rank")
+    each, over = divmod(len(missing), len(traces))
+    return [replace(trace, size=trace.size + each + (number < over)) for number, trace in enumerate(traces)]
 
 
 def _staged(traces: Sequence[RankTrace]) -> bool:
@@ -204,7 +212,7 @@ def _waits(trace: RankTrace, rank: int, window: Window) -> list[WaitSpan]:
     """Return the waits of *rank* in *window*, without gaps."""
     waits: list[WaitSpan] = []
     for start, end, running, place in _moments(trace, window):
-        cause, resource, ident = _cause(trace, start, end, running, place)
+        cause, resource, ident = _cause(trace, end, running, place)
         last = waits[-1] if waits else None
         if last and (last.cause, last.resource, last.ident) == (cause, resource, ident):
             waits[-1] = last._replace(t1=end)
@@ -249,8 +257,8 @@ def _moments(trace: RankTrace, window: Window) -> Iterable[_TraceMoment]:
         yield time, until, running, (kernel, wait)
 
 
-def _cause(trace: RankTrace, start: float, end: float, running: dict[str, int], place: tuple[int, int]) -> tuple[Cause, str, int]:
-    """Return cause, resource and batch of a rank's wait from *start* to *end*."""
+def _cause(trace: RankTrace, end: float, running: dict[str, int], place: tuple[int, int]) -> tuple[Cause, str, int]:
+    """Return cause, resource and batch of a rank's wait up to *end*."""
     kernel = trace.compute[place[0]] if place[0] < len(trace.compute) else None
     if running["compute"] and not running["waiting"]:
         return Cause.COMPUTE, (kernel.resource if kernel and kernel.resource else f"{trace.gpu} compute"), -1

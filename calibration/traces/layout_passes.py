@@ -38,9 +38,9 @@ class RankPasses(NamedTuple):
     update: float
 
 
-def rank_passes(imported: ImportedJob) -> list[RankPasses]:
-    """Return the times of each rank's own work, as medians over steps. Raise SpecError if the profile does not show the passes."""
-    return [_of_rank(trace) for trace in imported.traces]
+def rank_passes(imported: ImportedJob) -> dict[int, RankPasses]:
+    """Return the times of each traced rank's own work, as medians over steps. Raise SpecError if the profile does not show the passes."""
+    return {trace.rank: _of_rank(trace) for trace in imported.traces}
 
 
 def _of_rank(trace: RankTrace) -> RankPasses:
@@ -93,11 +93,17 @@ def _pass_of(launched: float, backward: Sequence[tuple[float, float]], last: flo
     return "backward" if launched >= last or (place >= 0 and launched < backward[place][1]) else "forward"
 
 
-def stage_passes(passes: Sequence[RankPasses], layout: Layout) -> list[RankPasses]:
-    """Return the times of a rank of each stage of *layout*, per micro-batch and per update, from the *passes* of each rank in a step."""
+def stage_passes(passes: Mapping[int, RankPasses], layout: Layout) -> list[RankPasses]:
+    """Return the times of a rank of each stage of *layout*, per micro-batch and per update, from the *passes* of ranks in a step.
+
+    Raise SpecError if none of the ranks is of some stage.
+    """
     stages = []
     for stage in range(layout.mesh.stages):
-        own = [each for rank, each in enumerate(passes) if layout.mesh.stage_of(rank) == stage]
+        own = [each for rank, each in passes.items() if layout.mesh.stage_of(rank) == stage]
+        if not own:
+            rank = next(rank for rank in range(layout.mesh.gpus) if layout.mesh.stage_of(rank) == stage)
+            raise SpecError(f"no trace is of a rank of pipeline stage {stage}; add that of rank {rank}, for example")
         forward, backward, update = (mean(times) for times in zip(*own, strict=True))
         stages.append(RankPasses(forward / layout.micro_batches, backward / layout.micro_batches, update))
     return stages
@@ -112,12 +118,15 @@ def without_copies(base: Workload) -> Workload:
     return base.model_copy(update={"training": base.training.model_copy(update={"stack": stack})})
 
 
-def with_measured_passes(hardware: Hardware, base: Workload, measured: Sequence[RankPasses], on: MeasuredOn, launches: bool) -> Workload:
-    """Return *base* with the times *measured* on a rank of each stage of *hardware*; with *launches*, layers have their computed launches.
+def with_measured_passes(
+    hardware: Hardware, gpus_per_node: int | None, base: Workload, measured: Sequence[RankPasses], on: MeasuredOn, launches: bool
+) -> Workload:
+    """Return *base* with the times *measured* on a rank of each stage of *hardware*, of which *gpus_per_node* GPUs are used (None: all).
 
-    The simulator adds work to a pass that is not in its layers; the times of the layers are reduced by this amount.
+    With *launches*, layers have their computed launches. The simulator adds work to a pass that is not in its layers; the times of the
+    layers are reduced by this amount.
     """
-    layout = prepare(hardware, base)
+    layout = prepare(hardware, base, gpus_per_node)
 
     def with_passes(seconds: Sequence[RankPasses]) -> Workload:
         passes = [(layout.units_of(stage), {"F": each.forward, "B": each.backward}) for stage, each in enumerate(seconds)]
@@ -125,7 +134,7 @@ def with_measured_passes(hardware: Hardware, base: Workload, measured: Sequence[
         return base.model_copy(update={"model": base.model.model_copy(update={"layers": layers, "measured": on})})
 
     draft = with_passes(measured)
-    scene = layout_scene(hardware, draft, prepare(hardware, draft))
+    scene = layout_scene(hardware, draft, prepare(hardware, draft, gpus_per_node))
     reduced = []
     for stage, each in enumerate(measured):
         forward, backward = (sum(scene.times[stage](unit, part).compute for unit in layout.units_of(stage)) for part in ("F", "B"))
@@ -161,8 +170,8 @@ def with_unit_times(
     return tuple(layer.model_copy(update={"measured": times[id(layer)]}) for layers in members for layer in layers)
 
 
-def layout_optimizer_factor(hardware: Hardware, workload: Workload, seconds: float) -> float:
+def layout_optimizer_factor(hardware: Hardware, gpus_per_node: int | None, workload: Workload, seconds: float) -> float:
     """Return the stack's ``optimizer_factor`` with which the optimizer takes *seconds* on average over stages."""
-    scene = layout_scene(hardware, workload, prepare(hardware, workload))
+    scene = layout_scene(hardware, workload, prepare(hardware, workload, gpus_per_node))
     computed = sum(time for time, _ in scene.updates) / len(scene.updates)
     return workload.training.stack.update.optimizer_factor * seconds / computed

@@ -110,14 +110,15 @@ def _from_layout(job: ProfiledJob) -> dict[str, Any]:
             "add, for example, --shard parameters, --tp 2 or --pp 2, or write it there"
         )
     hardware = load_hardware(job.description.hardware, library=job.description.folders.hardware).spec
-    gpus_per_node = next(group.node.gpu_count for group in hardware.groups if group.node.gpu_count)
-    machine = with_nodes(hardware, math.ceil(job.ranks / gpus_per_node))
-    measured = layout_passes.stage_passes(layout_passes.rank_passes(job.profile), prepare(machine, base))
+    most = next(group.node.gpu_count for group in hardware.groups if group.node.gpu_count)
+    machine = with_nodes(hardware, math.ceil(job.ranks / most))
+    per_node = job.ranks if job.ranks < most else None
+    measured = layout_passes.stage_passes(layout_passes.rank_passes(job.profile), prepare(machine, base, per_node))
     on = job.measured_on(base).model_copy(update={"tensor": parallel.tensor})
     bare = layout_passes.without_copies(base)
-    workload = layout_passes.with_measured_passes(machine, bare, measured, on, first.gpu != CPU)
+    workload = layout_passes.with_measured_passes(machine, per_node, bare, measured, on, first.gpu != CPU)
     update = mean(passes.update for passes in measured)
-    fitted["optimizer_factor"] = layout_passes.layout_optimizer_factor(machine, workload, update)
+    fitted["optimizer_factor"] = layout_passes.layout_optimizer_factor(machine, per_node, workload, update)
     if bare is not base:
         mesh["copies"] = False
     if sockets is not None:

@@ -59,7 +59,11 @@ def trace_table(imported: ImportedJob) -> str:
     """Return the stall table, and a table of the kernels, collectives and copies that took most time."""
     count, hosts = gpus(imported), nodes(imported)
     what = "CPU rank" if imported.traces[0].gpu == CPU else "GPU"
-    lines = [f"{count} {what}{'s' * (count > 1)} on {hosts} node{'s' * (hosts > 1)}, {imported.windows[0].steps} steps profiled", ""]
+    traced = f"{imported.traced_ranks} of " if imported.traced_ranks < count else ""
+    lines = [
+        f"{traced}{count} {what}{'s' * (count > 1)} on {hosts} node{'s' * (hosts > 1)}, {imported.windows[0].steps} steps profiled",
+        "",
+    ]
     lines += [f"  step {show(imported.step_time, 'time')}", ""]
     for cause in STALLS:
         seconds = imported.stalls[cause]

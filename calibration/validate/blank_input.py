@@ -24,11 +24,10 @@ MARGIN: Final = 1.0 - LARGEST_MISS
 def without_contradicted_input(questions: Sequence[RunQuestion], folders: Folders, processes: int) -> tuple[list[RunQuestion], list[str]]:
     """Return *questions*, those of contradicted inputs with synthetic data if their cell is blank, and a note on each such job."""
     calibrating = [one for one in questions if one.record.role != "prediction" and one.workload.input.loader != "synthetic"]
-    least = Evaluator(folders, processes).predict_all([SimulatedCase(one.record, LEAST_SCALE, ()) for one in calibrating])
+    stated = [one for one in calibrating if one.record.exposed_sync is None]
     notes: dict[tuple[str, str], str] = {}
-    for one, prediction in zip(calibrating, least, strict=True):
-        if one.step_time < MARGIN * prediction.step and one.record.exposed_sync is None:
-            notes.setdefault(_job(one), _note(one, prediction.step))
+    for one, least in _faster_than_input(stated, folders, processes):
+        notes.setdefault(_job(one), _note(one, least))
     changed = [
         question(replace(one.record, input="synthetic"), folders) if _job(one) in notes and _is_blank(one) else one for one in questions
     ]
@@ -42,13 +41,22 @@ def contradicted_predictions(rows: Sequence[ScoredRow], folders: Folders, proces
         for row in rows
         if _is_blank(row.question) and row.question.step_time < MARGIN * min(row.predictions["as_described"], row.predictions["calibrated"])
     ]
-    least = Evaluator(folders, processes).predict_all([SimulatedCase(one.record, LEAST_SCALE, ()) for one in slow])
     notes: dict[tuple[str, str], str] = {}
-    for one, prediction in zip(slow, least, strict=True):
-        if one.step_time < MARGIN * prediction.step:
-            advice = "if it read no data, write synthetic in a column input"
-            notes.setdefault(_job(one), f"{_faster(one, prediction.step)}; {advice}")
+    for one, least in _faster_than_input(slow, folders, processes):
+        notes.setdefault(_job(one), f"{_faster(one, least)}; if it read no data, write synthetic in a column input")
     return list(notes.values())
+
+
+def _faster_than_input(questions: Sequence[RunQuestion], folders: Folders, processes: int) -> list[tuple[RunQuestion, float]]:
+    """Return those of *questions* whose input alone takes longer than the measured step, with its time (s).
+
+    A step that is as long without reading data waits for something else, such as the network.
+    """
+    evaluator = Evaluator(folders, processes)
+    least = evaluator.predict_all([SimulatedCase(one.record, LEAST_SCALE, ()) for one in questions])
+    slow = [(one, each.step) for one, each in zip(questions, least, strict=True) if one.step_time < MARGIN * each.step]
+    unread = evaluator.predict_all([SimulatedCase(replace(one.record, input="synthetic"), LEAST_SCALE, ()) for one, _ in slow])
+    return [pair for pair, without in zip(slow, unread, strict=True) if without.step < MARGIN * pair[1]]
 
 
 def _job(one: RunQuestion) -> tuple[str, str]:

@@ -14,10 +14,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
+from calibration.catalog_names import with_catalog_names
 from calibration.clusters.cluster_fit import SHARED_CONSTANTS, ClusterModel, SharedConstants, fit_model, predictions, prior_model
 from calibration.clusters.compute_scale import FactorByRecord, measured_scale, solve_factors
 from calibration.clusters.evaluate import Evaluator, SimulatedCase
-from calibration.questions import Folders, RunQuestion, describe_runs, with_catalog_names, with_names_checked
+from calibration.questions import Folders, RunQuestion, assumptions, describe_runs, with_names_checked
 from calibration.run_records import SkippedRun, read_table, row_name
 from calibration.validate.baselines import RunCompute, closed_form, copy_row, fit_closed_form, free_communication
 from calibration.validate.blank_input import contradicted_predictions, without_contradicted_input
@@ -103,6 +104,7 @@ def validate(
     notes = (
         *(note for table in tables for note in table.notes),
         *renamed,
+        *assumptions(questions),
         *unread,
         *contradicted_predictions([row for cluster in clusters for row in cluster.scored_rows], folders, processes),
         *contradictions,

@@ -103,11 +103,11 @@ def checkpoint_times(node: Node, parts: CheckpointParts, store: Store | None) ->
     copied = _transfer_time(node, {f"gpu{gpu}": node_graph(node).device_to_host(gpu).links for gpu in writers}, parts.nbytes, {})[0]
     caps = {} if store is None or store.per_writer is None else {"cap": store.per_writer}
     out = {f"gpu{gpu}": (*_links_out(node, gpu, store), _STORE if store else _DISK) for gpu in writers}
-    written, share = _transfer_time(node, out, parts.nbytes, caps, _shared_resource(node, parts, store, parts.writing_nodes), parts.traffic)
+    written, share = _transfer_time(node, out, parts.nbytes, caps, _shared_resource(node, store, parts.writing_nodes), parts.traffic)
     reads = parts.reads
     read = {f"gpu{gpu}": (*_links_in(node, gpu, store), _STORE if store else _DISK) for gpu in range(reads.readers)}
     nbytes = reads.from_store(parts.nodes) if store else reads.nbytes
-    arrived = _transfer_time(node, read, nbytes / reads.readers, caps, _shared_resource(node, parts, store, float(parts.nodes)))[0]
+    arrived = _transfer_time(node, read, nbytes / reads.readers, caps, _shared_resource(node, store, float(parts.nodes)))[0]
     back = {f"gpu{gpu}": node_graph(node).host_to_device(gpu).links for gpu in range(parts.gpus)}
     copied_back = _transfer_time(node, back, reads.bytes_per_gpu, {})[0]
     start = store.start if store else 0.0
@@ -179,7 +179,7 @@ def _links_in(node: Node, gpu: int, store: Store | None) -> tuple[str, ...]:
     return graph.memory_from_network(graph.nearest_nic(gpu)) if store is not None else ()
 
 
-def _shared_resource(node: Node, parts: CheckpointParts, store: Store | None, nodes: float) -> dict[str, tuple[float, float]]:
+def _shared_resource(node: Node, store: Store | None, nodes: float) -> dict[str, tuple[float, float]]:
     """Return the capacity of the store or the disk, and the load on it per byte of the simulated node."""
     if store is not None:
         return {_STORE: (store.bandwidth, max(nodes, 1.0))}

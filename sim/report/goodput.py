@@ -265,8 +265,8 @@ def as_points(points: float) -> str:
 
 
 def signed_points(points: float) -> str:
-    """Return a difference of shares, in percentage points, as text with its sign."""
-    return f"{points:+.2f}"
+    """Return a difference of shares, in percentage points, as text with its sign; none is negative zero."""
+    return f"{round(points, 2) + 0.0:+.2f}"
 
 
 def _reliability(answer: Goodput) -> dict[str, Any]:

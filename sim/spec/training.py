@@ -35,7 +35,7 @@ RecomputedModule = Literal["core_attn", "mlp", "moe", "moe_act", "layernorm", "m
 
 
 MOST_MICRO_BATCHES: Final = 100_000
-"""Micro-batches of a step from which on it is a mistake: each is simulated."""
+"""Most micro-batches of a step: more are a mistake, such as a batch in tokens (estimate), and each is simulated."""
 
 
 class Training(Spec):

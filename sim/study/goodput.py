@@ -259,10 +259,10 @@ def _changes(
     changes = [
         Change(unchanged.name, float(base.mean()), closed_form(unchanged.expected), _standard_error(base), _standard_error(0 * base))
     ]
-    for name, drawn, expected in tried:
+    for done, (name, drawn, expected) in enumerate(tried, 1):
         share = draw(drawn, trials, weeks.seed).work / duration
         changes.append(Change(name, float(share.mean()), closed_form(expected), _standard_error(share), _standard_error(share - base)))
-        progress(_COURSES + _CHANGES * len(changes) // len(tried), _COURSES + _CHANGES)
+        progress(_COURSES + _CHANGES * done // len(tried), _COURSES + _CHANGES)
     return changes
 
 

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from sim.analysis.stalls import Window, align_to_steps, blame, resource_table, stall_table
+from sim.analysis.stalls import Window, align_to_steps, blame, resource_table, stall_table, without_overlap
 from sim.events import FULL, STALLS, Cause, EventLog, LoggedRank, WaitSpan, WorkSpan
 
 GPU, CPU, DISK = "gpu", "cpu cores", "disk"
@@ -69,6 +69,13 @@ def test_of_two_collectives_at_a_time_the_one_that_began_first_bears_the_wait() 
     assert rows == {("network", "nic"): 2, ("interconnect", "cores"): 2, ("network", "switch"): 2, ("straggler", "slowest rank"): 1}
 
 
+def test_a_collective_that_ends_with_one_that_began_before_has_no_piece() -> None:
+    """Bucket 1 lies inside bucket 0 and ends with it, so that a trace shows no event of it; bucket 2 has what is left of it."""
+    times = [(0.0, 4.0), (1.0, 4.0), (3.0, 6.0)]
+    first, inside, after = (work("comm", Cause.NETWORK, *each, "nic", ident=number) for number, each in enumerate(times))
+    assert without_overlap([first, inside, after]) == [first, after._replace(t0=4.0)]
+
+
 def test_a_gap_before_a_stage_is_queueing_for_it() -> None:
     """Prepared at 1 s, pinned from 4 s to 5 s: four of the five seconds are the pin thread's."""
     event_log = log(
@@ -92,6 +99,28 @@ def test_the_one_resource_that_is_full_bears_the_whole_wait() -> None:
         wait(Cause.INPUT, 5, 7, ident=7),
     )
     assert table(event_log, 5, 7) == {"fetch": pytest.approx(2.0)}
+
+
+def test_a_disk_that_was_idle_before_a_build_is_full_during_it() -> None:
+    """Only the build that the rank waits for counts: 4 s up to the end of its reading, before which the disk had a pause."""
+    event_log = log(
+        work("worker 1", Cause.FETCH, 0, 1, DISK + FULL, ident=6),
+        work("worker 1", Cause.FETCH, 2, 3, DISK + FULL, ident=8),
+        work("worker 0", Cause.FETCH, 3, 6, DISK + FULL, ident=7),
+        work("worker 0", Cause.PREP, 6, 7, CPU, ident=7),
+        wait(Cause.INPUT, 5, 7, ident=7),
+    )
+    assert table(event_log, 5, 7) == {"fetch": pytest.approx(2.0)}
+
+
+def test_a_disk_is_full_from_the_first_reading_on() -> None:
+    """The first build takes 4 s, of which the disk was full for all 3 up to the end of its reading: nothing could read before."""
+    event_log = log(
+        work("worker 0", Cause.FETCH, 0, 3, DISK + FULL, ident=0),
+        work("worker 0", Cause.PREP, 3, 4, CPU, ident=0),
+        wait(Cause.INPUT, 2, 4, ident=0),
+    )
+    assert table(event_log, 2, 4) == {"fetch": pytest.approx(2.0)}
 
 
 def test_a_disk_that_is_idle_while_the_only_worker_prepares_is_not_full() -> None:

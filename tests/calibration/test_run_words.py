@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from calibration.questions import Folders, with_catalog_names
 from calibration.run_records import read_records, read_table
-from calibration.run_words import number_meant, precision_meant, stack_meant
+from calibration.run_words import number_meant, precision_meant
 from sim.spec.yaml import SpecError
-from tests.calibration.runs import record
 
 
 @pytest.mark.parametrize(
@@ -28,26 +25,6 @@ from tests.calibration.runs import record
 def test_precisions(text: str, meant: str) -> None:
     """A word without a known meaning is left for the reader of the row to refuse."""
     assert precision_meant(text) == meant
-
-
-@pytest.mark.parametrize(
-    ("text", "meant"),
-    [
-        ("PyTorch", "torch-2.x-ddp"), ("pytorch ddp", "torch-2.x-ddp"), ("PyTorch 2.1.0", "torch-2.x-ddp"),
-        ("torch 1.13", "torch-1.13-ddp"),
-        ("PyTorch 1.6 DDP", "torch-1.6-ddp"), ("DDP", "torch-2.x-ddp"), ("Horovod", "horovod-0.21"), ("MXNet", "MXNet"),
-        ("PyTorch XLA", "PyTorch XLA"),
-        ("Horovod 0.21", "horovod-0.21"), ("horovod 0.19.5 (PyTorch)", "horovod-0.19"), ("Horovod v0.28.1", "horovod-0.21"),
-        ("Horovod TensorFlow", "Horovod TensorFlow"), ("TensorFlow 2.4", "tensorflow-2.3"), ("TF2 XLA", "tensorflow-2.3-xla"),
-        ("TensorFlow 1.15", "TensorFlow 1.15"), ("TensorFlow parameter server", "TensorFlow parameter server"),
-        ("TensorFlow parameter server (async)", "tf-parameter-server"), ("synchronous parameter servers", "tf-parameter-server-sync"),
-        ("torch-1.13-ddp", "torch-1.13-ddp"), ("torch-2.11-ddp", "torch-2.11-ddp"), ("torch-1.6-ddp", "torch-1.6-ddp"),
-        ("torch-2.x-ddp", "torch-2.x-ddp"),
-    ],
-)  # fmt: skip
-def test_frameworks(text: str, meant: str) -> None:
-    """Names of stacks are never changed."""
-    assert stack_meant(text) == meant
 
 
 def test_numbers() -> None:
@@ -97,17 +74,6 @@ def test_a_foreign_table_is_read_with_a_note_on_every_word_and_records_are_not(t
         read_records(path)
 
 
-@pytest.mark.parametrize(
-    ("name", "meant"),
-    [("MI300X", "mi300x-platform"), ("8x B200", "hgx-b200"), ("NVIDIA H200", "hgx-h200"), ("A100-SXM4-80GB", "dgx-a100-80gb"),
-     ("4x B200", "4x B200"), ("A100", "A100"), ("T4", "T4")],
-)  # fmt: skip
-def test_a_gpu_means_a_machine_only_if_one_is_not_a_providers(name: str, meant: str) -> None:
-    """There are two boxes with A100s, and only providers rent T4s; half a box is none."""
-    ((row,), notes) = with_catalog_names([replace(record(), hardware=name)], Folders())
-    assert (row.hardware, bool(notes)) == (meant, name != meant)
-
-
 def test_times_in_another_unit_have_one_note_per_unit(tmp_path: Path) -> None:
     path = tmp_path / "runs.csv"
     times = ("65 msec", "66 msec", "0.067", "68 s", "69 ms")
@@ -115,18 +81,3 @@ def test_times_in_another_unit_have_one_note_per_unit(tmp_path: Path) -> None:
     table = read_table(path)
     assert [record.step_time for record in table.records] == [0.065, 0.066, 0.067, 68.0, 0.069]
     assert [note.partition("'")[2].partition("'")[0] for note in table.notes] == ["65 msec", "69 ms"]
-
-
-def test_names_that_differ_in_spelling_only_are_the_catalogs(tmp_path: Path) -> None:
-    """No other machine or model has the same letters and digits; what is in the catalog, or in no catalog, stays."""
-    (tmp_path / "my-box.yaml").write_text("extends: p3.16xlarge\nname: my-box\n")
-    pairs = {
-        ("DGX A100 80GB", "ResNet-50 v1.5"): ("dgx-a100-80gb", "resnet50"), ("AWS p3.16xlarge", "VGG-16"): ("p3.16xlarge", "vgg16"),
-        ("DGX-A100", "EfficientNet-B0"): ("dgx-a100", "efficientnet_b0"), ("My Box", "BERT-Large"): ("my-box", "BERT-Large"),
-        ("p4d", "ResNet"): ("p4d", "ResNet"),
-    }  # fmt: skip
-    rows = [replace(record(), hardware=hardware, workload=workload) for hardware, workload in pairs]
-    renamed, notes = with_catalog_names(rows, Folders(hardware=tmp_path))
-    assert [(row.hardware, row.workload) for row in renamed] == list(pairs.values())
-    assert "hardware 'DGX A100 80GB' was read as dgx-a100-80gb" in notes and "workload 'VGG-16' was read as vgg16" in notes
-    assert not any("p4d" in note or "BERT" in note or "DGX-A100" in note for note in notes)

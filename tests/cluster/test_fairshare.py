@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.cluster.fairshare import Flow, FlowShare, max_min_rates
+from tests.cluster.bench import Bench
 from tests.cluster.systems import amounts, systems
 
 
@@ -23,6 +24,34 @@ def test_one_flow_takes_the_whole_link():
     # x1 <= 10
     # x1 = 10, held by a
     assert max_min_rates([Flow({"a": 1.0})], {"a": 10.0}) == [FlowShare(10.0, "a")]
+
+
+@pytest.mark.parametrize(
+    ("cap", "share"),
+    [
+        (10.5, FlowShare(10.0, "a")),  # a little above the link: the link holds the flow
+        (9.5, FlowShare(9.5, "")),  # a little below: its own cap does
+        (10.0, FlowShare(10.0, "")),  # the same: the cap, which is met without the link
+    ],
+)
+def test_a_lone_flow_with_a_cap_near_its_link(cap, share):
+    # x1 <= 10, x1 <= cap, alone and beside a flow on a link of its own (x2 <= 4)
+    # x1 = min(10, cap); 190 units end at 190 / x1
+    flow = Flow({"a": 1.0}, cap=cap)
+    assert max_min_rates([flow], {"a": 10.0}) == [share]
+    assert rates([flow, Flow({"b": 1.0})], {"a": 10.0, "b": 4.0}) == [share.rate, 4.0]
+    bench = Bench(a=10.0)
+    bench.start("one", 190.0, {"a": 1.0}, cap=cap)
+    assert bench.run() == [(19.0 if cap >= 10.0 else 20.0, "one")]
+
+
+def test_a_lone_flow_with_a_cap_near_the_narrower_of_its_links():
+    # 2 x1 <= 10 (a), x1 <= 6 (b), x1 <= cap, with any weight: a level of 5 per unit of rate
+    # with a cap of 5.5 a holds it at 5, with one of 4.5 its own cap does
+    for weight in (0.25, 1.0, 4.0):
+        above, below = (Flow({"b": 1.0, "a": 2.0}, weight, cap) for cap in (5.5, 4.5))
+        assert max_min_rates([above], {"a": 10.0, "b": 6.0}) == [FlowShare(5.0, "a")]
+        assert max_min_rates([below], {"a": 10.0, "b": 6.0}) == [FlowShare(4.5, "")]
 
 
 def test_equal_flows_share_equally():

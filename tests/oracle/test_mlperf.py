@@ -61,11 +61,11 @@ def sharded() -> list[tuple[RunQuestion, LayoutRun]]:
 
 
 def test_a_sharded_optimizer_is_predicted_as_well_as_the_scalars_that_stood_for_it(sharded: list[tuple[RunQuestion, LayoutRun]]) -> None:
-    """Oracle: measured steps; 2.7% in the median and 11.6% at most, where the scalars are 3.7% and 11.8% off. Nothing is fitted."""
+    """Oracle: measured steps; 2.3% in the median and 9.2% at most, where the scalars are 2.8% and 10.0% off. Nothing is fitted."""
     errors = [run.step_time / run_question.step_time - 1 for run_question, run in sharded]
     scalars = [predict(run_question).step / run_question.step_time - 1 for run_question, _ in sharded]
     assert len(errors) == 13
-    assert median(map(abs, errors)) < 0.03 and max(map(abs, errors)) < 0.12
+    assert median(map(abs, errors)) < 0.025 and max(map(abs, errors)) < 0.1
     assert median(map(abs, errors)) < median(map(abs, scalars)) and max(map(abs, errors)) < max(map(abs, scalars))
 
 
@@ -78,7 +78,8 @@ def test_what_a_distributed_lamb_sends(sharded: list[tuple[RunQuestion, LayoutRu
         sent = [(each.op, each.axis, each.nbytes) for each in done if isinstance(each, Start) and each.axis != "everyone"]
         reduced = ("all_reduce", "pool", nbytes) if several else ("reduce_scatter", "shard", nbytes)
         assert sent == [pytest.approx(reduced), pytest.approx(("all_gather", "shard", nbytes))]
-        assert [each.what for each in done if isinstance(each, Copy)] == ["gradients", "weights"]
+        copies = [(each.what, each.nbytes) for each in done if isinstance(each, Copy)]  # _flatten_grad_mt, and back: each reads and writes
+        assert copies == [("gradients", pytest.approx(2 * nbytes)), ("weights", pytest.approx(2 * nbytes))]
         assert run.mesh.group_size("pool") == run.gpus and run.mesh.group_size("shard") == run.mesh.gpus_per_node
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,10 @@ def library(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def _loaded_each_time(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Load as the program does, without the cache of all other tests, where loading is what is tested."""
+def _loaded_each_time(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Load as the program does, without what other tests have loaded, where loading is what is tested; texts are still parsed once."""
+    kept = spec_library._load
     if request.path.parent == Path(__file__).parent:
-        monkeypatch.setattr(spec_library, "_load", spec_library._load.each_time)  # type: ignore[attr-defined]
+        spec_library._load = kept.each_time  # type: ignore[attr-defined]
+    yield
+    spec_library._load = kept

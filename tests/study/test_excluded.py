@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import replace
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -102,10 +103,14 @@ def test_searches_that_end_early_do_not_change_the_answer(
     assert some["left_out"].keys() == every["left_out"].keys()
 
 
-def test_the_answer_does_not_depend_on_the_number_of_processes() -> None:
-    renting = RentalOptions(Budget(time=3e5), where=["provider=lambda", "gpus=1..2"], nodes=[1, 2])
+def test_the_answer_does_not_depend_on_the_number_of_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two processes plan five machines before others are excluded, one plans each after the one before. A table of three is soon full."""
+    monkeypatch.setattr(excluded, "SHOWN", 3)
+    renting = RentalOptions(Budget(time=3e5), where=["provider=lambda", "gpus=1..2"], nodes=[1])
     alone, together = (recommendation(JOB, replace(renting, processes=count)) for count in (1, 2))
     assert alone == together
+    document, _ = alone
+    assert document["excluded_by_bound"] and len(document["candidates"]) > 3
 
 
 def test_a_cutoff_is_the_least_step_that_is_beaten_or_a_few_times_the_bound() -> None:
@@ -143,15 +148,16 @@ def test_a_cutoff_is_the_least_step_that_is_beaten_or_a_few_times_the_bound() ->
         for workload in ("llama-3.1-8b", "mixtral-8x7b", "llama-3.2-1b")
     ],
 )
-def test_no_layout_works_less_than_a_whole_batch_on_one_gpu(workload: str, name: str) -> None:
+@pytest.mark.parametrize("counts", [(1, 3), pytest.param((2,), marks=pytest.mark.nightly)])
+def test_no_layout_works_less_than_a_whole_batch_on_one_gpu(workload: str, name: str, counts: tuple[int, ...]) -> None:
     """Oracle: the bounds of all layouts of a cluster, with unlimited memory.
 
     Nightly: experts and a larger model on the three other machines. They have more layouts, but how these depend on a machine, the smallest
-    model shows on all five.
+    model shows on all five. So are two nodes, which have half of all layouts: one node is divided as evenly, and three are not.
     """
     scenario = Scenario(name, workload, global_batch=32)
-    plan, work = prepare_plan(PlanQuestion(scenario, (1, 2, 3), allowed=frozenset({"recompute"}))), LeastWork(scenario)
-    least = dict.fromkeys((1, 2, 3), math.inf)
+    plan, work = prepare_plan(PlanQuestion(scenario, counts, allowed=frozenset({"recompute"}))), LeastWork(scenario)
+    least = dict.fromkeys(counts, math.inf)
     for setting, each in plan.layouts:
         if each:
             least[each[0].nodes] = min(least[each[0].nodes], float(bounds(setting, each, math.inf).compute.min()))
@@ -191,6 +197,20 @@ def test_a_gpu_with_one_expert_does_not_work_less() -> None:
     plan = prepare_plan(PlanQuestion(scenario, (16,), fixed={"ep": "128"}))
     least = min(float(bounds(setting, each, float("inf")).compute.min()) for setting, each in plan.layouts if each)
     assert 0.5 * least < LeastWork(scenario).step_time("p5.48xlarge", 16) <= least
+
+
+def test_a_slow_host_bounds_no_machine_with_a_fast_one(tmp_path: Path) -> None:
+    """Steps of few tokens wait for launches. Oracle: the bounds of all layouts of each machine, with unlimited memory."""
+    scenario, least = Scenario("", "gpt2", global_batch=8, sequence=128, stack="torch-2.x-ddp"), {}
+    work = LeastWork(scenario)
+    for speed in (0.2, 1.0, 5.0):
+        path = tmp_path / f"host-{speed}.yaml"
+        host = f"{{cpu: {{speed: {speed}, source: test}}}}"
+        path.write_text(f"name: host-{speed}\nextends: hgx-h100\nnode: {{host: {host}}}\n", encoding="utf-8")
+        plan = prepare_plan(PlanQuestion(replace(scenario, hardware=str(path)), (1,)))
+        least[speed] = min(float(bounds(setting, each, math.inf).compute.min()) for setting, each in plan.layouts if each)
+        assert work.step_time(str(path), 1) <= least[speed]
+    assert least[0.2] > least[1.0] > least[5.0]
 
 
 def test_a_machine_without_a_bound_is_planned() -> None:

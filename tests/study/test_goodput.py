@@ -209,6 +209,15 @@ def test_changes_are_compared_with_the_outcome(trials: int) -> None:
     assert max(one["gain_points"] for one in others) <= 100 * (1 - contents["effective_share"])
 
 
+def test_progress_goes_up_to_what_there_is_to_do() -> None:
+    """Courses and changes are counted once each, so that the last number is the total."""
+    heard: list[tuple[int, int]] = []
+    simulate_weeks(steps(), Weeks(days=20.0, trials=2), progress=lambda done, of: heard.append((done, of)))
+    [total] = {of for _, of in heard}
+    counts = [done for done, _ in heard]
+    assert counts == sorted(counts) and counts[-1] == total
+
+
 def test_gains_have_the_standard_error_of_paired_courses() -> None:
     """Bootstrap oracle: gains in 30 sets of other courses scatter by the standard error of one."""
     sets = [simulate_weeks(steps(), Weeks(days=20.0, trials=150, seed=seed)).changes for seed in range(30)]
@@ -223,6 +232,8 @@ def test_a_gain_below_its_standard_error_is_told_as_such() -> None:
     assert gain_text(change) == " +0.01 ± 0.02, less than its standard error"
     assert gain_text(change | {"gain_points": 0.5}) == " +0.50 ± 0.02"
     assert gain_text({"gain_points": 0.5, "gain_standard_error_points": None}) == " +0.50"
+    assert gain_text({"gain_points": -0.004, "gain_standard_error_points": None}) == " +0.00"
+    assert gain_text({"gain_points": -0.006, "gain_standard_error_points": None}) == " -0.01"
 
 
 @pytest.mark.nightly

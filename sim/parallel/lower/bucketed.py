@@ -97,11 +97,11 @@ class Bucketed(Lowering):
             starts = [start for _, group in self._gathers() for start in group]
             yield from starts
             yield from (Wait(start.tag) for start in starts)
-            if starts and self._is_coalesced:  # each copy reads and writes
-                nbytes = 2 * GATHER_COPIES * sum(start.nbytes for start in starts)
-                yield Copy("weights", nbytes, 0, host=self._host_of_slices)
+            moved = 2 * sum(start.nbytes for start in starts)  # a copy reads and writes
+            if starts and self._is_coalesced:
+                yield Copy("weights", GATHER_COPIES * moved, 0, host=self._host_of_slices)
             if self.layout.options.flattens:
-                yield Copy("weights", sum(start.nbytes for start in starts), 0)
+                yield Copy("weights", moved, 0)
 
     @property
     def _host_of_slices(self) -> float:
@@ -162,7 +162,7 @@ class Bucketed(Lowering):
             gradients = (
                 sum(sum(self._elements(bucket)) for buckets in self.buckets.values() for bucket in buckets) * self.layout.reduced_width
             )
-            yield Copy("gradients", gradients, self.layout.micro_batches - 1)
+            yield Copy("gradients", 2 * gradients, self.layout.micro_batches - 1)
         yield from self.late
         self.open += [start.tag for start in self.late]
         parallel = self.layout.mesh.parallel

@@ -1,11 +1,12 @@
-"""How fast can a cluster be at most? The GPU time that a step takes at least in any layout, per GPU model.
+"""How fast can a cluster be at most? The GPU time that a step takes at least in any layout, per GPU model and speed of the host's cores.
 
 A whole layer of the whole batch is the most efficient product: layouts divide layers and batches into smaller ones, wait for messages and
 recompute. So the least compute of a step in one micro-batch on one GPU of unlimited memory (`floor`), divided by the number of GPUs, is a
 lower bound for every cluster of them. Only experts are more efficient apart: a rank that has few of them hardly sorts tokens. So groups of
-ranks with one GPU each, between which experts are divided, are bounded as well. All this takes some 100 ms per GPU model, 400 ms with
-experts, where bounds of all layouts of a cluster take seconds. Limit: tiles and waves of a product may favor a part of a layer, by less
-than `MARGIN`, as a test checks for dense and expert models on GPUs of the catalog.
+ranks with one GPU each, between which experts are divided, are bounded as well. Without a layout, a GPU also waits for its host's launches,
+which depend on the host. All this takes some 100 ms per GPU model, 400 ms with experts, where bounds of all layouts of a cluster take
+seconds. Limit: tiles and waves of a product may favor a part of a layer, by less than `MARGIN`, as a test checks for dense and expert
+models on GPUs of the catalog.
 """
 
 from __future__ import annotations
@@ -35,13 +36,14 @@ class LeastWork:
 
     def __init__(self, scenario: Scenario) -> None:
         self._scenario = scenario
-        self._by_gpu: dict[str, float] = {}
+        self._by_gpu: dict[tuple[str, float], float] = {}
+        """By the contents of a GPU, and the speed of its host's cores."""
 
     def step_time(self, name: str, nodes: int) -> float:
         """Return the least seconds of a step on *nodes* nodes of the machine *name*; 0 if unknown, as for jobs that cannot run there."""
         try:
             node = worker_node(load_hardware(name, sorted_overrides(self._scenario)[0]).spec)
-            key = node.gpu.model_dump_json()
+            key = node.gpu.model_dump_json(), node.host.cpu.speed
             if key not in self._by_gpu:
                 self._by_gpu[key] = _gpu_time(replace(self._scenario, hardware=name))
         except SpecError:

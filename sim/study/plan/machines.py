@@ -250,7 +250,7 @@ def _row(
     except SpecError as error:
         return ComparedMachine(scenario.hardware, count, None, f"{scenario.hardware}: {error.problems[0]}")
     best = best_plan.tally.best
-    if best is None:
+    if best is None or best_plan.tally.is_cut_off:
         return ComparedMachine(scenario.hardware, count, None, least_step=cutoff)
     run: LayoutRun = best.run
     inputs = {**best_plan.inputs, "stack": "", "records": ""}

@@ -117,7 +117,7 @@ class Tally:
     least_thrashing: float = math.inf
     """The least bound of a step (s) of any layout that thrashes, without the penalty."""
     is_cut_off: bool = False
-    """Whether the search ended without a result because every layout that fits takes at least `Limits.cutoff`."""
+    """Whether the search ended, without the best layout, because every layout that fits takes at least `Limits.cutoff`."""
 
     @property
     def best(self) -> Outcome | None:
@@ -196,7 +196,7 @@ def search(
     tally.outcomes = in_order(tally.outcomes)
     tally.excluded = tally.candidates - tally.infeasible - len(tally.outcomes)
     tally.open_bound = pending.least if tally.excluded == len(pending) else 0.0  # not all are bounded if Ctrl-C came early
-    tally.is_cut_off = not tally.interrupted and tally.best is None and _any_fits(tally, pending, limits)
+    tally.is_cut_off = not tally.interrupted and _is_cut_off(tally, pending, limits)
     if tally.interrupted and tally.best is None:  # nothing was found yet, which does not mean that nothing fits
         raise KeyboardInterrupt
     return tally
@@ -394,6 +394,14 @@ def _enough(tally: Tally, limits: Limits) -> float:
     """Return the value that no other layout may be below when the search ends; infinite as long as nothing ends it."""
     table = tally.outcomes[limits.shown - 1].value * (1.0 - limits.gap) if len(tally.outcomes) >= limits.shown else math.inf
     return table if tally.least_thrashing < limits.cutoff else min(table, limits.cutoff)  # a layout that thrashes has a greater value
+
+
+def _is_cut_off(tally: Tally, pending: Pending, limits: Limits) -> bool:
+    """Return whether the search ended at the cutoff: with no result, or with results above it of which none is proven to be the best."""
+    if tally.best is None:
+        return _any_fits(tally, pending, limits)
+    least = min(tally.open_bound, tally.least_thrashing, *(outcome.step_time for outcome in tally.outcomes))
+    return limits.cutoff <= least and tally.gap > limits.gap * (1.0 + 1e-9)
 
 
 def _any_fits(tally: Tally, pending: Pending, limits: Limits) -> bool:

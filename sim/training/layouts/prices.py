@@ -9,7 +9,6 @@ host memory are not counted.
 
 from __future__ import annotations
 
-import math
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -34,7 +33,6 @@ from sim.training.layouts.group_price import GroupPrice, LinkShare, Outline
 from sim.training.layouts.sends import Sends
 from sim.training.layouts.switches import CORE_LINK, Switches, SwitchStream
 
-_FREE: Final = Outline(GroupPrice(0.0, 0.0, math.inf, {}, 0.0, 0.0, Cause.NETWORK, "", ""), ())
 SHARED: Final = ("everyone", "ends")
 """Groups with members in several stages."""
 
@@ -73,7 +71,9 @@ class KernelBook:
     passes: dict[tuple[object, ...], Any] = field(default_factory=dict)
     """Kernels of layers, by everything else that affects them."""
     layers: dict[tuple[object, ...], Any] = field(default_factory=dict)
-    """Times of layers without messages."""
+    """Times of layers without messages, or without the time of their messages."""
+    times: dict[tuple[object, ...], Any] = field(default_factory=dict)
+    """Times of units without the time of their messages."""
 
 
 @dataclass(eq=False)
@@ -443,15 +443,3 @@ def _skewed_cost(plan: CollectivePlan, slot: str, nbytes: float, skew: float) ->
     """Return the cost of an all-to-all in which the first rank on the node *slot* receives *skew* times the mean."""
     number = next(number for number, part in enumerate(plan.parts) if part.slot.name == slot)
     return plan.exchange(nbytes, one_receives_most(plan.layout, (number, plan.parts[number].gpus[0]), skew))
-
-
-class FreePrices(LayoutPrices):
-    """Prices by which the messages of any group take no time: units then take their compute alone, wherever groups are placed."""
-
-    def outline(self, stage: int, axis: GroupAxis, op: Op, nbytes: float, skew: float = 1.0) -> Outline:
-        """Return a price of no time and no load."""
-        return _FREE
-
-    def placement_key(self, stage: int, axis: GroupAxis) -> tuple[object, ...]:
-        """Return the key of all groups, which no placed group has."""
-        return ("free",)

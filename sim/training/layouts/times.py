@@ -123,6 +123,8 @@ class UnitTimes:
     micro_batches: int
     adds_shards: bool
     """Whether gradients are reduced to shards before they are accumulated over micro-batches."""
+    sends: bool = True
+    """Whether messages take time. If not, units take their compute alone, wherever groups are placed and on any number of nodes."""
     _unit_times: dict[tuple[int, PassPart], UnitTime] = field(default_factory=dict)
     _spans: dict[tuple[int, int, PassPart], UnitTime] = field(default_factory=dict)
     _shared: dict[object, UnitTime] = field(default_factory=dict)
@@ -138,7 +140,8 @@ class UnitTimes:
         """Share times in *book* with other layouts of the same model, data types and hardware."""
         training, parallel = self.workload.training, self.prices.mesh.parallel
         axes: tuple[GroupName, ...] = ("tensor", "context", "expert")
-        placements = tuple(self.prices.placement_key(self.stage, axis) for axis in axes if self.prices.mesh.group_size(axis) > 1)
+        groups = [axis for axis in axes if self.prices.mesh.group_size(axis) > 1] if self.sends else []
+        placements = tuple(self.prices.placement_key(self.stage, axis) for axis in groups)
         split = (parallel.tensor, parallel.sequence_parallel, parallel.context, parallel.context_exchange, parallel.expert)
         batches = min(self.micro_batches, 2) if self._weight_casts == 1.0 else self.micro_batches
         recomputation = (training.activation_checkpointing, training.recompute_blocks, training.recompute_modules, training.recompute_saves)
@@ -151,10 +154,11 @@ class UnitTimes:
         )  # fmt: skip
         layer_key = (pass_key, split, experts, placements)
         alone_key = (pass_key, *split[2:], experts)  # tensor ranks only exchange messages; their shares of a layer are layers of their own
+        own = book if self.sends else book.kernels
         self._passes = book.kernels.passes.setdefault(pass_key, {})
-        self._layers = book.layers.setdefault(layer_key, {})
+        self._layers = own.layers.setdefault(layer_key, {})
         self._layers_alone = book.kernels.layers.setdefault(alone_key, {})
-        self._shared = book.times.setdefault((layer_key, *recomputation, stages, batches, self.adds_shards), {})
+        self._shared = own.times.setdefault((layer_key, *recomputation, stages, batches, self.adds_shards), {})
 
     def __call__(self, number: int, part: PassPart) -> UnitTime:
         """Return the time of unit *number* of the model for one micro-batch."""
@@ -249,9 +253,10 @@ class UnitTimes:
         host = self._checked(messages) + self._started(messages) + self._routing(piece, backward)
         busy += share * (self._sorted(messages, layer) + self._unfused(layer, backward))
         beside = share * self._merged(layer, backward)
+        sent = [message for message in messages for _ in range(message.times)] if self.sends else []
         return UnitTime(
             (Burst(busy + beside, launches * share, drained, host),),
-            tuple(self._exposed(message, layer, busy, backward) for message in messages for _ in range(message.times)),
+            tuple(self._exposed(message, layer, busy, backward) for message in sent),
         )
 
     def _checked(self, messages: Sequence[LayerMessage]) -> float:

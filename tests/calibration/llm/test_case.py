@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -12,7 +12,7 @@ from statistics import median
 import pytest
 
 from calibration.llm import closed_form, engine
-from calibration.llm.case import Case, describe
+from calibration.llm.case import RECOMPUTED_TO_FIT, Case, describe
 from calibration.llm.practice import blocks_of_chunks
 from calibration.llm.priors import defaults
 from calibration.llm.shapes import LLM_RECORDS
@@ -85,6 +85,105 @@ def test_the_same_rows_without_the_name_of_their_source(every: int) -> None:
             apart[row.source].append(abs(math.log(steps[0] / steps[1])))
     assert len(apart) >= 9
     assert {source: round(median(each), 2) for source, each in apart.items() if median(each) > 0.05} == {}
+
+
+def test_a_run_that_would_not_fit_recomputed_whole_blocks(tmp_path: Path) -> None:
+    """Rows whose recomputation is known, read as if it were blank and their source unknown: no row without recomputation gains any."""
+    found: Counter[tuple[str, str]] = Counter()
+    for row in read_table(LLM_RECORDS / "training.csv"):
+        if row.line % 8 or not re.search("foundry|bigscience", row.source) or row.status != "ok":
+            continue
+        blank = row.text | {"source": "someone/runs", "set": "", "activation_checkpointing": ""}
+        told, assumed = describe(row), describe(replace(row, text=blank))
+        if not isinstance(told, Case) or not isinstance(assumed, Case):
+            continue
+        found[told.recompute, assumed.recompute] += 1
+        assert assumed.recompute == "full" or RECOMPUTED_TO_FIT not in assumed.assumptions
+    assert not found["none", "full"]
+    assert found["full", "full"] > found["full", "none"]
+    assert found["none", "none"] >= 5
+
+
+@pytest.mark.parametrize(
+    ("framework", "status", "length", "expected"),
+    [
+        ("DeepSpeed", "ok", "8192", "full"),
+        ("PyTorch FSDP", "ok", "8192", "full"),
+        ("torchtune", "ok", "8192", "full"),
+        ("DeepSpeed", "ok", "2048", "none"),  # fits as it is
+        ("DeepSpeed", "ok", "131072", "none"),  # would not fit either way
+        ("DeepSpeed", "oom", "8192", "none"),  # a run that failed need not have fitted
+        ("Megatron-LM", "ok", "8192", "none"),
+    ],
+)
+def test_blocks_are_recomputed_where_only_that_fits(tmp_path: Path, framework: str, status: str, length: str, expected: str) -> None:
+    case = one(
+        tmp_path, framework=framework, status=status, gpus="8", dp="8", tp="1", zero_stage="3", activation_checkpointing="",
+        micro_batch="2", global_batch="16", grad_accum="", seq_len=length, source="someone/runs",
+    )  # fmt: skip
+    assert case.recompute == expected
+    assert (RECOMPUTED_TO_FIT in case.assumptions) is (expected == "full")
+
+
+def test_a_micro_batch_that_no_cell_states(tmp_path: Path) -> None:
+    """Accumulation tells it; else it is the largest that fits: the next larger one does not. A run that failed keeps one sample."""
+    layout = {"gpus": "8", "dp": "8", "tp": "1", "zero_stage": "3", "global_batch": "512", "micro_batch": "", "framework": "FSDP"}
+    accumulated = one(tmp_path, grad_accum="16", **layout)
+    assert (accumulated.micro_batch, accumulated.micro_batches) == (4, 16)
+    largest = one(tmp_path, grad_accum="", activation_checkpointing="full", **layout)
+    assert (largest.micro_batch * largest.micro_batches, largest.memory_need.verdict) == (64, "fits")
+    larger = replace(largest, micro_batch=2 * largest.micro_batch, micro_batches=largest.micro_batches // 2)
+    assert largest.micro_batch > 1 and larger.memory_need.verdict != "fits"
+    assert f"micro_batch {largest.micro_batch}, the largest that fits" in largest.assumptions
+    failed = one(tmp_path, grad_accum="", status="oom", activation_checkpointing="full", **layout)
+    assert failed.micro_batch == 1 and "micro_batch 1" in failed.assumptions
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "virtual", "sequences", "expected"),
+    [
+        ("1", "", 24, (1, 24)),
+        ("4", "", 24, (4, 6)),
+        ("16", "", 24, (24, 1)),
+        ("8", "", 36, (9, 4)),
+        ("8", "2", 36, (36, 1)),
+        ("8", "2", 48, (8, 6)),
+    ],
+)
+def test_pipelines_keep_a_micro_batch_for_each_stage(
+    tmp_path: Path, pipeline: str, virtual: str, sequences: int, expected: tuple[int, int]
+) -> None:
+    """A small model, all of whose sequences fit at once; interleaved pipelines need a multiple of their stages."""
+    case = one(
+        tmp_path, model="GPT-2", layers="16", hidden="256", heads="4", kv_heads="4", ffn_hidden="1024", vocab="1024", seq_len="128",
+        gpus="16", tp="1", dp="", pp=pipeline, virtual_pp=virtual, micro_batch="", grad_accum="", framework="Megatron-LM",
+        global_batch=str(sequences * 16 // int(pipeline)),
+    )  # fmt: skip
+    assert (case.micro_batches, case.micro_batch) == expected
+
+
+def test_micro_batches_of_torchtitan_are_the_largest_that_fit() -> None:
+    """Its tables state them; with the cell blank, and the source unknown, they are found again."""
+    for row in read_table(LLM_RECORDS / "training.csv"):
+        if "torchtitan" in row.source and not row.line % 2:
+            told = describe(row)
+            cells = {name: number for name, number in row.number.items() if name not in ("micro_batch", "grad_accum")}
+            assert isinstance(told, Case)
+            blank = describe(replace(row, text=row.text | {"source": "someone/runs"}, number=cells | {"global_batch": told.global_batch}))
+            assert isinstance(blank, Case)
+            assert (blank.micro_batch, blank.micro_batches) == (told.micro_batch, told.micro_batches)
+
+
+def test_what_a_batch_and_axes_that_are_blank_follow_from(tmp_path: Path) -> None:
+    """Rate and time of a step tell its tokens; sharded parameters without any axis are data-parallel."""
+    measured = one(tmp_path, global_batch="", grad_accum="", micro_batch="1", step_time_s="4", tokens_per_s_per_gpu="4096", seq_len="8192")
+    assert measured.global_batch == 4 * 4096 * measured.gpus / 8192
+    assert f"global_batch {measured.global_batch:g}, from tokens_per_s_per_gpu and step_time_s" in measured.assumptions
+    blank = dict(dp="", tp="", pp="", cp="", gpus="16", global_batch="64")
+    for sharded in ({"zero_stage": "3"}, {"fsdp_mode": "FULL_SHARD", "zero_stage": ""}):
+        case = one(tmp_path, **blank, **sharded)
+        assert (case.data, case.axes, case.zero) == (16, "data", 3)
+        assert "dp 16: no axis is stated, and parameters are sharded" in case.assumptions
 
 
 def test_a_rank_holds_its_share_of_the_weights(tmp_path: Path) -> None:

@@ -182,15 +182,24 @@ def test_kernels_are_counted_per_step(tmp_path: Path) -> None:
 # --- loud failures ---------------------------------------------------------------------------------------------------
 
 
+def test_ranks_without_a_trace_are_like_the_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of four ranks, rank 0 stands for itself and another one, rank 2 as well; a record of measured runs needs all."""
+    files = [profile(tmp_path, 0, 4), profile(tmp_path, 2, 4, late=4000.0)]
+    job = import_traces(files)
+    assert [trace.size for trace in job.traces] == [2, 2] and job.traced_ranks == 2
+    assert job.stalls == pytest.approx(import_traces([profile(tmp_path, 0, 2), profile(tmp_path, 1, 2, late=4000.0)]).stalls)
+    assert main(["import-trace", str(profile(tmp_path, 2, 4))]) == 0
+    shown = capsys.readouterr()
+    assert "rank2.json: only rank 2 of 4 given; the others are taken to be like it" in shown.err and "1 of 4 GPUs on 1 node" in shown.out
+    assert main(["import-trace", str(files[0]), "--record", str(tmp_path / "runs.csv")]) == 2
+    assert "a record needs the traces of all 2 ranks" in capsys.readouterr().err
+
+
 def without(*categories: str) -> list[Event]:
     return [trace_event for number in range(3, 6) for trace_event in step(number) if trace_event["cat"] not in categories]
 
 
 BAD: dict[str, tuple[Callable[[Path], list[Path]], str]] = {
-    "missing rank": (
-        lambda folder: [profile(folder, 0, 4), profile(folder, 2, 4)],
-        r"rank0\.json: only 2 of 4 ranks given; missing: 1, 3",
-    ),
     "rank twice": (lambda folder: [profile(folder, 0, 2)] * 2, "rank 0 is already in .*"),
     "missing step": (lambda folder: [profile(folder, events=[*step(3), *step(5)])], "ProfilerStep#4 is missing between #3 and #5"),
     "other steps": (

@@ -13,13 +13,13 @@ from calibration.measure.division import Division
 from calibration.questions import Folders, machine_named
 from calibration.traces.import_trace import ImportedJob, import_traces
 from calibration.traces.kineto import CPU, RankTrace, TraceSpan
-from calibration.traces.layout_passes import RankPasses, rank_passes, with_unit_times
+from calibration.traces.layout_passes import RankPasses, rank_passes, stage_passes, with_unit_times
 from calibration.traces.replay import JobDescription, replay_text
 from sim.analysis.stalls import Window
 from sim.cluster.build import with_nodes
 from sim.cluster.gpu import layer_time
 from sim.events import Cause, EventLog
-from sim.mesh import run_layout
+from sim.mesh import prepare, run_layout
 from sim.parallel.split import split
 from sim.spec.library import load_hardware, load_workload
 from sim.spec.sections import with_fields
@@ -79,7 +79,7 @@ def imported(*traces: RankTrace) -> ImportedJob:
 
 
 def test_what_is_left_of_a_step_is_the_ranks_own() -> None:
-    first, second = rank_passes(imported(trace(0), trace(1, slower=2.0)))
+    first, second = rank_passes(imported(trace(0), trace(1, slower=2.0))).values()
     assert first == pytest.approx(OWN)
     assert second == pytest.approx([2.0 * seconds for seconds in OWN])
 
@@ -96,7 +96,7 @@ def test_a_gpu_computes_while_its_kernels_run() -> None:
         TraceSpan("gemm", 0.7, 0.9, 0.25, 0.26),
     ]
     rank_trace.compute += [TraceSpan("norm", 0.9, 0.95, 0.4, 0.41), TraceSpan("update", 1.2, 1.3, 0.55, 0.56)]
-    (passes,) = rank_passes(imported(rank_trace))
+    (passes,) = rank_passes(imported(rank_trace)).values()
     assert passes == pytest.approx(RankPasses(0.6, 0.25, 0.1))
 
 
@@ -137,7 +137,7 @@ def test_a_sharded_job_of_gpus_is_replayed(tmp_path: Path) -> None:
 def test_passes_of_a_pipeline_are_told_apart() -> None:
     """Of 1F1B with four micro-batches: the first stage is one forward ahead."""
     passes = rank_passes(imported(staged(0, *"FFBFBFBB"), staged(1, *"FBFBFBFB")))
-    assert passes == [pytest.approx(RankPasses(0.4, 0.8, 0.05))] * 2
+    assert list(passes.values()) == [pytest.approx(RankPasses(0.4, 0.8, 0.05))] * 2
 
 
 def test_layers_take_what_was_seen_together() -> None:
@@ -265,3 +265,13 @@ def written(folder: Path, layout: str = "{shard: parameters}", training: str = "
 def test_what_a_profile_cannot_tell_is_said() -> None:
     with pytest.raises(SpecError, match="no backward pass followed by an optimizer"):
         rank_passes(imported(replace(trace(0), backward=[])))
+
+
+def test_one_rank_of_each_stage_is_enough_on_part_of_a_node(tmp_path: Path) -> None:
+    """Four ranks of a node with eight GPUs, two tensor ranks in each of two stages: ranks 0 and 2, or an error that names one."""
+    base = load_workload("gpt2-large", ("training.parallel.tensor=2", "training.parallel.pipeline=2")).spec
+    layout = prepare(load_hardware("hgx-h100").spec, base, 4)
+    first, second = RankPasses(0.1, 0.2, 0.01), RankPasses(0.3, 0.5, 0.02)
+    assert stage_passes({0: first, 2: second}, layout) == [first, second]
+    with pytest.raises(SpecError, match="no trace is of a rank of pipeline stage 1; add that of rank 2"):
+        stage_passes({0: first, 1: first}, layout)

@@ -188,10 +188,18 @@ def test_what_cannot_be_replayed_is_refused_in_a_sentence(tmp_path: Path) -> Non
     bare = [torch_profile(tmp_path, shapes=False)]
     assert "profile with record_shapes=True, or add --workload" in refused(bare, tmp_path, "a2-highgpu-1g")
     assert "keeps 0 gradients in 0 backward passes" in refused([profile(tmp_path)], tmp_path, "a2-highgpu-1g")
-    assert "only 1 of 2 ranks given; missing: 1" in refused([torch_profile(tmp_path, 0, 2)], tmp_path, "a2-highgpu-2g")
     forgotten = refused([cpu_profile(tmp_path, rank) for rank in range(2)], tmp_path, "a2-highgpu-1g")
     assert "shows no kernels of a GPU, but a2-highgpu-1g has A100-SXM4-40GBs; profile with activities=" in forgotten
     assert "if the job ran on CPUs, name their machine" in forgotten
+
+
+def test_one_rank_stands_for_all(tmp_path: Path) -> None:
+    """A replay of rank 0 of two has the times of a job of two ranks that are both like it."""
+    job, path = JobDescription("a2-highgpu-2g", batch=16), tmp_path / "mine.yaml"
+    alone = replay_text(import_traces([torch_profile(tmp_path, 0, 2)]), job, path)
+    both = replay_text(import_traces([torch_profile(tmp_path, rank, 2) for rank in range(2)]), job, path)
+    assert "rank0.json: 2 steps of 2 ranks on 1 of a2-highgpu-2g" in alone
+    assert alone == both.replace("rank0.json and 1 more:", "rank0.json:")
 
 
 def test_a_layer_table_of_another_model_is_refused(tmp_path: Path) -> None:

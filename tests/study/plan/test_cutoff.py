@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
+from sim.study.compare import ComparedMachine
+from sim.study.plan.machines import GAP, _row
 from sim.study.plan.question import PlanQuestion, plan
 from sim.study.plan.search import Limits
 from sim.study.scenario import Infeasible, Scenario
@@ -16,6 +19,8 @@ TIGHT = PlanQuestion(
     (1,), 4, fixed={"tp": "1", "cp": "1"},
 )  # fmt: skip
 """Some of its layouts thrash."""
+SLOW_LINKS = Scenario("", "llama-3.2-1b", stack="megatron-core", global_batch=16, sequence=2048)
+"""On GPUs without NVLink, messages of several layouts take much longer together than their bounds, which are those of each alone."""
 
 
 @pytest.mark.parametrize("question", [SMALL, TIGHT])
@@ -25,12 +30,28 @@ def test_a_cutoff_hides_no_layout_below_it(question: PlanQuestion) -> None:
     assert best is not None
     for share in (0.2, 0.999, 1.001, 1.5):
         tally = plan(replace(question, limits=replace(every, cutoff=share * best.step_time))).tally
-        if share > 1.0:
+        if share > 1.0 or not tally.is_cut_off:
             assert tally.best is not None and tally.best.placed_layout.candidate == best.placed_layout.candidate
-        else:
-            assert tally.is_cut_off or (tally.best is not None and tally.best.step_time >= share * best.step_time)
     least = plan(replace(question, limits=replace(every, cutoff=1e-9))).tally
     assert least.is_cut_off and least.bounded == 0 and least.excluded > 0
+
+
+def test_a_layout_that_a_cutoff_keeps_from_being_compared_is_no_answer() -> None:
+    """Its bound is below the cutoff and its step far above, so that the search ends before it comes to the best, which is in between."""
+    fixed = {"tp": "2", "cp": "1", "pp": "2", "shard": "optimizer", "recompute": "none"}
+    limits = Limits(40, shown=1, gap=GAP, early=False)
+    question = PlanQuestion(replace(SLOW_LINKS, hardware="g5.12xlarge"), (2,), fixed=fixed, limits=limits)
+    uncut = plan(question).tally
+    assert uncut.best is not None and uncut.gap <= GAP
+    first = min(uncut.outcomes, key=lambda outcome: outcome.bound)
+    assert first.bound < uncut.best.bound < (1.0 - GAP) * first.step_time
+    cutoff = (first.bound + uncut.best.bound) / 2
+    cut = plan(replace(question, limits=replace(limits, cutoff=cutoff))).tally
+    assert cut.is_cut_off and cut.outcomes and cut.open_bound >= cutoff
+    row_of = partial(_row, SLOW_LINKS, fixed, lambda answer: {"step_time_s": answer.run.step_time}, None)
+    assert row_of((("g5.12xlarge", 2), cutoff)) == ComparedMachine("g5.12xlarge", 2, None, least_step=cutoff)
+    planned = row_of((("g5.12xlarge", 2), 2 * cutoff)).document
+    assert planned is not None and planned["step_time_s"] == uncut.best.step_time
 
 
 def test_what_thrashes_is_not_cut_off_by_its_penalty() -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from itertools import product
+from typing import Any, Final
 
 import pytest
 
@@ -10,9 +11,9 @@ from sim.analysis.layout_memory import memory_by_stage
 from sim.cluster.build import with_nodes
 from sim.cluster.gpu import layer_time, memory_time
 from sim.events import Cause
-from sim.mesh import prepare, run_layout, times_of
+from sim.mesh import compute_times_of, prepare, run_layout, times_of
 from sim.parallel.lower.layouts import program
-from sim.parallel.program import Copy
+from sim.parallel.program import Copy, PassPart
 from sim.parallel.ring import RankElements, ring_of, ring_passes
 from sim.spec.hardware import Hardware
 from sim.spec.library import load_hardware, load_workload
@@ -22,6 +23,7 @@ from tests.parallel.layouts import parallel
 from tests.training.layouts.toys import BACKWARD, FORWARD, block, blocks, free, run, split_block, with_parallel, workload
 
 ELEMENTS, BATCHES = 10**7, 4
+PASSES: Final[tuple[PassPart, ...]] = ("F", "B")
 MEMORY_BANDWIDTH = 1e12
 
 
@@ -197,6 +199,24 @@ def test_clusters_of_equal_nodes_share_what_needs_no_network() -> None:
         assert shared.step_time == run_layout(cluster, given, 8).step_time
         counts.append(sum(map(len, kernels.passes.values())))
     assert counts[0] == counts[1] > 0 and len(kernels.passes) == 1
+
+
+def test_clusters_of_equal_nodes_share_the_compute_of_units() -> None:
+    """Oracles: the compute of units with messages, and each cluster with a book of its own; the second computes no unit again."""
+    given = load_workload("mixtral-8x7b", ["training.stack=megatron-core", "training.parallel={tensor: 2, expert: 8}"]).spec
+    machine, kernels, counts = load_hardware("hgx-h100").spec, KernelBook(), list[int]()
+    for nodes in (2, 4):
+        cluster = with_nodes(machine, nodes)
+        layout = prepare(cluster, given, 8)
+        books = PriceBook(kernels=kernels), PriceBook()
+        shared, alone = (compute_times_of(cluster, given, layout, book) for book in books)
+        sending = times_of(cluster, given, layout, PriceBook())[0]
+        for number, part in product(range(len(layout.units)), PASSES):
+            assert shared(number, part) == alone(number, part) and not shared(number, part).exposed_waits
+            assert shared(number, part).bursts == sending(number, part).bursts
+        assert any(sending(number, "F").waits for number in range(len(layout.units)))
+        counts.append(sum(map(len, kernels.times.values())))
+    assert counts[0] == counts[1] > 0 and len(kernels.times) == 1
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp8"])

@@ -136,9 +136,12 @@ def test_a_root_s_card_carries_what_leaves_the_other_nodes(gpus, nodes, nbytes):
 
 
 @executors
-@given(gpus=st.integers(1, 3), nodes=st.integers(1, 3), nbytes=sizes, op=st.sampled_from(["send_recv", "gather", "scatter", "reduce"]))
+@given(
+    gpus=st.integers(1, 3), nodes=st.integers(1, 3), nbytes=st.floats(1e4, 1e8),
+    op=st.sampled_from(["send_recv", "gather", "scatter", "reduce"]),
+)  # fmt: skip
 def test_both_executors_play_sends_alike(executor, gpus, nodes, nbytes, op):
-    """The time alone is what is priced; the transfer executor plays the schedule send by send, a reduce piece by piece."""
+    """The time alone is what is priced; the transfer executor plays the schedule send by send, a reduce in up to hundreds of pieces."""
     if gpus * nodes == 1:
         return
     toys = machine(gpus, nodes, nic=1e9, nvlink=1e10, hop_latency=1e-5, network_latency=1e-4, pcie=1e15)
@@ -283,10 +286,10 @@ def test_two_jobs_on_one_nic_get_half_each(executor, algorithm):
     """Fair share: two all-reduces between the same nodes take twice as long as one."""
     toys = machine(1, 2, nic=1e9, pcie=1e15)
     rig = Rig(toys, executor, algorithm=algorithm)
-    rig.ring("first", 1e9)
-    rig.ring("second", 1e9)
+    rig.ring("first", 1e8)
+    rig.ring("second", 1e8)
     rig.env.run()
-    assert rig.ends["first"] == pytest.approx(2 * alone(toys, executor, 1e9, algorithm), rel=0.02)
+    assert rig.ends["first"] == pytest.approx(2 * alone(toys, executor, 1e8, algorithm), rel=0.02)
 
 
 def test_a_tree_beside_a_copy_yields_the_fair_share():

@@ -1,0 +1,156 @@
+"""Which software stack do the words in another table's framework column mean? The nearest one described, and what that assumes.
+
+A table says ``TensorFlow 1.8 + Horovod``, ``NGC PyTorch 20.03`` or ``parameter server``. Words that name neither a known framework nor how
+it exchanges gradients leave the cell unread, so that its row is refused with the cell's own words.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+from sim.spec.catalogue import STACKS_FOLDER, all_files
+
+
+class StackReading(NamedTuple):
+    """The stack that a cell means, and what its words leave open, as text; empty if nothing."""
+
+    stack: str
+    assumed: str = ""
+
+
+_TORCH: Final = (
+    "accelerate", "ddp", "distributeddataparallel", "fairseq", "lightning", "nanogpt", "pytorch", "rocm", "timm", "torch", "transformers",
+)  # fmt: skip
+"""PyTorch, and what trains with its DistributedDataParallel."""
+_FRAMEWORKS: Final[Mapping[str, str]] = {
+    **dict.fromkeys(_TORCH, "torch"),
+    **dict.fromkeys(("keras", "tensorflow", "tf", "tfcnnbenchmarks"), "tensorflow"),
+    **dict.fromkeys(("gluon", "gluoncv", "gluonnlp", "mxnet"), "mxnet"),
+    **dict.fromkeys(("paddle", "paddlepaddle"), "paddle"),
+    "oneflow": "oneflow",
+    "mindspore": "mindspore",
+}
+_SERVER_NAMES: Final = frozenset({"ps", "parameterserver", "parameterservers", "kvstore", "distsync", "distasync", "distdevicesync"})
+_SERVERS: Final = _SERVER_NAMES | {"sync", "async"}
+_REDUCTIONS: Final = frozenset({"allreduce", "nccl", "ring", "mirrored", "replicated"})
+"""Words for exchanges that the stacks of the frameworks have anyway."""
+_ALONGSIDE: Final = frozenset(
+    {"and", "data", "distributed", "eager", "estimator", "gpu", "graph", "grpc", "module", "native", "parallel", "the", "with"}
+)
+"""Words that change nothing."""
+_JOINED: Final[tuple[tuple[str, str], ...]] = (
+    (r"parameter servers?", "parameterserver"),
+    (r"tf cnn benchmarks", "tfcnnbenchmarks"),
+    (r"dist device sync", "distdevicesync"),
+    (r"dist (a?sync)", r"dist\1"),
+    (r"all reduce", "allreduce"),
+    (r"(?:multi ?worker ?)?mirrored ?strategy|multi ?worker ?mirrored", "mirrored"),
+    (r"(a?sync)hronous", r"\1"),
+    (r"\b(?:hf|hugging ?face) (?:transformers|accelerate|trainer)\b|\bhugging ?face\b", "transformers"),
+    (r"\b(tf|tensorflow|torch|pytorch|mxnet|horovod)v?(?=\d)", r"\1 "),
+    (r"\bv(?=\d)", ""),
+    (r"\b(\d+) x\b", r"\1"),
+)
+"""Terms of several words as one word, releases apart from names."""
+_RELEASES: Final[Mapping[str, tuple[tuple[tuple[int, int], str], ...]]] = {
+    "torch": (((1, 9), "torch-1.6-ddp"), ((1, 99), "torch-1.13-ddp"), ((99, 0), "torch-2.x-ddp")),
+    "tensorflow": (
+        ((1, 3), "tensorflow-1.1"),
+        ((1, 4), "tensorflow-1.4"),
+        ((1, 6), "tensorflow-1.5"),
+        ((1, 99), "tensorflow-1.12"),
+        ((99, 0), "tensorflow-2.3"),
+    ),
+    "paddle": (((1, 99), "paddle-1.8"), ((99, 0), "paddle-2.1")),
+    "mxnet": (((99, 0), "mxnet-1.6-gluon"),),
+    "oneflow": (((99, 0), "oneflow-0.2"),),
+    "mindspore": (((99, 0), "mindspore-1.1"),),
+}
+"""Newest release of each framework that a stack stands for; without a release, the last."""
+_SYNCHRONOUS: Final = (
+    "workers wait for each other, as by default in tf_cnn_benchmarks (cross_replica_sync) and in MXNet (kvstore dist is dist_sync); "
+    "write async if they do not"
+)
+_COSTS: Final = "costs on the servers are those measured for TensorFlow 1.10, and each GPU sends its own gradients"
+
+
+def read_stack(text: str) -> StackReading:
+    """Return the stack that *text* means: by name, or the nearest to its framework, release and exchange; *text* itself if unknown."""
+    stacks = all_files(STACKS_FOLDER)
+    if text.lower() in stacks:
+        return StackReading(text)
+    spelled = [name for name in stacks if _letters(name) == _letters(text)]
+    if len(spelled) == 1:
+        return StackReading(spelled[0])
+    words = _words(text)
+    frameworks = {_FRAMEWORKS[word] for word in words if word in _FRAMEWORKS}
+    others = [word for word in words if word not in _FRAMEWORKS and not word.isdigit()]
+    exchanges = _SERVERS | _REDUCTIONS | _ALONGSIDE | {"horovod"}
+    if frameworks == {"tensorflow"} and (_release(words, ("tensorflow", "tf")) or (2, 0)) >= (2, 0):
+        exchanges |= {"xla"}
+    if len(frameworks) > 1 or not exchanges.issuperset(others):
+        return StackReading(text)
+    framework = next(iter(frameworks), "")
+    if "horovod" in others:
+        return _over_horovod(framework, words) or StackReading(text)
+    if not _SERVER_NAMES.isdisjoint(others) or (framework == "tensorflow" and "grpc" in others):
+        return _over_servers(framework, others)
+    return _by_release(framework, words) if framework and _SERVERS.isdisjoint(others) else StackReading(text)
+
+
+def _words(text: str) -> list[str]:
+    plain = re.sub(r"[^a-z0-9]+", " ", text.lower()).strip()
+    for pattern, word in _JOINED:
+        plain = re.sub(pattern, word, plain)
+    return plain.split()
+
+
+def _letters(text: str) -> str:
+    return re.sub("[^a-z0-9]", "", text.lower())
+
+
+def _release(words: Sequence[str], names: Sequence[str]) -> tuple[int, int] | None:
+    """Return major and minor release after the first of *names* in *words* that has one; None if none has."""
+    for place, word in enumerate(words):
+        numbers = [int(each) for each in words[place + 1 : place + 3] if each.isdigit()]
+        if word in names and place + 1 < len(words) and words[place + 1].isdigit():
+            return numbers[0], numbers[1] if len(numbers) > 1 and words[place + 2].isdigit() else 0
+    return None
+
+
+def _by_release(framework: str, words: Sequence[str]) -> StackReading:
+    names = ("torch", "pytorch") if framework == "torch" else [word for word in words if _FRAMEWORKS.get(word) == framework]
+    release = _release(words, names)
+    stack = next(stack for newest, stack in _RELEASES[framework] if release is None or release <= newest or newest[0] == 99)
+    if release is None:
+        stack = _RELEASES[framework][-1][1]
+    if stack == "tensorflow-2.3" and "xla" in words:
+        return StackReading("tensorflow-2.3-xla")
+    if framework == "tensorflow" and stack != "tensorflow-2.3":
+        return StackReading(stack, "each GPU has all variables, and each gradient is all-reduced on its own")
+    if framework == "mxnet":
+        return StackReading(stack, "gradients are all-reduced after the backward pass")
+    return StackReading(stack)
+
+
+def _over_horovod(framework: str, words: Sequence[str]) -> StackReading | None:
+    """Return the stack with Horovod beneath *framework*; PyTorch if none is named."""
+    if framework in ("", "torch"):
+        release = _release(words, ["horovod"])
+        return StackReading("horovod-0.19" if release is not None and release[1] <= 20 else "horovod-0.21")
+    if framework == "tensorflow":
+        release = _release(words, ["tensorflow", "tf", "keras"])
+        if release is None:
+            return StackReading("tensorflow-1.12-horovod", "TensorFlow 1")
+        return StackReading("tensorflow-2.3-horovod" if release[0] >= 2 else "tensorflow-1.12-horovod")
+    return StackReading("mxnet-1.6-gluon") if framework == "mxnet" else None
+
+
+def _over_servers(framework: str, others: Sequence[str]) -> StackReading:
+    costs = "" if framework == "tensorflow" else _COSTS
+    if {"async", "distasync"} & set(others):
+        return StackReading("tf-parameter-server", costs)
+    assumed = "" if {"sync", "distsync", "distdevicesync"} & set(others) else _SYNCHRONOUS
+    return StackReading("tf-parameter-server-sync", "; ".join(filter(None, (assumed, costs))))

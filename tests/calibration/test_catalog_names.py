@@ -1,0 +1,95 @@
+"""Oracles: the catalog's own names and machines, and what the papers of models call them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from calibration.catalog_names import PCIE_BOX, with_catalog_names
+from calibration.questions import Folders, question
+from tests.calibration.runs import record
+
+
+@pytest.mark.parametrize(
+    ("name", "gpus", "meant"),
+    [("MI300X", 8, "mi300x-platform"), ("8x B200", 8, "hgx-b200"), ("NVIDIA H200", 8, "hgx-h200"), ("A100-SXM4-80GB", 8, "dgx-a100-80gb"),
+     ("4x B200", 4, "hgx-b200"), ("A100", 8, "dgx-a100-80gb"), ("T4", 4, "g4dn.12xlarge"), ("Tesla T4", 1, "g4dn.xlarge"),
+     ("L4", 4, "g2-standard-48"), ("L4", 8, "g2-standard-96"), ("Tesla K80", 8, "p2.8xlarge"), ("A10", 1, "gpu_1x_a10"),
+     ("A10", 4, PCIE_BOX), ("GeForce RTX 4090", 4, PCIE_BOX), ("P100", 4, PCIE_BOX), ("Quadro RTX 8000", 8, PCIE_BOX)],
+)  # fmt: skip
+def test_a_gpu_means_a_machine_that_has_enough_of_them(name: str, gpus: int, meant: str) -> None:
+    """It is described, has this GPU, and at least as many; a note says that host and network are assumed unless only one machine has it."""
+    ((row,), (note,)) = with_catalog_names([replace(record(), hardware=name, gpus_per_node=gpus)], Folders())
+    assert row.hardware == meant and note.startswith(f"hardware '{name}' was read as {meant}")
+    described = question(row)
+    assert described.job.ranks == gpus
+    wanted = "".join(each for each in name.lower() if each.isalnum()).removeprefix("geforce").removeprefix("tesla").removeprefix("nvidia")
+    part = "".join(each for each in described.gpu.name.lower() if each.isalnum())
+    assert wanted.split("x", 1)[-1][:3] in part
+
+
+@pytest.mark.parametrize("name", ["my-a100-cluster", "TITAN X", "DGX", "p100-25g", "Gaudi2", ""])
+def test_what_is_no_gpu_or_two_gpus_stays(name: str) -> None:
+    """TITAN X is the name of a Maxwell and of a Pascal card."""
+    ((row,), notes) = with_catalog_names([replace(record(), hardware=name)], Folders())
+    assert row.hardware == name and not notes
+
+
+def test_the_number_before_a_gpu_is_that_of_a_node_unless_a_column_has_it() -> None:
+    rows = [replace(record(), hardware="4x L4", nodes=2), replace(record(), hardware="4x L4", total_gpus=2)]
+    renamed, _ = with_catalog_names(rows, Folders())
+    assert [row.gpus_per_node for row in renamed] == [4, None]
+
+
+@pytest.mark.parametrize(
+    ("name", "sequence", "meant"),
+    [("BERT-Large", 128, "bert-large-seq128"), ("bert-large-uncased", 512, "bert-large-seq512"), ("bert_base", None, "bert-base-seq128"),
+     ("bert-base-uncased", 384, "bert-base-seq384"), ("bert-large-seq384", 128, "bert-large-seq384"), ("Inception3", None, "inception_v3"),
+     ("GNMT v2", None, "gnmt"), ("SSD", None, "ssd300"), ("ResNet", None, "ResNet")],
+)  # fmt: skip
+def test_models_by_other_names(name: str, sequence: int | None, meant: str) -> None:
+    """A length in the name itself is never changed."""
+    ((row,), notes) = with_catalog_names([replace(record(), workload=name, sequence=sequence)], Folders())
+    assert (row.workload, bool(notes)) == (meant, name != meant)
+
+
+def test_a_length_that_the_workload_has_by_its_name_is_no_contradiction() -> None:
+    assert question(replace(record(), workload="bert-large-seq384", sequence=384)).workload.name == "bert-large-seq384"
+
+
+@pytest.mark.parametrize(
+    ("columns", "assumed", "placement"),
+    [({}, "each node also runs a parameter server", "colocated"), ({"hardware": "cm-dare-p100", "nodes": 2}, "", "group"),
+     ({"overrides": "training.stack.servers.placement=colocated; training.stack.servers.count=1"}, "", "colocated")],
+)  # fmt: skip
+def test_servers_run_on_the_workers_if_no_node_is_theirs(columns: dict[str, Any], assumed: str, placement: str) -> None:
+    """On two nodes two servers, as many as workers; what a row says itself is not assumed."""
+    described = question(record(**({"stack": "tf-parameter-server-sync", "nodes": 2, "global_batch": 64, "precision": "fp32"} | columns)))
+    exchange: Any = described.workload.training.stack.exchange
+    assert assumed in described.assumed and bool(assumed) == bool(described.assumed)
+    assert exchange.servers.placement == placement and (not assumed or exchange.servers.count == 2)
+    assert described.samples == 64
+
+
+def test_a_blank_input_on_a_machine_without_storage_reads_no_data() -> None:
+    blank, stated = (question(record(hardware="mg-wfbp-56g", input=text)) for text in (None, "real"))
+    assert (blank.workload.input.loader, stated.workload.input.loader) == ("synthetic", "pytorch")
+    assert "no storage" in blank.assumed and not stated.assumed
+
+
+def test_names_that_differ_in_spelling_only_are_the_catalogs(tmp_path: Path) -> None:
+    """No other machine or model has the same letters and digits; what is in the catalog, or in no catalog, stays."""
+    (tmp_path / "my-box.yaml").write_text("extends: p3.16xlarge\nname: my-box\n")
+    pairs = {
+        ("DGX A100 80GB", "ResNet-50 v1.5"): ("dgx-a100-80gb", "resnet50"), ("AWS p3.16xlarge", "VGG-16"): ("p3.16xlarge", "vgg16"),
+        ("DGX-A100", "EfficientNet-B0"): ("dgx-a100", "efficientnet_b0"), ("My Box", "BERT-Larger"): ("my-box", "BERT-Larger"),
+        ("p4d", "ResNet"): ("p4d", "ResNet"),
+    }  # fmt: skip
+    rows = [replace(record(), hardware=hardware, workload=workload) for hardware, workload in pairs]
+    renamed, notes = with_catalog_names(rows, Folders(hardware=tmp_path))
+    assert [(row.hardware, row.workload) for row in renamed] == list(pairs.values())
+    assert "hardware 'DGX A100 80GB' was read as dgx-a100-80gb" in notes and "workload 'VGG-16' was read as vgg16" in notes
+    assert not any("p4d" in note or "BERT" in note or "DGX-A100" in note for note in notes)

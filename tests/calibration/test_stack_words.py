@@ -1,0 +1,64 @@
+"""Oracles: releases of frameworks, how each exchanges gradients by default, and the catalog's own names."""
+
+from __future__ import annotations
+
+import pytest
+
+from calibration.stack_words import read_stack
+from sim.spec.catalogue import all_files
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("PyTorch", "torch-2.x-ddp"), ("pytorch ddp", "torch-2.x-ddp"), ("PyTorch 2.1.0", "torch-2.x-ddp"),
+        ("torch 1.13", "torch-1.13-ddp"),
+        ("PyTorch 1.6 DDP", "torch-1.6-ddp"), ("DDP", "torch-2.x-ddp"), ("nanoGPT", "torch-2.x-ddp"),
+        ("PyTorch Lightning 2.0", "torch-2.x-ddp"),
+        ("Horovod", "horovod-0.21"), ("Horovod 0.21", "horovod-0.21"), ("horovod 0.19.5 (PyTorch)", "horovod-0.19"),
+        ("Horovod v0.28.1", "horovod-0.21"), ("TensorFlow 1.8 + Horovod", "tensorflow-1.12-horovod"),
+        ("Horovod TF2", "tensorflow-2.3-horovod"), ("MXNet 1.3 + Horovod", "mxnet-1.6-gluon"), ("MXNet", "mxnet-1.6-gluon"),
+        ("TensorFlow 2.4", "tensorflow-2.3"), ("TF2 XLA", "tensorflow-2.3-xla"), ("tf 2.x MultiWorkerMirroredStrategy", "tensorflow-2.3"),
+        ("Keras", "tensorflow-2.3"), ("TensorFlow 1.15", "tensorflow-1.12"), ("TF 1.2", "tensorflow-1.1"),
+        ("tensorflow 1.4", "tensorflow-1.4"),
+        ("NGC PyTorch 20.03", "ngc-pytorch-20.03"), ("PaddlePaddle 2.4", "paddle-2.1"), ("Paddle 1.8", "paddle-1.8"),
+        ("OneFlow", "oneflow-0.2"),
+        ("TensorFlow parameter server (async)", "tf-parameter-server"), ("async PS", "tf-parameter-server"),
+        ("synchronous parameter servers", "tf-parameter-server-sync"), ("MXNet dist_async", "tf-parameter-server"),
+    ],
+)  # fmt: skip
+def test_frameworks(text: str, meant: str) -> None:
+    assert read_stack(text).stack == meant and meant in all_files("workloads/stacks")
+
+
+@pytest.mark.parametrize(
+    "text", ["parameter server", "TensorFlow 1.4 PS", "tf_cnn_benchmarks parameter server", "distributed TensorFlow (grpc)"]
+)
+def test_servers_are_synchronous_by_default_and_that_is_said(text: str) -> None:
+    """tf_cnn_benchmarks: cross_replica_sync is true."""
+    reading = read_stack(text)
+    assert reading.stack == "tf-parameter-server-sync" and "wait for each other" in reading.assumed
+    assert "wait for each other" not in read_stack(f"{text} synchronous").assumed
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "PyTorch XLA",
+        "TensorFlow 1.15 XLA",
+        "Caffe2",
+        "BytePS",
+        "PyTorch FSDP",
+        "DeepSpeed",
+        "PopTorch",
+        "sync SGD",
+        "PyTorch and TensorFlow",
+        "",
+    ],
+)
+def test_words_without_a_stack_stay(text: str) -> None:
+    assert read_stack(text) == (text, "")
+
+
+def test_names_of_stacks_stay() -> None:
+    assert all(read_stack(name) == (name, "") for name in all_files("workloads/stacks"))
