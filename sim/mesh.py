@@ -426,7 +426,7 @@ def times_of(hardware: Hardware, workload: Workload, layout: Layout, book: Price
 
 def compute_times_of(hardware: Hardware, workload: Workload, layout: Layout, book: PriceBook) -> UnitTimes:
     """Return the times of units without messages, which are the same on every stage; layouts with the same *book* share them."""
-    return _times(worker_node(hardware).gpu, workload, layout, _prices(hardware, workload, layout, book), 0, book, sends=False)
+    return _times(worker_node(hardware).gpu, workload, layout, layout_prices(hardware, workload, layout, book), 0, book, sends=False)
 
 
 def layout_prices(hardware: Hardware, workload: Workload, layout: Layout, book: PriceBook | None) -> LayoutPrices:
