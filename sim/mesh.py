@@ -351,7 +351,7 @@ def run_layout(
 def layout_scene(hardware: Hardware, workload: Workload, layout: Layout, book: PriceBook | None = None, seed: int = 0) -> LayoutScene:
     """Return everything that defines the simulation of *layout*; *seed* is for randomly drawn steps."""
     node, mesh, stack = worker_node(hardware), layout.mesh, workload.training.stack
-    prices = _prices(hardware, workload, layout, book)
+    prices = layout_prices(hardware, workload, layout, book)
     times: dict[object, UnitTimes] = {}
     of_stage = []
     for stage in range(mesh.stages):
@@ -420,16 +420,17 @@ def times_of(hardware: Hardware, workload: Workload, layout: Layout, book: Price
 
     With a structured fabric, stages may also differ in messages between nodes.
     """
-    gpu, mesh, prices = worker_node(hardware).gpu, layout.mesh, _prices(hardware, workload, layout, book)
+    gpu, mesh, prices = worker_node(hardware).gpu, layout.mesh, layout_prices(hardware, workload, layout, book)
     places = {mesh.place(mesh.rank(pipeline=stage))[1]: stage for stage in reversed(range(mesh.stages))}
     return [_times(gpu, workload, layout, prices, stage, book) for stage in places.values()]
 
 
 def compute_times_of(hardware: Hardware, workload: Workload, layout: Layout, book: PriceBook) -> UnitTimes:
     """Return the times of units without messages, which are the same on every stage; layouts with the same *book* share them."""
-    return _times(worker_node(hardware).gpu, workload, layout, _prices(hardware, workload, layout, book), 0, book, sends=False)
+    return _times(worker_node(hardware).gpu, workload, layout, layout_prices(hardware, workload, layout, book), 0, book, sends=False)
 
 
+<<<<<<< HEAD
 def least_compute(hardware: Hardware, workload: Workload, layout: Layout) -> float:
     """Return the least seconds of a step of *layout*: those for which the GPU of its mean stage computes."""
     times = compute_times_of(hardware, workload, layout, PriceBook())
@@ -442,6 +443,10 @@ def least_compute(hardware: Hardware, workload: Workload, layout: Layout) -> flo
 
 
 def _prices(hardware: Hardware, workload: Workload, layout: Layout, book: PriceBook | None) -> LayoutPrices:
+=======
+def layout_prices(hardware: Hardware, workload: Workload, layout: Layout, book: PriceBook | None) -> LayoutPrices:
+    """Return the prices of the messages of *layout*; layouts with the same *book* share them."""
+>>>>>>> w-w15
     stack = workload.training.stack
     sockets = stack.library.gloo_transport if stack.library.backend == "gloo" else None
     tuning = tuning_of(stack.library)

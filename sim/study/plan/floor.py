@@ -3,7 +3,9 @@
 Memory: weights, gradients, states and the activations that the schedule must hold on its fullest stage, together with gathered weights.
 Time: a stage cannot start before the first micro-batch has passed the stages before it, it works on every micro-batch, and its last
 gradient goes back through them. Times of units are computed once for each share and micro-batch, without messages for all layouts, and
-with messages, whose prices take much longer, for those that are requested.
+with messages, whose prices take much longer, for those that are requested. Messages between stages lengthen the way of the first and the
+last micro-batch, and the work of stages that wait for their sends; a step takes at least as long as a link needs for all of them
+(`sim.training.layouts.link_bound`).
 """
 
 from __future__ import annotations
@@ -20,10 +22,10 @@ from numpy.typing import NDArray
 from sim.analysis.held_memory import widths
 from sim.analysis.kept_activations import kept_bytes
 from sim.analysis.layout_memory import COMMUNICATOR_BYTES, RESERVED_OVER_ALLOCATED
-from sim.mesh import compute_times_of, mesh_options, prepare, times_of, worker_node
+from sim.mesh import compute_times_of, layout_prices, mesh_options, prepare, times_of, worker_node
 from sim.parallel.lower.layouts import Layout
 from sim.parallel.program import PassPart
-from sim.parallel.schedule import holder
+from sim.parallel.schedule import RENDEZVOUS_SCHEDULES, holder
 from sim.parallel.split import Unit, split
 from sim.parallel.stages import blocks_of, distribution_of, stages
 from sim.parallel.units import UnitKind
@@ -34,8 +36,9 @@ from sim.spec.parallel import SLOTTED, MeshOptions, Parallel
 from sim.spec.precision import PRECISION_TRAITS
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
+from sim.study.plan.exchanges import SendRows, gather_time, least_sent, send_rows
 from sim.study.plan.space import LayoutCandidate, cut_parts
-from sim.training.layouts.prices import PriceBook
+from sim.training.layouts.prices import LayoutPrices, PriceBook
 from sim.training.layouts.times import UnitTimes
 
 FloatRow = NDArray[numpy.float64]
@@ -144,7 +147,7 @@ def floors(setting: Setting, candidates: Sequence[LayoutCandidate], most: float 
         memory[at] = _memory(setting, geometry, own, [shape for _, shape in members])
         if (fit := numpy.flatnonzero(memory[at] <= most)).size:
             own = [own[place] for place in fit]
-            compute[at[fit]] = _BELOW * _time(geometry, own, [shapes.compute_passes(each) for each in own])
+            compute[at[fit]] = _BELOW * _time(geometry, own, [shapes.compute_passes(each) for each in own], None)
 
     def time_of(places: CandidatePlaces) -> FloatRow:
         least, alike = numpy.zeros(len(places)), defaultdict[tuple[int, int, str], list[int]](list)
@@ -152,7 +155,9 @@ def floors(setting: Setting, candidates: Sequence[LayoutCandidate], most: float 
             alike[_form(candidates[place])].append(row)
         for rows in alike.values():
             own = [candidates[places[row]] for row in rows]
-            least[rows] = _time(shapes.geometry(own[0]), own, [shapes.passes(each) for each in own])
+            geometry = shapes.geometry(own[0])
+            stepped = _time(geometry, own, [shapes.passes(each) for each in own], shapes.sends(geometry, own))
+            least[rows] = numpy.maximum(stepped, [each.micro_batches * shapes.gather_time(each) for each in own])
         return least
 
     return Floors(memory, compute, time_of)
@@ -206,10 +211,25 @@ def _staged(geometry: _Geometry, chunked: FloatRow) -> FloatRow:
     return table
 
 
-def _time(geometry: _Geometry, own: Sequence[LayoutCandidate], passes: Sequence[PassRows]) -> FloatRow:
+def _time(geometry: _Geometry, own: Sequence[LayoutCandidate], passes: Sequence[PassRows], sends: Sequence[SendRows] | None) -> FloatRow:
+    """Return lower bounds of the seconds of a step; without messages between stages if *sends* is None."""
     forward, backward = (_chunked(geometry, rows) for rows in zip(*passes, strict=True))
     steps = numpy.array([each.micro_batches for each in own], dtype=float)[:, None]
     work = steps * _staged(geometry, forward + backward)
+    if sends is None:
+        return _way(geometry, work, forward, backward)
+    alone, on_links, held = (numpy.stack(rows) for rows in zip(*sends, strict=True))
+    least = _way(geometry, work + steps * held, forward + numpy.pad(alone, ((0, 0), (0, 1))), backward)
+    if not on_links.any():
+        return least
+    last = backward if geometry.schedule in SLOTTED else numpy.zeros_like(backward)
+    through = numpy.cumsum(forward + last, axis=1)[:, :-1] + 2.0 * (numpy.cumsum(alone, axis=1) - alone)
+    with_links: FloatRow = numpy.where(on_links > 0.0, steps * on_links + through, 0.0).max(axis=1)
+    return numpy.maximum(least, with_links)
+
+
+def _way(geometry: _Geometry, work: FloatRow, forward: FloatRow, backward: FloatRow) -> FloatRow:
+    """Return the longest *work* of a stage, with the way of the first micro-batch to it, and of the last one's gradient from it (s)."""
     ahead = numpy.cumsum(forward, axis=1)[:, : geometry.pipeline] - forward[:, : geometry.pipeline]
     behind = numpy.cumsum(backward, axis=1)[:, : geometry.pipeline] - backward[:, : geometry.pipeline]
     if geometry.schedule not in SLOTTED:  # weight gradients may fill the end
@@ -319,6 +339,10 @@ class _Shapes:
         self._rows: dict[tuple[object, ...], _BlockSums] = {}
         self._passes: dict[object, PassRows] = {}
         self._compute: dict[object, PassRows] = {}
+        self._sends: dict[object, SendRows] = {}
+        self._send_prices: dict[object, LayoutPrices] = {}
+        self._placed_sends: dict[object, SendRows] = {}
+        self._gathers: dict[object, float] = {}
         self.refused: SpecError | None = None
         """Why the engine refuses the last share that it refused."""
 
@@ -357,6 +381,52 @@ class _Shapes:
             times = times_of(self.setting.hardware, workload, layout, self.setting.book)
             self._passes[key] = self._pass_rows(times, layout.units, rows)
         return self._passes[key]
+
+    def sends(self, geometry: _Geometry, own: Sequence[LayoutCandidate]) -> list[SendRows] | None:
+        """Return the seconds of the messages between stages of each of *own*; None if none are known, or there are none."""
+        if geometry.pipeline == 1 or geometry.even:
+            return None
+        found = []
+        for each in own:
+            key = self._key(each), each.schedule, each.chunks
+            if key not in self._sends:
+                self._sends[key] = self._send_rows(geometry, each)
+            found.append(self._sends[key])
+        return found
+
+    def gather_time(self, candidate: LayoutCandidate) -> float:
+        """Return the seconds in which one micro-batch of *candidate* gathers all weights once, 0 with a pipeline, which keeps them.
+
+        Gathers of a group take turns, and forward gathers what backward has freed.
+        """
+        if candidate.shard != "parameters" or candidate.pipeline > 1:
+            return 0.0
+        key = self._key(candidate), candidate.replicate
+        if key not in self._gathers:
+            try:
+                self._gathers[key] = self._gather_time(candidate)
+            except SpecError:  # the engine refuses these replicas
+                self._gathers[key] = 0.0
+        return self._gathers[key]
+
+    def _gather_time(self, candidate: LayoutCandidate) -> float:
+        workload = self.setting.workload_in(candidate)
+        layout = prepare(self.setting.hardware, workload, self.setting.gpus_per_node, check_deadlock=False)
+        return gather_time(layout, layout_prices(self.setting.hardware, workload, layout, self.setting.book))
+
+    def _send_rows(self, geometry: _Geometry, candidate: LayoutCandidate) -> SendRows:
+        laid = self._laid[self._key(candidate)]
+        assert laid is not None
+        workload, layout, _ = laid
+        holds = candidate.schedule in RENDEZVOUS_SCHEDULES and not self.options.sends_ahead
+        stage_of, nbytes = tuple(map(int, geometry.stage)), least_sent(workload, layout)
+        placed = (candidate.tensor, candidate.context, candidate.near, stage_of, nbytes, holds)  # which ranks send, and where they are
+        if placed not in self._placed_sends:
+            where = candidate.tensor, candidate.context, candidate.near, candidate.pipeline
+            if where not in self._send_prices:
+                self._send_prices[where] = layout_prices(self.setting.hardware, workload, layout, self.setting.book)
+            self._placed_sends[placed] = send_rows(layout, self._send_prices[where], stage_of, nbytes, holds)
+        return self._placed_sends[placed]
 
     def compute_passes(self, candidate: LayoutCandidate) -> PassRows:
         """Return the seconds of the passes of *candidate*, which has a shape, without messages."""

@@ -1,9 +1,10 @@
-"""What is a lower bound on the step time of a layout? Its programs as a recurrence, without contention and without SimPy.
+"""What is a lower bound on the step time of a layout? Its programs as a recurrence, without contention and without SimPy; links alone.
 
 Every instruction starts as soon as what it waits for has ended, operations keep the order of their queues, and each takes the time without
 traffic of other operations. All of this is monotone (max and plus). The simulated step, in which operations share links and slow compute,
 is therefore never shorter. If all stages meet in each step (gradient clipping), the step from one meeting to the next is exact; otherwise,
 the smallest advance of any stage in a step bounds the cycle time from below (Collatz-Wielandt).
+On slow links, contention takes most of a step, so the time in which each link carries its traffic is a bound of its own (`link_bound`).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Final
 
 from sim.cluster.gpu import memory_time
 from sim.parallel.program import Copy, Instruction, Program, Receive, Send, Start, Tag, Update, Wait, Work, works_before_use
+from sim.training.layouts.link_bound import least_link_time
 from sim.training.layouts.prices import SHARED
 from sim.training.layouts.scene import LayoutScene
 from sim.training.layouts.times import copy_time
@@ -27,6 +29,11 @@ _STEPS: Final = 3
 
 def least_time(scene: LayoutScene) -> float:
     """Return a lower bound (s) on the simulated step time of *scene*."""
+    return max(_least_cycle(scene), least_link_time(scene))
+
+
+def _least_cycle(scene: LayoutScene) -> float:
+    """Return the step time (s) of *scene* without contention, or less."""
     programs = [list(program) for program in scene.programs]
     if all(Wait(_MEETING) in program for program in programs):
         ends = [program.index(Wait(_MEETING)) + 1 for program in programs]

@@ -61,6 +61,7 @@ def test_bounds_stay_below_simulations_of_random_layouts_with_contention_interle
             Scenario("p4d.24xlarge", "gpt2", ("fabric.leaf_spine={nodes_per_leaf: 2, oversubscription: 4}",), global_batch=64), (4,)
         ),
         PlanQuestion(Scenario("hgx-h100", "mixtral-8x7b", UNEVEN_EXPERTS, stack="megatron-core", global_batch=64), (4,)),
+        PlanQuestion(Scenario("gpu_4x_h100_sxm5", "mixtral-8x7b", global_batch=64), (4,)),  # NICs of 10 Gbps
         PlanQuestion(
             Scenario("hgx-h100", "llama-3.1-8b", WRAPPED, stack="torchtitan-2.x", global_batch=32), (1,), fixed={"shard": "parameters"}
         ),
