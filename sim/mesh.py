@@ -430,7 +430,6 @@ def compute_times_of(hardware: Hardware, workload: Workload, layout: Layout, boo
     return _times(worker_node(hardware).gpu, workload, layout, layout_prices(hardware, workload, layout, book), 0, book, sends=False)
 
 
-<<<<<<< HEAD
 def least_compute(hardware: Hardware, workload: Workload, layout: Layout) -> float:
     """Return the least seconds of a step of *layout*: those for which the GPU of its mean stage computes."""
     times = compute_times_of(hardware, workload, layout, PriceBook())
@@ -442,11 +441,8 @@ def least_compute(hardware: Hardware, workload: Workload, layout: Layout) -> flo
     return layout.micro_batches * sum(parts[unit.content] for unit in layout.units) / layout.mesh.stages
 
 
-def _prices(hardware: Hardware, workload: Workload, layout: Layout, book: PriceBook | None) -> LayoutPrices:
-=======
 def layout_prices(hardware: Hardware, workload: Workload, layout: Layout, book: PriceBook | None) -> LayoutPrices:
     """Return the prices of the messages of *layout*; layouts with the same *book* share them."""
->>>>>>> w-w15
     stack = workload.training.stack
     sockets = stack.library.gloo_transport if stack.library.backend == "gloo" else None
     tuning = tuning_of(stack.library)

@@ -20,14 +20,13 @@ import numpy
 from numpy.typing import NDArray
 
 from sim.analysis.held_memory import widths
-from sim.analysis.kept_activations import kept_bytes
 from sim.analysis.layout_memory import COMMUNICATOR_BYTES, RESERVED_OVER_ALLOCATED
 from sim.mesh import compute_times_of, layout_prices, mesh_options, prepare, times_of, worker_node
 from sim.parallel.lower.layouts import Layout
 from sim.parallel.program import PassPart
 from sim.parallel.schedule import RENDEZVOUS_SCHEDULES, holder
 from sim.parallel.split import Unit, split
-from sim.parallel.stages import blocks_of, distribution_of, stages
+from sim.parallel.stages import distribution_of, stages
 from sim.parallel.units import UnitKind
 from sim.spec.fields import Precision
 from sim.spec.hardware import Hardware
@@ -36,28 +35,17 @@ from sim.spec.parallel import SLOTTED, MeshOptions, Parallel
 from sim.spec.precision import PRECISION_TRAITS
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
+from sim.study.plan.block_sums import BlockSums, FloatRow, ShareShape, summed, sums_of
 from sim.study.plan.exchanges import SendRows, gather_time, least_sent, send_rows
 from sim.study.plan.space import LayoutCandidate, cut_parts
 from sim.training.layouts.prices import LayoutPrices, PriceBook
 from sim.training.layouts.times import UnitTimes
 
-FloatRow = NDArray[numpy.float64]
 Marks = NDArray[numpy.bool_]
 CandidatePlaces = NDArray[numpy.intp]
 
 _BELOW: Final = 1.0 - 1e-12
 """Factor by which compute is below a time that is the same sum without messages, in spite of rounding."""
-
-
-class ShareShape(NamedTuple):
-    """Bytes and parameters of the units of the model on one rank of a share, summed up to each block."""
-
-    kept_bytes: FloatRow
-    """Bytes of activations of one micro-batch."""
-    dense: FloatRow
-    experts: FloatRow
-    turned: FloatRow
-    """Lower bound of the elements of sharded weights gathered when backward enters each block: those of its last wrap."""
 
 
 _NOT_SEARCHED: Final = ("context_exchange", "capacity_factor", "pad_to_capacity")
@@ -335,8 +323,8 @@ class _Shapes:
         units = split(setting.workload.model, Parallel())
         self.kinds: tuple[UnitKind, ...] = tuple(unit.kind for unit in units)
         self.structured = setting.hardware.fabric.has_structure
-        self._laid: dict[object, tuple[Workload, Layout, _BlockSums] | None] = {}
-        self._rows: dict[tuple[object, ...], _BlockSums] = {}
+        self._laid: dict[object, tuple[Workload, Layout, BlockSums] | None] = {}
+        self._rows: dict[tuple[object, ...], BlockSums] = {}
         self._passes: dict[object, PassRows] = {}
         self._compute: dict[object, PassRows] = {}
         self._sends: dict[object, SendRows] = {}
@@ -441,22 +429,22 @@ class _Shapes:
             self._compute[key] = self._pass_rows([times], layout.units, rows)
         return self._compute[key]
 
-    def _pass_rows(self, times: Sequence[UnitTimes], units: Sequence[Unit], rows: _BlockSums) -> PassRows:
+    def _pass_rows(self, times: Sequence[UnitTimes], units: Sequence[Unit], rows: BlockSums) -> PassRows:
         parts: tuple[PassPart, ...] = ("F", "B")
-        return PassRows(*_summed([self._quickest(times, units, part) for part in parts], rows.ends))
+        return PassRows(*summed([self._quickest(times, units, part) for part in parts], rows.ends))
 
     def _key(self, candidate: LayoutCandidate) -> object:
         cut = self.setting.has_own_cuts(candidate) and (candidate.schedule, candidate.virtual_stages)  # wraps and cuts may cut units
         return (*_unit_fields(candidate), candidate.pipeline, candidate.near, candidate.shard == "parameters", cut)
 
-    def _lay(self, candidate: LayoutCandidate) -> tuple[Workload, Layout, _BlockSums]:
+    def _lay(self, candidate: LayoutCandidate) -> tuple[Workload, Layout, BlockSums]:
         if not self.setting.has_own_cuts(candidate):
             candidate = candidate._replace(schedule="1f1b", virtual_stages=1)  # no share of a layer depends on these
         workload = self.setting.workload_in(candidate)
         layout = prepare(self.setting.hardware, workload, self.setting.gpus_per_node, check_deadlock=False)
         key = (id(layout.units), *_unit_fields(candidate))  # the rows keep the units alive, so that their id is not reused
         if key not in self._rows:
-            self._rows[key] = _rows_of(layout, workload)
+            self._rows[key] = sums_of(layout, workload)
         return workload, layout, self._rows[key]
 
     def _quickest(self, times: Sequence[UnitTimes], units: Sequence[Unit], part: PassPart) -> list[float]:
@@ -471,37 +459,6 @@ class _Shapes:
             passes = [of_stage(number, part) for of_stage in times]
             least[unit.content] = min((each.compute + (0.0 if self.structured else each.waits) for each in passes), default=0.0)
         return [least[unit.content] for unit in units]
-
-
-class _BlockSums(NamedTuple):
-    """Contents of the units, summed up to each block, for any stages."""
-
-    units: Sequence[Unit]
-    ends: NDArray[numpy.intp]
-    """The last unit of each block."""
-    shape: ShareShape
-
-
-def _rows_of(layout: Layout, workload: Workload) -> _BlockSums:
-    """Return the contents of the units of *layout*."""
-    units, numbered = layout.units, {unit.content: (number, unit) for number, unit in enumerate(layout.units)}
-    ends = numpy.array([numbers[-1] for numbers in blocks_of(units)])
-    kept = {content: kept_bytes(unit, workload) for content, (_, unit) in numbered.items()}
-    dense, experts = (
-        {content: layout.elements(number, experts=each, trained=True) for content, (number, _) in numbered.items()}
-        for each in (False, True)
-    )
-    rows = [[of_content[unit.content] for unit in units] for of_content in (kept, dense, experts)]
-    turned = numpy.zeros(len(units))
-    turned[ends] = numpy.array(rows[1])[ends] + numpy.array(rows[2])[ends]
-    return _BlockSums(units, ends, ShareShape(*_summed([*rows, turned], ends)))
-
-
-def _summed(rows: Sequence[Sequence[float] | FloatRow], ends: NDArray[numpy.intp]) -> FloatRow:
-    """Return the sums of each of *rows*, values of units, up to the end of each block."""
-    sums = numpy.zeros((len(rows), len(ends) + 1))
-    sums[:, 1:] = numpy.cumsum(numpy.array(rows), axis=1)[:, ends]
-    return sums
 
 
 def _unit_fields(candidate: LayoutCandidate) -> tuple[object, ...]:
