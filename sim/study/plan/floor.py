@@ -374,13 +374,13 @@ class _Shapes:
         """Return the seconds of the messages between stages of each of *own*; None if none are known, or there are none."""
         if geometry.pipeline == 1 or geometry.even:
             return None
-        existing = []
+        rows = []
         for each in own:
             key = self._key(each), each.schedule, each.chunks
             if key not in self._sends:
                 self._sends[key] = self._send_rows(geometry, each)
-            existing.append(self._sends[key])
-        return existing
+            rows.append(self._sends[key])
+        return rows
 
     def gather_time(self, candidate: LayoutCandidate) -> float:
         """Return the seconds in which one micro-batch of *candidate* gathers all weights once, 0 with a pipeline, which keeps them.
