@@ -39,7 +39,7 @@ def least_link_time(scene: LayoutScene) -> float:
 
 
 @dataclass
-class _Traffic:
+class _LinkTraffic:
     """What crosses one link in a step, in the units of its capacity times seconds."""
 
     passed: float = 0.0
@@ -66,7 +66,7 @@ class _Counted:
 
     def __init__(self, scene: LayoutScene) -> None:
         self.scene = scene
-        self.links: dict[str, _Traffic] = defaultdict(_Traffic)
+        self.links: dict[str, _LinkTraffic] = defaultdict(_LinkTraffic)
         layout = scene.layout
         self._chunk_of = {unit: chunk for chunk, units in enumerate(layout.chunks) for unit in units}
         self._stage_of = [
