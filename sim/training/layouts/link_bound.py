@@ -5,7 +5,7 @@ node. The rank that holds the first chunk of the model begins each micro-batch a
 first forward and the last backward of every other chunk, and it is at least the time in which the link can carry this traffic, plus the
 way of the first micro-batch to the link, and of the last one back from it (the head and the tail of a machine in scheduling: Carlier,
 "The one-machine sequencing problem", 1982).
-LinkTraffic that may lie outside of that step is left out, such as gathers after the optimizer on other stages. Limit: nothing is bounded if
+Traffic that may lie outside of that step is left out, such as gathers after the optimizer on other stages. Limit: nothing is bounded if
 ranks of a stage differ (`sim.training.layouts.unfolded`).
 """
 
