@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncGenerator
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,15 @@ def test_a_task_that_is_given_up_ends_and_the_next_is_answered(monkeypatch: pyte
     everything = choice_of([("workload", "resnet50")])
     minutes = choice_of([("workload", "vgg16"), ("hardware", "p3.8xlarge"), ("set", "training.noise.draw=true"), ("nodes", "256")])
 
+    sent: list[Any] = []
+    send = Connection.send
+
+    def record_sent(connection: Connection, task: Any) -> None:
+        send(connection, task)
+        sent.append(task)
+
+    monkeypatch.setattr(Connection, "send", record_sent)
+
     async def both() -> None:
         worker = Worker()
         try:
@@ -59,7 +69,8 @@ def test_a_task_that_is_given_up_ends_and_the_next_is_answered(monkeypatch: pyte
             assert await _all(worker.answers("view", small)) == first == [("said", view_of(small))]
             assert worker.process == before, "it ended at the next machine, and keeps what it has read"
             step = asyncio.ensure_future(anext(longest := worker.answers("view", minutes)))
-            await asyncio.sleep(0.2)
+            while ("view", minutes) not in sent:  # a task that was not sent yet needs no end
+                await asyncio.sleep(0.01)
             step.cancel()
             await asyncio.wait({step})
             await longest.aclose()
