@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from typing import Final, NamedTuple
 
 from sim.spec.catalogue import STACKS_FOLDER, all_files
@@ -114,18 +115,17 @@ def _letters(text: str) -> str:
 def _release(words: Sequence[str], names: Sequence[str]) -> tuple[int, int] | None:
     """Return major and minor release after the first of *names* in *words* that has one; None if none has."""
     for place, word in enumerate(words):
-        numbers = [int(each) for each in words[place + 1 : place + 3] if each.isdigit()]
-        if word in names and place + 1 < len(words) and words[place + 1].isdigit():
-            return numbers[0], numbers[1] if len(numbers) > 1 and words[place + 2].isdigit() else 0
+        numbers = [int(each) for each in takewhile(str.isdigit, words[place + 1 : place + 3])]
+        if word in names and numbers:
+            return numbers[0], numbers[1] if len(numbers) > 1 else 0
     return None
 
 
 def _by_release(framework: str, words: Sequence[str]) -> StackReading:
     names = ("torch", "pytorch") if framework == "torch" else [word for word in words if _FRAMEWORKS.get(word) == framework]
-    release = _release(words, names)
-    stack = next(stack for newest, stack in _RELEASES[framework] if release is None or release <= newest or newest[0] == 99)
-    if release is None:
-        stack = _RELEASES[framework][-1][1]
+    last = _RELEASES[framework][-1]
+    release = _release(words, names) or last[0]
+    stack = next((stack for newest, stack in _RELEASES[framework] if release <= newest), last[1])
     if stack == "tensorflow-2.3" and "xla" in words:
         return StackReading("tensorflow-2.3-xla")
     if framework == "tensorflow" and stack != "tensorflow-2.3":

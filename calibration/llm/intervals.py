@@ -30,9 +30,10 @@ COVERAGE: Final = 0.95
 POINTS_NEEDED: Final = 10
 """Rows below which sources are pooled."""
 VOTE: Final = 10.0
-"""Rows as which each source counts against the prior: rows of one source are alike, so more of them do not say more."""
+"""Rows as which each source counts against the prior (estimate): rows of one source are alike, so more of them do not say more."""
 EFFECT: Final = 1.0
-"""Standard deviation of an effect before the fit. Of 0.25, 0.5, 1 and 2, it predicts the errors of sources left out best."""
+"""Standard deviation of an effect before the fit. Of 0.25, 0.5, 1 and 2, it predicts the errors of sources left out best (chosen on these
+errors, not on coverage)."""
 COMPUTE_PARTS: Final = ("products", "attention", "elementwise", "recompute")
 """Parts of the closed form's step in which a rank computes."""
 STEPS: Final = 200

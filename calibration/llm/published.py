@@ -147,7 +147,7 @@ def _scored(run: SimulatedRun, factor: float) -> ScoredRun:
     simulated = run.step_with(factor)
     both = sqrt(closed.step_time * simulated)
     step_times = {"closed form": closed.step_time, "simulator": simulated, "both": both, "predicted": both}
-    low, high = (factor * closed.step_time for factor in constants.interval(run.case))
+    low, high = (ratio * closed.step_time for ratio in constants.interval(run.case))
     step_times |= rule_times(run.case, constants.rules)
     prediction = LlmPrediction(both, closed.memory, closed.verdict)
     return ScoredRun(run.case, prediction, step_times, low, high, constants.shared_error)

@@ -123,7 +123,7 @@ class Worker:
         self._connection: Connection | None = None
 
     async def answers(self, task: str, *arguments: Any) -> AsyncGenerator[WorkMessage, None]:
-        """Yield the messages of *task*, without the end; closing the iterator early ends the process."""
+        """Yield the messages of *task*, without the end; closing the iterator early cancels it."""
         loop = asyncio.get_running_loop()
         async with self._lock:
             connection = await loop.run_in_executor(None, self._started)

@@ -15,14 +15,13 @@ from typing import Final
 
 from sim.cluster.gpu import memory_time
 from sim.parallel.program import Copy, Instruction, Program, Receive, Send, Start, Tag, Update, Wait, Work, works_before_use
-from sim.training.layouts.link_bound import least_link_time
+from sim.training.layouts.link_bound import MEETING, least_link_time
 from sim.training.layouts.prices import SHARED
 from sim.training.layouts.scene import LayoutScene
 from sim.training.layouts.times import copy_time
 
 _Passed = tuple[tuple[tuple[float, float, float, bool], ...], float, float]
 """Bursts of a pass (GPU time, host time, time of the first launch, whether the host waits before), total GPU time, and exposed time."""
-_MEETING: Final[Tag] = ("norm", 0, 0)
 _STEPS: Final = 3
 """Number of steps that are run if stages do not all meet."""
 
@@ -35,8 +34,8 @@ def least_time(scene: LayoutScene) -> float:
 def _least_cycle(scene: LayoutScene) -> float:
     """Return the step time (s) of *scene* without contention, or less."""
     programs = [list(program) for program in scene.programs]
-    if all(Wait(_MEETING) in program for program in programs):
-        ends = [program.index(Wait(_MEETING)) + 1 for program in programs]
+    if all(Wait(MEETING) in program for program in programs):
+        ends = [program.index(Wait(MEETING)) + 1 for program in programs]
         recurrence = _Recurrence(scene, before=True)
         recurrence.run([program[end:] for program, end in zip(programs, ends, strict=True)])
         recurrence.next_step()

@@ -23,7 +23,8 @@ from sim.parallel.schedule import holder
 from sim.training.layouts.prices import SHARED
 from sim.training.layouts.scene import LayoutScene
 
-_MEETING: Final[Tag] = ("norm", 0, 0)
+MEETING: Final[Tag] = ("norm", 0, 0)
+"""What all stages wait for in each step, if gradients are clipped."""
 
 
 def least_link_time(scene: LayoutScene) -> float:
@@ -135,7 +136,7 @@ class _Counted:
         """Return the place in *program* up to which everything precedes the end of the first stage's step."""
         if stage == self.first_stage:
             return len(program)
-        meeting = Wait(_MEETING)
+        meeting = Wait(MEETING)
         return 1 + max((place for place, each in enumerate(program) if type(each) is Send or each == meeting), default=-1)
 
     def _add_messages(self, stage: int, part: PassPart, first: int, last: int, times: int) -> None:

@@ -140,10 +140,12 @@ def test_a_root_s_card_carries_what_leaves_the_other_nodes(gpus, nodes, nbytes):
     gpus=st.integers(1, 3), nodes=st.integers(1, 3), nbytes=st.floats(1e4, 1e8),
     op=st.sampled_from(["send_recv", "gather", "scatter", "reduce"]),
 )  # fmt: skip
-def test_both_executors_play_sends_alike(executor, gpus, nodes, nbytes, op):
+@pytest.mark.parametrize("scale", [1.0, pytest.param(10.0, marks=pytest.mark.nightly)])
+def test_both_executors_play_sends_alike(executor, scale, gpus, nodes, nbytes, op):
     """The time alone is what is priced; the transfer executor plays the schedule send by send, a reduce in up to hundreds of pieces."""
     if gpus * nodes == 1:
         return
+    nbytes *= scale
     toys = machine(gpus, nodes, nic=1e9, nvlink=1e10, hop_latency=1e-5, network_latency=1e-4, pcie=1e15)
     rig = Rig(toys, executor, algorithm=None, protocol="Simple" if op == "reduce" else None, fold=executor == "phase")
     rig.ring("it", nbytes, op=op)
@@ -282,14 +284,15 @@ def test_a_tree_takes_what_its_pieces_take_one_by_one(gpus, nodes):
 
 @executors
 @pytest.mark.parametrize("algorithm", ["Tree", "Hierarchical"])
-def test_two_jobs_on_one_nic_get_half_each(executor, algorithm):
+@pytest.mark.parametrize("nbytes", [1e8, pytest.param(1e9, marks=pytest.mark.nightly)])
+def test_two_jobs_on_one_nic_get_half_each(executor, algorithm, nbytes):
     """Fair share: two all-reduces between the same nodes take twice as long as one."""
     toys = machine(1, 2, nic=1e9, pcie=1e15)
     rig = Rig(toys, executor, algorithm=algorithm)
-    rig.ring("first", 1e8)
-    rig.ring("second", 1e8)
+    rig.ring("first", nbytes)
+    rig.ring("second", nbytes)
     rig.env.run()
-    assert rig.ends["first"] == pytest.approx(2 * alone(toys, executor, 1e8, algorithm), rel=0.02)
+    assert rig.ends["first"] == pytest.approx(2 * alone(toys, executor, nbytes, algorithm), rel=0.02)
 
 
 def test_a_tree_beside_a_copy_yields_the_fair_share():
