@@ -22,7 +22,8 @@ NAMES_OF_COLUMNS: Final[Mapping[str, str]] = {
 _MIXED: Final = r"amp|auto(matic )?mixed|mixed|autocast|o1"
 _PRECISIONS: Final[tuple[tuple[str, Precision], ...]] = (
     (rf"(?=.*\b(bf16|bfloat16)\b)(?=.*\b({_MIXED})\b).*", "amp_bf16"),
-    (r"(native )?amp|auto(matic)? mixed precision|mixed( precision)?|o1|amp o1", "amp_fp16"),
+    (r"(?=.*\b(amp|mixed|autocast|o1)\b)(native|torch|cuda|apex|amp|auto(matic)?|mixed|precision|autocast|o1|level| )+", "amp_fp16"),
+    (r"(apex )?(amp )?o2( apex)?", "fp16"),
     (rf"(?=.*\b(fp16|float16|16|half)\b)(?=.*\b({_MIXED})\b).*", "amp_fp16"),
     (r"(torch )?(fp32|float32|float|single( precision)?|32|f32)( true)?( precision)?", "fp32"),
     (r"tf32|tensorfloat ?32|fp32 tf32|tf32 fp32", "tf32"),

@@ -38,7 +38,24 @@ _SERVERS: Final = _SERVER_NAMES | {"sync", "async"}
 _REDUCTIONS: Final = frozenset({"allreduce", "nccl", "ring", "mirrored", "replicated"})
 """Words for exchanges that the stacks of the frameworks have anyway."""
 _ALONGSIDE: Final = frozenset(
-    {"and", "data", "distributed", "eager", "estimator", "gpu", "graph", "grpc", "module", "native", "parallel", "the", "with"}
+    {"amp", "and", "apex", "backend", "benchmark", "benchmarks", "container", "cuda", "cudnn", "data", "distributed", "docker", "eager"}
+    | {
+        "estimator",
+        "example",
+        "examples",
+        "gpu",
+        "graph",
+        "grpc",
+        "module",
+        "multi",
+        "native",
+        "ngc",
+        "node",
+        "nvidia",
+        "official",
+        "parallel",
+    }
+    | {"single", "the", "version", "with"}
 )
 """Words that change nothing."""
 _JOINED: Final[tuple[tuple[str, str], ...]] = (
@@ -70,6 +87,9 @@ _RELEASES: Final[Mapping[str, tuple[tuple[tuple[int, int], str], ...]]] = {
     "mindspore": (((99, 0), "mindspore-1.1"),),
 }
 """Newest release of each framework that a stack stands for; without a release, the last."""
+_OF_NGC: Final[Mapping[str, str]] = {"torch": "ngc-pytorch-20.03", "tensorflow": "ngc-tensorflow-20.03", "mxnet": "ngc-mxnet-20.03"}
+"""Stacks of NVIDIA's containers, if no release is stated."""
+_NAMES_OF: Final[Mapping[str, tuple[str, ...]]] = {"torch": ("torch", "pytorch"), "tensorflow": ("tensorflow", "tf"), "mxnet": ("mxnet",)}
 _SYNCHRONOUS: Final = (
     "workers wait for each other, as by default in tf_cnn_benchmarks (cross_replica_sync) and in MXNet (kvstore dist is dist_sync); "
     "write async if they do not"
@@ -98,6 +118,8 @@ def read_stack(text: str) -> StackReading:
         return _over_horovod(framework, words) or StackReading(text)
     if not _SERVER_NAMES.isdisjoint(others) or (framework == "tensorflow" and "grpc" in others):
         return _over_servers(framework, others)
+    if "ngc" in others and framework in _OF_NGC and _release(words, _NAMES_OF[framework]) is None:
+        return StackReading(_OF_NGC[framework], "the container of March 2020")
     return _by_release(framework, words) if framework and _SERVERS.isdisjoint(others) else StackReading(text)
 
 
