@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 from calibration import HARDWARE
 from calibration.questions import Folders, file_named, machine_named
 from calibration.run_records import RunRecord
-from calibration.run_words import plain_name
+from calibration.run_words import plain_name, pointed_name
 from sim.spec.catalogue import SUFFIX, aliases_of, all_files
 from sim.spec.listing import hardware_rows
 from sim.spec.yaml import SpecError
@@ -127,6 +127,14 @@ def _with_gpu(machine: _Meant, gpu: str, folders: tuple[Path | None, ...]) -> _M
         if len(own) == 1 and parts and own[0].node.gpu.name.lower() not in {part.lower() for part in parts}:
             return machine._replace(override=f"node.gpu={parts[0]}", assumed=f"{machine.assumed} with {parts[0]}")
     return machine
+
+
+def gpu_of_machine(name: str) -> str:
+    """Return the GPU of the machine of the catalog that *name* means; empty if there is none."""
+    spelled = _spelled(name, "hardware", (HARDWARE,))
+    with suppress(SpecError):
+        return str(machine_named(spelled, (), HARDWARE).groups[0].node.gpu.name)
+    return ""
 
 
 def _gpus_of_a_node(record: RunRecord) -> int:
@@ -254,8 +262,12 @@ def _spelled(name: str, kind: str, folders: tuple[Path | None, ...]) -> str:
         return path.stem if path.stem.lower() == name.lower() else name
     searched = (inside for folder in filter(None, folders) for inside in (folder / kind, folder))
     files = [*(each for inside in searched for each in inside.glob("*" + SUFFIX)), *all_files(kind).values()]
-    same = {each.stem for each in files if any(plain_name(spelling) == plain_name(name) for spelling in (each.stem, *_aliases(each)))}
-    return same.pop() if len(same) == 1 else name
+    spellings = [(each.stem, (each.stem, *_aliases(each))) for each in files]
+    for spelled in (pointed_name, plain_name):
+        same = {stem for stem, names in spellings if any(spelled(each) == spelled(name) for each in names)}
+        if same:
+            return same.pop() if len(same) == 1 else name
+    return name
 
 
 def _aliases(path: Path) -> list[str]:
