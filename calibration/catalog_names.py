@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from calibration import HARDWARE
+from calibration.llm.chips import chip_named
+from calibration.llm.network import nic_of
 from calibration.questions import Folders, file_named, machine_named
 from calibration.run_records import RunRecord
 from calibration.run_words import plain_name, pointed_name
@@ -28,11 +30,8 @@ PCIE_BOX: Final = "n3-rtx-a6000x8"
 _COUNT: Final = re.compile(r"(\d+)\s*x\s*(?=\D)", re.IGNORECASE)
 """The number of GPUs before their name."""
 _PARTS_FOLDER: Final = "hardware/parts/gpus"
-_GCE: Final = re.compile(
-    r"^\s*(?:(?:gce|gcp|google cloud)\W+)?n1-(?:standard|highmem|highcpu)-\d+\W+(?:with\s+)?|\bn1-(?:standard|highmem|highcpu)-\d+\b",
-    re.IGNORECASE,
-)
-"""Machines of Google Cloud without GPUs of their own, before the GPUs that are attached to them."""
+_WITH_COUNT: Final = re.compile(r"(?<![\w.])(\d+\s*[x\u00d7]\s*[a-z][^(),;+]*)", re.IGNORECASE)
+"""GPUs with their number inside the name of a machine, such as ``DGX-1 (8x V100 32GB)`` or ``n1-standard-16 with 8x V100``."""
 _SAME_MEMORY: Final = 0.12
 """Largest relative difference of two figures for the same memory (B200: 180 of 192)."""
 _FAMILIES: Final = re.compile(r"nvidia|amd|instinct|tesla|geforce|quadro|(rtx|gtx)[-_ ]?(?=[a\d])")
@@ -82,6 +81,16 @@ _AROUND_MODELS: Final = re.compile(
 """Words beside the name of a model that change no layer's size: data, releases, code, what it is trained for."""
 
 
+ASSUMED: Final = ", a machine of the catalog with this GPU; its host and network are assumed"
+_TRANSPORTS: Final = (
+    (r"infini|\bib\b|[xnhef]dr", "infiniband"),
+    (r"roce|rdma", "roce"),
+    (r"\befa", "efa"),
+    (r"slingshot", "slingshot"),
+)
+"""Transports by the words of a network; others are TCP."""
+
+
 class _Meant(NamedTuple):
     """A machine of the catalog, the override with which it is the one that a name means, and what is assumed, as text."""
 
@@ -97,6 +106,7 @@ def with_catalog_names(records: Sequence[RunRecord], folders: Folders) -> tuple[
     for record in records:
         workload = _workload(record.workload, record.sequence, folders.workloads)
         machine = _machine_of(record, (folders.hardware, HARDWARE))
+        machine = _on_network(record, machine, (folders.hardware, HARDWARE))
         if machine.machine.lower() != record.hardware.lower() or machine.override:
             named = " with ".join(filter(None, (record.hardware, record.gpu)))
             notes[f"hardware {named} {machine}"] = f"hardware '{named}' was read as {machine.machine}{machine.assumed}"
@@ -129,6 +139,38 @@ def _with_gpu(machine: _Meant, gpu: str, folders: tuple[Path | None, ...]) -> _M
     return machine
 
 
+def _gpus_in(name: str) -> str:
+    """Return the GPUs with their number inside *name*, as text; *name* itself if it has none."""
+    inside = _WITH_COUNT.search(name)
+    return (inside.group(1) if inside else name).strip()
+
+
+def _on_network(record: RunRecord, machine: _Meant, folders: tuple[Path | None, ...]) -> _Meant:
+    """Return *machine* on the network that *record* states, unless one node needs none or a provider's machine has its own."""
+    if not record.network or (record.nodes or 1) < 2:
+        return machine
+    with suppress(SpecError):
+        spec = machine_named(machine.machine, tuple(filter(None, (machine.override,))), folders[0])
+        node = spec.groups[0].node
+        is_stated = not _is_unknown(_spelled(record.hardware, "hardware", folders), "hardware", folders) if record.hardware else False
+        named = chip_named(node.gpu.name)
+        if len(spec.groups) > 1 or node.nic is None or named is None or (is_stated and spec.provider):
+            return machine
+        gpus = _gpus_of_a_node(record)
+        rate, is_told = nic_of(record.network, named.chip, None, gpus)
+        if not is_told:
+            return machine
+        transport = next((transport for words, transport in _TRANSPORTS if re.search(words, record.network, re.IGNORECASE)), "tcp")
+        each = f"{rate * gpus * 8 / 1e9 / node.nic.count:g} Gbps"
+        overrides = [machine.override, f"node.nic.bandwidth={each}", f"node.nic.transport={transport}"]
+        overrides += ["node.nic.gpudirect=false"] if transport == "tcp" else []
+        count = f"{node.nic.count} x {each}" if node.nic.count > 1 else each
+        return machine._replace(
+            override="; ".join(filter(None, overrides)), assumed=f"{machine.assumed}; {count} of {transport} by '{record.network}'"
+        )
+    return machine
+
+
 def gpu_of_machine(name: str) -> str:
     """Return the GPU of the machine of the catalog that *name* means; empty if there is none."""
     spelled = _spelled(name, "hardware", (HARDWARE,))
@@ -141,14 +183,14 @@ def _gpus_of_a_node(record: RunRecord) -> int:
     """Return how many GPUs of a node *record* uses, as far as it says so; 1 if not."""
     if record.placement:
         return max((int(part) for part in record.placement.split("+") if part.strip().isdigit()), default=1)
-    count = _COUNT.match(_GCE.sub("", record.hardware or record.gpu).strip())
+    count = _COUNT.match(_gpus_in(record.hardware or record.gpu))
     gpus = record.gpus_per_node or (record.total_gpus / record.nodes if record.total_gpus and record.nodes else None)
     return int(gpus or (count and int(count[1])) or 1)
 
 
 def _with_count(record: RunRecord, machine: _Meant) -> RunRecord:
     """Return *record*, with the number of GPUs that its name states if nothing else does and *machine* is assumed."""
-    count = _COUNT.match(_GCE.sub("", record.hardware or record.gpu).strip())
+    count = _COUNT.match(_gpus_in(record.hardware or record.gpu))
     stated = (record.placement, record.gpus_per_node, record.total_gpus)
     return replace(record, gpus_per_node=float(count[1])) if count and machine.assumed and not any(stated) else record
 
@@ -193,10 +235,14 @@ def _machine(name: str, gpus: int, folders: tuple[Path | None, ...]) -> _Meant:
         spelled = _spelled(text, "hardware", folders)
         if text and not _is_unknown(spelled, "hardware", folders):
             return _Meant(spelled)
-    parts = _parts(_GCE.sub("", name))
+    parts = _parts(name)
     if not parts:
-        return _Meant(name)
-    part, count = parts[0], _COUNT.match(_GCE.sub("", name).strip())
+        inside = _gpus_in(name)
+        if inside == name.strip() or not _parts(inside):
+            return _Meant(name)
+        meant = _machine(inside, gpus, folders)
+        return meant._replace(assumed=meant.assumed or ASSUMED)
+    part, count = parts[0], _COUNT.match(name.strip())
     rows = [row for row in hardware_rows()[0] if row["nodes"] == 1 and str(row["gpu"]).lower() == part.lower()]
     own = [row for row in rows if not row["provider"]]
     if len(own) == 1 and (count is None or int(count[1]) == own[0]["gpus"]):
@@ -207,7 +253,7 @@ def _machine(name: str, gpus: int, folders: tuple[Path | None, ...]) -> _Meant:
         those = f"{gpus} of these GPUs" if rows else "this GPU"
         assumed = f" with {part}: no machine of the catalog has {those}, so its host and network are assumed"
         return _Meant(PCIE_BOX, f"node.gpu={part}", assumed)
-    return _Meant(str(box["name"]), "", ", a machine of the catalog with this GPU; its host and network are assumed")
+    return _Meant(str(box["name"]), "", ASSUMED)
 
 
 @lru_cache(maxsize=512)

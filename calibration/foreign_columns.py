@@ -83,6 +83,8 @@ _SHARDED: Final = re.compile(
     r"fsdp\d?|hsdp|zero[-_ ]?[1-3]?|deepspeed|megatron|full_shard|shard_grad_op|hybrid_shard(_zero2)?|parameters|gradients|optimizer|"
     r"(tp|pp|cp|ep|3d)([-_+ x\d].*)?"
 )
+_NETWORK: Final = frozenset({"fabric", "interconnect", "inter_node", "network"})
+"""Columns that say what joins the nodes, beside one that names the model (which some call a network)."""
 _SEQUENCE: Final = frozenset({"max_seq_len", "max_seq_length", "seq", "seq_len", "seq_length", "sequence", "sequence_length"})
 
 Cells = Sequence[str]
@@ -200,12 +202,13 @@ def _note_unit(column: str, cell: str, meant: str, notes: list[str]) -> None:
     number = cell.removesuffix(unit).strip().replace(",", "")
     begin, middle = f"{column} '", f"{unit}' was read as "
     if unit and meant not in (cell, number) and not any(note.startswith(begin) and middle in note for note in notes):
-        notes.append(f"{begin}{cell}' was read as {meant} seconds, and others likewise")
+        seconds = " seconds" if column.endswith("time_s") or column.endswith("sync_s") else ""
+        notes.append(f"{begin}{cell}' was read as {meant}{seconds}, and others likewise")
 
 
 def is_recognized(name: str) -> bool:
-    """Return whether the column *name*, which records do not have, is read because it specifies a layout, a length or a unit."""
-    return _plain(name) in _SPLITS | _SHARDS | _SEQUENCE | {_UNIT}
+    """Return whether the column *name*, which records do not have, is read because it specifies a layout, a length, a network or a unit."""
+    return _plain(name) in _SPLITS | _SHARDS | _SEQUENCE | _NETWORK | {_UNIT}
 
 
 def layout_of(header: Sequence[str], cells: Cells) -> str:
@@ -223,6 +226,11 @@ def sequence_of(header: Sequence[str], cells: Cells) -> str:
     """Return the tokens per sample that a column specifies; empty if none does."""
     found = next((cell.strip() for name, cell in zip(header, cells, strict=False) if _plain(name) in _SEQUENCE and cell.strip()), "")
     return re.sub(r"(?<=\d)\.0+$", "", found)
+
+
+def network_of(header: Sequence[str], cells: Cells) -> str:
+    """Return what a column says of the network between nodes; empty if none does."""
+    return next((cell.strip() for name, cell in zip(header, cells, strict=False) if _plain(name) in _NETWORK and cell.strip()), "")
 
 
 def _plain(name: str) -> str:

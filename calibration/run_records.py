@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final, Literal, cast, get_args
 
 from calibration import RECORDS
-from calibration.foreign_columns import Cells, is_recognized, layout_of, sequence_of, translate_header
+from calibration.foreign_columns import Cells, is_recognized, layout_of, network_of, sequence_of, translate_header
 from calibration.run_columns import COLUMNS, SPEEDS, check_header, column_meant
 from sim.spec.fields import Precision
 from sim.spec.strict import csv_lines, csv_number, csv_rows, whole_number
@@ -71,6 +71,8 @@ class RunRecord:
     """Samples per second of one GPU."""
     gpu: str = ""
     """GPU of the machine, by any name; empty if the row names the machine only."""
+    network: str = ""
+    """Network between nodes, in words."""
 
     @property
     def where(self) -> str:
@@ -150,7 +152,7 @@ def _read(path: Path, reads: _Reads) -> RecordFile:
         fitted = fitting(cells)
         problems: list[str] = []
         record = _record(str(path), number, columns, fitted, problems)
-        record = replace(record, sequence=_sequence(columns, fitted, problems))
+        record = replace(record, sequence=_sequence(columns, fitted, problems), network=network_of(columns, fitted))
         if problems:
             row = dict(zip(columns, fitted, strict=False))
             name = row_name(row.get("hardware", "") or row.get("gpu", ""), row.get("workload", ""))

@@ -119,6 +119,14 @@ def test_the_rows_tell_what_gpus_counts(rows: list[str], counted: str, tmp_path:
             read_table(path)
 
 
+def test_a_network_is_read_beside_a_model(tmp_path: Path) -> None:
+    """Some tables call the model a network; then there is no workload."""
+    table = read_table(written(tmp_path, "hardware,model,step_time_s,Interconnect\na,b,1,HDR200\na,b,1,\n"))
+    assert [row.network for row in table.records] == ["HDR200", ""] and not any("ignored" in note for note in table.notes)
+    with pytest.raises(SpecError, match="unknown column 'network'; did you mean 'workload'"):
+        read_table(written(tmp_path, "hardware,network,step_time_s\na,b,1\n"))
+
+
 def test_a_rate_has_its_unit_beside_it(tmp_path: Path) -> None:
     """A rate of samples is read; another, such as tokens, is listed with its unit."""
     rows = "a,b,1.5k,images/s\na,b,210,sequences/s\na,b,9,tokens/s\na,b,3,speedup\n"
