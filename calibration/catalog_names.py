@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from calibration import HARDWARE
-from calibration.llm.chips import chip_named
-from calibration.llm.network import nic_of
+from calibration.network_words import nic_of
 from calibration.questions import Folders, file_named, machine_named
 from calibration.run_records import RunRecord
 from calibration.run_words import plain_name, pointed_name
@@ -99,6 +98,14 @@ class _Meant(NamedTuple):
     assumed: str = ""
 
 
+class _Usual(NamedTuple):
+    """The network of a machine as it is described, for `nic_of`: bytes/s of a GPU, GPUs of a card, and GPUs of a node."""
+
+    nic: float
+    dies: int
+    usual_gpus: int
+
+
 def with_catalog_names(records: Sequence[RunRecord], folders: Folders) -> tuple[list[RunRecord], list[str]]:
     """Return *records* with machines and workloads as the catalog spells them, and a note on each name that was changed."""
     notes: dict[str, str] = {}
@@ -153,11 +160,11 @@ def _on_network(record: RunRecord, machine: _Meant, folders: tuple[Path | None, 
         spec = machine_named(machine.machine, tuple(filter(None, (machine.override,))), folders[0])
         node = spec.groups[0].node
         is_stated = not _is_unknown(_spelled(record.hardware, "hardware", folders), "hardware", folders) if record.hardware else False
-        named = chip_named(node.gpu.name)
-        if len(spec.groups) > 1 or node.nic is None or named is None or (is_stated and spec.provider):
+        if len(spec.groups) > 1 or node.nic is None or (is_stated and spec.provider):
             return machine
         gpus = _gpus_of_a_node(record)
-        rate, is_told = nic_of(record.network, named.chip, None, gpus)
+        usual = _Usual(node.nic.bandwidth * node.nic.count / node.gpu_count, 2 if node.gpu.name.endswith("-GCD") else 1, node.gpu_count)
+        rate, is_told = nic_of(record.network, usual, None, gpus)
         if not is_told:
             return machine
         transport = next((transport for words, transport in _TRANSPORTS if re.search(words, record.network, re.IGNORECASE)), "tcp")

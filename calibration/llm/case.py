@@ -18,7 +18,6 @@ from pydantic import ValidationError
 from calibration.catalog_names import gpu_of_machine
 from calibration.llm.chips import RACK, Chip, ProductPrecision, chip_named, similar_chips
 from calibration.llm.limits import RunLimits, limits_in
-from calibration.llm.network import nic_of
 from calibration.llm.practice import (
     blocks_of_chunks,
     data_settings,
@@ -38,6 +37,7 @@ from calibration.llm.shapes import CannotDescribe, axis, count, shape_of
 from calibration.llm.table import LARGEST_STAGE, LlmRow
 from calibration.llm.what_fits import ONE_SAMPLE, made_to_fit
 from calibration.llm.words import Recompute, means_yes, offloads, precision_of, saves_of, shards_of, zero_of
+from calibration.network_words import nic_of
 from sim.cluster.quantizing import recipe_of
 from sim.spec.fields import Fp8Recipe
 from sim.spec.fp8_recipe import Quantization, quantization

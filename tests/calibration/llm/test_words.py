@@ -11,12 +11,12 @@ from calibration.llm import closed_form, engine
 from calibration.llm.case import Case, describe
 from calibration.llm.chips import _chips, _multiprocessors, chip_named
 from calibration.llm.engine import workload_document
-from calibration.llm.network import nic_of
 from calibration.llm.priors import defaults
 from calibration.llm.shapes import CannotDescribe
 from calibration.llm.table import read_table
 from calibration.llm.validate import llm_table, validate_tables
 from calibration.llm.words import SAVED_LAYERS, Shards, is_float16, means_yes, precision_of, recompute_of, shards_of, zero_of
+from calibration.network_words import nic_of
 from sim.spec.hardware import Gpu
 from sim.spec.library import load_part
 from tests.calibration.llm.tables import table

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Final
-
-from calibration.llm.chips import Chip
+from typing import Final, Protocol
 
 GENERATIONS: Final = {"xdr": 800.0, "ndr": 400.0, "hdr": 200.0, "edr": 100.0, "fdr": 56.0, "slingshot11": 200.0, "slingshot10": 100.0}
 """Gbit/s of a link of four lanes (InfiniBand Trade Association's roadmap; HPE's Slingshot data sheet)."""
@@ -36,7 +34,23 @@ _ALL: Final = r"(?:(?:per|/|each)\s*(?:node|host|server|machine|instance|\d gpus
 _CARDS: Final = r"(?:rails?|nics?|ports?|hcas?|cards?)\b"
 
 
-def nic_of(text: str, chip: Chip, stated: float | None, gpus_per_node: int = 8) -> tuple[float, bool]:
+class UsualNetwork(Protocol):
+    """What the network of machines with one GPU usually is."""
+
+    @property
+    def nic(self) -> float:
+        """Return the bytes/s of the network per GPU."""
+
+    @property
+    def dies(self) -> int:
+        """Return how many GPUs, as software counts them, are on one card."""
+
+    @property
+    def usual_gpus(self) -> int:
+        """Return how many GPUs a node usually has."""
+
+
+def nic_of(text: str, chip: UsualNetwork, stated: float | None, gpus_per_node: int = 8) -> tuple[float, bool]:
     """Return the bytes/s of the network per GPU, and whether *stated* (Gbit/s, from a source's scripts) or *text* specifies them.
 
     *gpus_per_node* GPUs share the NICs of a node, but one GPU gets no more than its machine usually gives it, or than one NIC has.
