@@ -168,13 +168,18 @@ def _machine(named: str, gpu: str, domain: int, usual: str) -> str:
     return named if node and node.gpu.name == gpu and node.gpu_count >= domain else usual
 
 
+def simulation_inputs(case: Case, constants: Constants) -> tuple[Hardware, Workload, tuple[int, int]]:
+    """Return all that is simulated for *case*: machine, workload, and nodes and GPUs per node. Raise SpecError if it is invalid."""
+    hardware = hardware_of(case)
+    return hardware, workload_of(case, constants), _placement(case, hardware)
+
+
 def simulate_case(case: Case, constants: Constants) -> LayoutRun:
     """Return the simulated step of *case* with its stack's host times from *constants*. Raise SpecError if the simulator refuses it."""
     from sim.mesh import predict as simulate
 
-    hardware = hardware_of(case)
-    nodes, gpus_per_node = _placement(case, hardware)
-    return simulate(hardware, workload_of(case, constants), nodes, gpus_per_node)
+    hardware, workload, (nodes, gpus_per_node) = simulation_inputs(case, constants)
+    return simulate(hardware, workload, nodes, gpus_per_node)
 
 
 def _placement(case: Case, hardware: Hardware) -> tuple[int, int]:
