@@ -127,7 +127,7 @@ def rate_of(rows: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
 
 
 def rows_that_matter(rows: Sequence[dict[str, Any]], most: float) -> list[dict[str, Any]]:
-    """Return *rows* if they are at most *most*; else the front, the best of each provider, and the first others up to `MOST_ROWS`, in order.
+    """Return *rows* if they are at most *most*; else the front, the best of each provider, and the first others up to `MOST_ROWS`.
 
     The best are the first of *rows* and the fastest. The two fastest and the two cheapest are always shown, because their difference is.
     """
