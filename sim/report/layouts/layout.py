@@ -18,6 +18,7 @@ from sim.parallel.wraps import TORCHS_SIZE
 from sim.report.assumed_network import network_assumption, network_figures
 from sim.report.energy import energy_text, epoch_tokens, with_energy
 from sim.report.inputs import values_of
+from sim.report.kinds import sample_tokens
 from sim.report.layouts.layout_error import expected_layout_error
 from sim.report.pretraining import pretraining_document, pretraining_lines
 from sim.report.prices import date_of, market_assumptions, missing_price, paid_text, source_of
@@ -329,10 +330,11 @@ def layout_text(run: LayoutRun, document: Mapping[str, Any], verbose: bool = Fal
     gpu, step = run.node.gpu, document["step_time_s"]
     nodes = pluralized(document["nodes"], "node")
     micro = f"{document['micro_batches']:,} micro-batch{'es' * (document['micro_batches'] != 1)} of {document['batch_per_gpu']:,}"
+    tokens = f", {tokens:,} tokens per sample" if (tokens := sample_tokens(document)) else ""
     lines = [
         f"{document['workload']} on {document['hardware']}: {document['gpus']:,} x {gpu.name}, {nodes}, {document['precision']}, "
         f"{document['stack']}",
-        f"  layout: {layout_name(document)}; {micro}, global batch {document['global_batch']:,}",
+        f"  layout: {layout_name(document)}; {micro}, global batch {document['global_batch']:,}{tokens}",
         "",
         f"  step {show(step, 'time')}   {_rates(document)}",
         "",
