@@ -264,7 +264,8 @@ def verdict(plan: LayoutPlan, rows: Sequence[Mapping[str, Any]]) -> str:
     widest = max(row["tie_within"] for row in rows if row["tie"])
     beside = f"; {pluralized(ties, 'more layout')} tie{'s' * (ties == 1)} within the expected error ({100 * widest:.0f}%)" if ties else ""
     unproven = "".join(f" {sentence[:1].upper()}{sentence[1:]}." for sentence in best["not_validated"])
-    full = f" Its memory is nearly full, so steps may take up to {THRASH:.0f} times as long." if best["memory_verdict"] == "thrashes" else ""
+    thrashes = best["memory_verdict"] == "thrashes"
+    full = f" Its memory is nearly full, so steps may take up to {THRASH:.0f} times as long." if thrashes else ""
     return f"{best['name']} ({best['stack']}): {show(best['step_time_s'], 'time')} per step, {proof}{beside}.{full}{unproven}"
 
 

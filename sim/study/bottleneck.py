@@ -113,7 +113,7 @@ class _Trials:
             return ()
         company = self._with[number]
         jobs, credits = [self._base.jobs[other].job for other in company], self._base.credits
-        between = job_run.warm.step_time / training.gradient_accumulation_steps  # a batch that comes later than the next one holds up the step
+        between = job_run.warm.step_time / training.gradient_accumulation_steps  # a batch that is later than that would hold up the step
         moved = (simulate(self._base.hardware, jobs, cold=False, lag=share * between, credits=credits) for share in _MOMENTS)
         return tuple(run.jobs[company.index(number)].warm.step_time for run in moved)
 
