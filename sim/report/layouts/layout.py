@@ -33,7 +33,7 @@ from sim.study.layout import LayoutAnswer
 from sim.training.layouts.loader import count_loading, readers_of
 from sim.training.layouts.scene import BESIDE
 from sim.training.layouts.stream import download_of, first_batch_time
-from sim.units import pluralized, rounded_dollars, show
+from sim.units import dollars, pluralized, rounded_dollars, show
 
 SCHEMA = 1
 NOTEWORTHY = 0.02
@@ -183,7 +183,7 @@ def _slowed(run: LayoutRun) -> str:
     seconds = sum(each for _, each in rows)
     if seconds < NOTEWORTHY * run.step_time:
         return ""
-    return f", {100 * seconds / run.step_time:.0f}% because compute is {rows[0][0]}"
+    return f", of which {100 * seconds / run.step_time:.0f}% is lost because compute is {rows[0][0]}"
 
 
 def _bubble(run: LayoutRun, seconds: float) -> str:
@@ -346,7 +346,7 @@ def layout_text(run: LayoutRun, document: Mapping[str, Any], verbose: bool = Fal
         lines.append(f"  Exposed: {shown}")
     lines += ["", *_memory_lines(document, gpu.memory)]
     if document["cost_per_token_usd"] is not None:
-        lines.append(f"  cost: ${1e6 * document['cost_per_token_usd']:.3g} per million tokens")
+        lines.append(f"  cost: ${dollars(1e6 * document['cost_per_token_usd'])} per million tokens")
     lines += [f"  {line}" for line in paid_text(document["price"])]
     if document["energy"] is not None:
         lines.append(f"  {energy_text(document['energy'], epoch_tokens(document), job=document['whole_job'])}")
