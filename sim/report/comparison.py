@@ -38,7 +38,7 @@ _APART = 5e-4
 """Relative difference below which two machines are reported as equal."""
 NAMED = 3
 """Number of machines listed by name if the same text applies to many."""
-FEW = 30
+MOST_ROWS = 30
 """Number of rows of a table that shows only what matters of many machines: more if the front and the providers need more."""
 _FRONT = "* Pareto-optimal: nothing else is both faster and cheaper"
 
@@ -128,7 +128,7 @@ def rate_of(rows: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
 
 
 def rows_that_matter(rows: Sequence[dict[str, Any]], most: float) -> list[dict[str, Any]]:
-    """Return *rows* if they are at most *most*; else the front, the best of each provider, and the first others up to `FEW`, in order.
+    """Return *rows* if they are at most *most*; else the front, the best of each provider, and the first others up to `MOST_ROWS`.
 
     The best are the first of *rows* and the fastest. The two fastest and the two cheapest are always shown, because their difference is.
     """
@@ -145,7 +145,7 @@ def rows_that_matter(rows: Sequence[dict[str, Any]], most: float) -> list[dict[s
         for place in order:
             first.setdefault(rows[place]["provider"], place)
         kept |= {place for provider, place in first.items() if provider}
-    kept |= set([place for place in places if place not in kept][: max(0, FEW - len(kept))])
+    kept |= set([place for place in places if place not in kept][: max(0, MOST_ROWS - len(kept))])
     return [rows[place] for place in sorted(kept)]
 
 
