@@ -354,7 +354,10 @@ def _axes(row: LlmRow, shape: Transformer, gpus: int, assumed: list[str]) -> tup
     """Return the number of tensor, pipeline, context and data ranks. Raise CannotDescribe if they do not multiply out."""
     if gpus > 1 and not any(row.text_or_number(name) for name in ("dp", "tp", "pp", "cp")):
         if row.text_or_number("zero_stage") != "3" and not row.text["fsdp_mode"]:
-            raise CannotDescribe("dp, tp, pp and cp are blank: the layout is unknown")
+            raise CannotDescribe(
+                f"dp, tp, pp and cp are blank, so the layout is unknown; for data parallelism write dp {gpus}, and zero_stage 3 if "
+                "parameters are sharded"
+            )
         assumed.append(f"dp {gpus}: no axis is stated, and parameters are sharded")
     tensor, pipeline, context = axis(row, "tp"), axis(row, "pp"), axis(row, "cp")
     model_ranks = tensor * pipeline * context

@@ -17,9 +17,10 @@ from sim.report.picture import NamedPoint, Picture, figure, name_points, picture
 from sim.report.prices import price_lines, prices_of_runs
 from sim.report.table import rate_text
 from sim.report.whole_job import job_time, tokens_text
+from sim.spec.precision import PRECISION_TRAITS
 from sim.spec.yaml import SpecError
 from sim.study.compare import ComparedMachine, front
-from sim.units import axis_unit, pluralized, rounded, rounded_dollars, show
+from sim.units import any_of, axis_unit, pluralized, rounded, rounded_dollars, show
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -292,7 +293,27 @@ def laid_out_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return [
         "The whole model does not fit on one GPU; these run the best layout that a short search found:",
         *(f"  - {_at(row)}: {row['layout']}{_above(row['layout_gap'])}" for row in planned),
+        *(f"{note}." for note in (width_note(rows),) if note),
     ]
+
+
+def width_note(documents: Sequence[Mapping[str, Any]]) -> str:
+    """Return a note if the machines of *documents* that replicate the model keep narrower optimizer states than planned layouts do.
+
+    Both run the workload's precision, but with the stack of each; what a stack keeps in 32 bits costs memory, and is another training.
+    """
+    plain = [each for each in documents if each.get("layout_gap") is None and PRECISION_TRAITS[each["precision"]].state == 2]
+    planned = [each for each in documents if each.get("layout_gap") is not None]
+    if not plain or not planned:
+        return ""
+    own, others = (any_of(sorted({each["stack"] for each in rows})) for rows in (plain, planned))
+    machines = sorted({each["hardware"] for each in plain})
+    listed = ", ".join(machines[:3]) + (f" and {len(machines) - 3:,} more" if len(machines) > 3 else "")
+    return (
+        f"{plain[0]['precision']} differs between machines: on {listed}, whose GPUs hold the whole model, weights and optimizer states "
+        f"have 16 bits ({own}); the layouts of the others keep 32-bit states ({others}); --stack torchtitan-2.x compares all with 32-bit "
+        "states"
+    )
 
 
 def not_validated_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -16,6 +16,7 @@ from sim.report.comparison import (
     comparison_plot,
     comparison_text,
     rows_that_matter,
+    width_note,
 )
 from sim.spec.yaml import SpecError
 from sim.study.compare import ComparedMachine
@@ -174,3 +175,16 @@ def test_prices_are_listed_of_the_machines_in_the_table_only() -> None:
     ]
     text = comparison_text(document, MOST_ROWS)
     assert text.count("source of") == MOST_ROWS and comparison_text(document).count("source of") == 40
+
+
+def test_machines_that_train_with_narrower_states_are_named() -> None:
+    """Oracle: PRECISION_TRAITS; in bf16 a stack without layouts keeps 2 bytes of each state, layouts keep 4. Autocast keeps 4 in both."""
+    plain = {"hardware": "a", "precision": "bf16", "stack": "torch-2.x-ddp"}
+    planned = {"hardware": "b", "precision": "bf16", "stack": "megatron-core", "layout_gap": 0.0}
+    note = width_note([plain, planned, plain | {"hardware": "c"}])
+    assert note.startswith(
+        "bf16 differs between machines: on a, c, whose GPUs hold the whole model, weights and optimizer states have 16 bits"
+    )
+    assert "the layouts of the others keep 32-bit states (megatron-core)" in note
+    assert width_note([plain]) == width_note([planned]) == ""
+    assert width_note([{**each, "precision": "amp_bf16"} for each in (plain, planned)]) == ""

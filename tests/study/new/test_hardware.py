@@ -348,6 +348,14 @@ def test_options_win(tmp_path):
     assert isinstance(node.nic.source, dict) and node.nic.source["bandwidth"] == "given by the user"
 
 
+def test_a_network_whose_rate_the_user_gave_is_no_estimate(tmp_path):
+    """Oracle: the option. A run on two nodes called 10 Gbps an estimate although the user had written it."""
+    print_of_two = "\tGPU0\tGPU1\nGPU0\t X \tPHB\nGPU1\tPHB\t X \n"
+    for options, estimated in (({}, True), ({"nic_bandwidth": "25 Gbps"}, False)):
+        nic = written(tmp_path, print_of_two, "RTX4090", **options).nic
+        assert bool({"count", "bandwidth"} & {estimate.key for estimate in count_estimates(nic)}) == estimated
+
+
 @pytest.mark.parametrize(("options", "words"), [
     ({"cpu": "z80"}, "--cpu z80: is not in hardware/parts/cpus/; 'python -m sim list cpus' shows all"),
     ({"transport": "pigeon"}, "--transport pigeon: is not in hardware/parts/transports/; .python -m sim list transports. shows all"),
