@@ -24,8 +24,8 @@ _SAME: Final = 1e-10
 """Tolerance, as a share of a turn, for the difference between the times of two turns."""
 _FEW: Final = (6, 12)
 """Turns that are simulated: filling and draining take one to two each, and three are compared; with backlogs, it takes more to settle."""
-_WORTH: Final = 0.7
-"""Maximum share of a step's micro-batches up to which leaving out turns pays off."""
+_WORTH: Final = 0.6
+"""Maximum share of a step's micro-batches that is simulated before all of them are, if turns are not equal."""
 
 
 def play_turns(scene: LayoutScene) -> PlayedLayout | None:
@@ -33,10 +33,11 @@ def play_turns(scene: LayoutScene) -> PlayedLayout | None:
     layout = scene.layout
     if scene.noise.draws or scene.outflows or layout.own_passes is not None or not plays_stages(scene):
         return None
-    each = layout.mesh.stages
+    each, tried = layout.mesh.stages, 0
     for count in _FEW:
         micro_batches = count * each + layout.micro_batches % each
-        turns = _turns(scene, micro_batches) if micro_batches <= _WORTH * layout.micro_batches else None
+        tried += micro_batches
+        turns = _turns(scene, micro_batches) if tried <= _WORTH * layout.micro_batches else None
         if turns is None:
             return None
         simulated: list[_Turning] = []

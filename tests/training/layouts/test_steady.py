@@ -23,8 +23,8 @@ PIPELINES: tuple[dict[str, Any], ...] = (
     {"pipeline": 4, "micro_batches": 64, "shard": "optimizer"},
     {"pipeline": 4, "micro_batches": 66},
     {"pipeline": 2, "micro_batches": 48, "tensor": 2, "schedule": "interleaved_1f1b", "virtual_stages": 4, "shard": "optimizer"},
-    {"pipeline": 4, "micro_batches": 64, "schedule": "interleaved_1f1b", "virtual_stages": 2},
-    {"pipeline": 4, "micro_batches": 64, "schedule": "zb_h1"},
+    {"pipeline": 4, "micro_batches": 64, "schedule": "interleaved_1f1b", "virtual_stages": 2, "mesh": {"pipeline_overlap": True}},
+    {"pipeline": 4, "micro_batches": 64, "schedule": "zb_h1", "mesh": {"pipeline_overlap": True}},
     {"micro_batches": 32, "shard": "optimizer"},
 )
 
@@ -72,7 +72,16 @@ def test_turns_of_a_pipeline_are_left_out(fields: dict[str, Any], slow: dict[str
     few, every = play_turns(scene), play(scene)
     assert few is not None
     assert_same(few, every)
-    assert len(few.log.work) < 0.6 * len(every.log.work)
+    assert len(few.log.work) < 0.7 * len(every.log.work)
+
+
+def test_stages_that_drift_apart_are_simulated_completely() -> None:
+    """The first and the last stage send less, and so run ahead of the others until the pipeline holds them back."""
+    given_ = workload(model(), pipeline=4, micro_batches=64, schedule="interleaved_1f1b", virtual_stages=2)
+    hardware = machine(2, 4, nvlink=2e8, nic=5e7)
+    scene = layout_scene(hardware, given_, prepare(hardware, given_))
+    assert play_turns(scene) is None
+    assert play_steadily(scene).time == play(scene).time
 
 
 def test_few_are_simulated(monkeypatch: pytest.MonkeyPatch) -> None:
