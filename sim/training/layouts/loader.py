@@ -152,7 +152,7 @@ class RankLoader:
         return ready, [(*feed.slowest, begins), (Cause.FETCH, feed.source, read), (Cause.PREP, CORES, self.ready)]
 
     def leads(self, now: float) -> tuple[float, ...]:
-        """Return what decides when further micro-batches are ready, relative to *now* (s); nothing before the first that was not built ahead.
+        """Return what decides when further micro-batches are ready, relative to *now* (s); empty while some of those built ahead are left.
 
         Equal leads at two times mean that the loader repeats in between.
         """

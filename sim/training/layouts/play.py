@@ -15,7 +15,7 @@ MOST_RANKS: Final = 4096
 MOST_CLASSES: Final = 256
 """Maximum number of classes of ranks that are simulated; with more, as above. 192 classes of a 16-stage pipeline take 3 s."""
 Simulate = Callable[[LayoutScene, int, bool, bool], Simulation]
-"""Returns a simulation of a scene, given the number of steps, whether it logs the load of links, and whether loaders are slower than steps."""
+"""Returns a simulation, with the parameters of `Simulation`."""
 
 
 def play(scene: LayoutScene, steps: int = 0, keep_rates: bool = False, exact: bool = False) -> PlayedLayout:

@@ -1,8 +1,9 @@
 """How long is a step of many micro-batches? A few are simulated; if each further one adds the same time, the result is extrapolated.
 
-In a pipeline, and if weights are not sharded, turns of its steady state are left out (`turning`). With FSDP and without a pipeline, a step repeats for each micro-batch (a max-plus system with one input becomes periodic: Baccelli et al.,
-"Synchronization and Linearity", section 3.7). Three steps that differ by one micro-batch each show whether it has become periodic. It stays
-so if neither the host nor the loader is slower than a micro-batch.
+In a pipeline, and if weights are not sharded, turns of its steady state are left out (`turning`). With FSDP and without a pipeline, a
+step repeats for each micro-batch (a max-plus system with one input becomes periodic: Baccelli et al., "Synchronization and Linearity",
+section 3.7). Three steps that differ by one micro-batch each show whether it has become periodic. It stays so if neither the host nor the
+loader is slower than a micro-batch.
 Limits: the log does not cover the micro-batches that were not simulated.
 """
 

@@ -40,14 +40,9 @@ def play_turns(scene: LayoutScene) -> PlayedLayout | None:
         turns = _turns(scene, micro_batches) if tried <= _WORTH * layout.micro_batches else None
         if turns is None:
             return None
-        simulated: list[_Turning] = []
-
-        def simulate(few: LayoutScene, steps: int, _: bool, starved: bool) -> _Turning:
-            simulated.append(_Turning(few, steps, starved, turns))
-            return simulated[-1]
-
-        played = play_stages(replace(scene, programs=[each.program for each in turns]), simulate=simulate)
-        if all(each.is_steady for each in simulated):
+        watched = _Watched(turns)
+        played = play_stages(replace(scene, programs=[each.program for each in turns]), simulate=watched.simulate)
+        if watched.is_steady:
             return played
     return None
 
@@ -99,6 +94,24 @@ class _Turning(Simulation):
             return False
         by_step = zip(*(stage.turn_times for stage in self.turning_stages), strict=True)
         return all(max(times) - min(times) <= _SAME * max(times) for times in by_step)
+
+
+class _Watched:
+    """Simulations of one scene that leave out *turns*."""
+
+    def __init__(self, turns: list[Turns]) -> None:
+        self.turns = turns
+        self.simulations: list[_Turning] = []
+
+    def simulate(self, scene: LayoutScene, steps: int, _: bool, starved: bool) -> Simulation:
+        """Return a simulation of *scene*."""
+        self.simulations.append(_Turning(scene, steps, starved, self.turns))
+        return self.simulations[-1]
+
+    @property
+    def is_steady(self) -> bool:
+        """Return whether all of the simulations repeated where they left out turns."""
+        return all(each.is_steady for each in self.simulations)
 
 
 class _TurningStage(Stage):

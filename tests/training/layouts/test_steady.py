@@ -18,7 +18,6 @@ from tests.harness import machine
 from tests.training.layouts.drawn_layouts import layouts, model, stacks
 from tests.training.layouts.toys import blocks, workload
 
-
 PIPELINES: tuple[dict[str, Any], ...] = (
     {"pipeline": 4, "micro_batches": 64, "shard": "optimizer"},
     {"pipeline": 4, "micro_batches": 66},
