@@ -35,23 +35,23 @@ class Turns(NamedTuple):
         return any(isinstance(instruction, Load) for instruction in self.program[self.begin : self.end])
 
 
-def turns_of(whole: Program, short: Program, each: int, left_out: int) -> Turns | None:
-    """Return the turns of *short*, which is the program *whole* without *left_out* turns of *each* micro-batches; None if it is not."""
-    length, rest = divmod(len(whole) - len(short), left_out)
+def turns_of(of_step: Program, short: Program, each: int, left_out: int) -> Turns | None:
+    """Return the turns of *short*, which is the program *of_step* without *left_out* turns of *each* micro-batches; None if it is not."""
+    length, rest = divmod(len(of_step) - len(short), left_out)
     if rest or length <= 0:
         return None
     skipped = each * left_out
-    alike = next((at for at, (one, other) in enumerate(zip(short, whole, strict=False)) if one != other), len(short))
+    alike = next((at for at, (one, other) in enumerate(zip(short, of_step, strict=False)) if one != other), len(short))
     end = alike - length
     if end < 3 * length:
         return None
-    repeats = whole[end - 2 * length : end + (left_out + 1) * length]
+    repeats = of_step[end - 2 * length : end + (left_out + 1) * length]
     if not all(isinstance(instruction, _REPEATED) for instruction in repeats):
         return None
-    before = whole[end - 3 * length :]
+    before = of_step[end - 3 * length :]
     if any(_later(one, each) != other for one, other in zip(before, repeats, strict=False)):
         return None
-    pairs = zip(short[end:], whole[end + left_out * length :], strict=True)
+    pairs = zip(short[end:], of_step[end + left_out * length :], strict=True)
     return Turns(short, end, length, left_out) if all(other in (one, _later(one, skipped)) for one, other in pairs) else None
 
 

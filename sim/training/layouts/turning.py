@@ -41,7 +41,7 @@ def play_turns(scene: LayoutScene) -> PlayedLayout | None:
         if turns is None:
             return None
         watched = _Watched(turns)
-        played = play_stages(replace(scene, programs=[each.program for each in turns]), simulate=watched.simulate)
+        played = play_stages(replace(scene, programs=[of_stage.program for of_stage in turns]), simulate=watched.simulate)
         if watched.is_steady:
             return played
     return None
@@ -53,22 +53,24 @@ def _turns(scene: LayoutScene, micro_batches: int) -> list[Turns] | None:
     each = layout.mesh.stages
     left_out = (scene.layout.micro_batches - micro_batches) // each
     turns = []
-    for stage, whole in enumerate(scene.programs):
-        found = turns_of(whole, program(layout, stage), each, left_out)
-        if found is None:
+    for stage, of_step in enumerate(scene.programs):
+        of_stage = turns_of(of_step, program(layout, stage), each, left_out)
+        if of_stage is None:
             return None
-        turns.append(found)
+        turns.append(of_stage)
     return turns
 
 
-class _Mark(NamedTuple):
+class _TurnState(NamedTuple):
     """The state of a stage between two turns, besides what its instructions show."""
 
     time: float
+    """The present (s)."""
     host: float
-    """How far (s) the host is ahead of the GPU."""
+    """How far (s) the host is behind the GPU; negative if it has launched the next work already."""
     lateness: Lateness
     worked: float
+    """Seconds of compute in this step."""
     loader: tuple[float, ...]
     waits: int
     """Number of waits in the log."""
@@ -129,22 +131,22 @@ class _TurningStage(Stage):
         """Run one step, without the turns that are left out."""
         self.clock, turns = [], self.turns
         yield from self.play(0, turns.end - turns.length)
-        first = self._mark()
+        first = self._turn_state()
         yield from self.play(turns.end - turns.length, turns.end)
-        last = self._mark()
+        last = self._turn_state()
         self.last_turn = first, last
         self.turn_times.append(last.time - first.time)
         self.is_steady = self.is_steady and self._repeats() and self._nothing_binds(first, last)
         self._leave_out(first, last)
         yield from self.play(turns.end, len(self.program))
 
-    def _mark(self) -> _Mark:
+    def _turn_state(self) -> _TurnState:
         kernels, now = self.kernels, self.env.now
         leads = self.loader.leads(now) if self.loader is not None else ()
         worked, exposed = kernels.worked_in_step, dict(self.account.exposed[-1])
-        return _Mark(now, kernels.host - now, kernels.slowest.lateness(), worked, leads, len(self.account.log.waits), exposed)
+        return _TurnState(now, kernels.host - now, kernels.slowest.lateness(), worked, leads, len(self.account.log.waits), exposed)
 
-    def _nothing_binds(self, first: _Mark, last: _Mark) -> bool:
+    def _nothing_binds(self, first: _TurnState, last: _TurnState) -> bool:
         """Return whether nothing that changes from turn to turn will have an effect after more of them."""
         within = _SAME * (last.time - first.time)
         if self.loader is not None and self.turns.loads:
@@ -153,7 +155,7 @@ class _TurningStage(Stage):
             alike = True
         return alike and last.host <= first.host + within and self.kernels.waiting == 0 and self.meetings.only_messages_left()
 
-    def _leave_out(self, first: _Mark, last: _Mark) -> None:
+    def _leave_out(self, first: _TurnState, last: _TurnState) -> None:
         """Change what grows from turn to turn by as much as in the turns left out, each like the one from *first* to *last*."""
         kernels, left_out = self.kernels, self.turns.left_out
         kernels.host += left_out * (last.host - first.host)
