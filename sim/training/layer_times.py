@@ -7,7 +7,7 @@ all layer times scaled. None of these changes a layer.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -15,7 +15,8 @@ from sim.cluster.gpu import kernel_mix
 from sim.cluster.measured import PassSetting, pass_time
 from sim.spec.energy import KernelMix
 from sim.spec.hardware import Gpu
-from sim.spec.identity import IdentityKey, field_identities, same_layers
+from sim.spec.identity import IdentityKey, content, field_identities, same_layers
+from sim.spec.layer import Layer
 from sim.spec.workload import Workload
 from sim.training.sequences import layers_run
 
@@ -63,10 +64,32 @@ def _worked_out(key: IdentityKey) -> LayerTimes:
     workload, gpu = key.held
     training, layers, measured_on = workload.training, layers_run(workload), workload.model.measured
     setting = PassSetting(gpu, training.precision, workload.layer_stack, training.batch)
-    forward, backward = ([pass_time(layer, measured_on, setting, backward_pass) for layer in layers] for backward_pass in (False, True))
+    suffixes = training.stack.kernels.fused_casts
+    places, kinds = _kinds_of(IdentityKey((id(layers), suffixes), layers), suffixes)
+    forward, backward = ([pass_time(layer, measured_on, setting, backward_pass) for layer in kinds] for backward_pass in (False, True))
     return LayerTimes(
-        tuple(kernels.time for kernels in forward),
-        tuple(kernels.launches for kernels in forward),
-        tuple(kernels.time for kernels in backward),
-        tuple(kernels.launches for kernels in backward),
+        tuple([forward[place].time for place in places]),
+        tuple([forward[place].launches for place in places]),
+        tuple([backward[place].time for place in places]),
+        tuple([backward[place].launches for place in places]),
     )
+
+
+@lru_cache(maxsize=64)
+def _kinds_of(same: IdentityKey, suffixes: tuple[str, ...]) -> tuple[Sequence[int], Sequence[Layer]]:
+    """Return the kind of each layer, and a layer of each kind.
+
+    Layers of equal blocks differ only in their names, of which the time depends on the last part and on *suffixes*.
+    """
+    (layers,) = same.held
+    numbers: dict[Hashable, int] = {}
+    kinds: list[Layer] = []
+    places = []
+    for layer in layers:
+        named = layer.name.rpartition(".")[2], layer.name.endswith(suffixes)
+        fields = tuple([content(value) for name, value in layer.__dict__.items() if name != "name"])
+        number = numbers.setdefault((named, fields), len(kinds))
+        if number == len(kinds):
+            kinds.append(layer)
+        places.append(number)
+    return places, kinds
