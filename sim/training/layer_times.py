@@ -44,7 +44,8 @@ def layer_times(workload: Workload, gpu: Gpu) -> LayerTimes:
 def _cached_mix(key: IdentityKey) -> KernelMix | None:
     workload, gpu = key.held
     training = workload.training
-    return kernel_mix(layers_run(workload), gpu, training.precision, workload.layer_stack, training.batch)
+    places, kinds = _kinds_of_layers(workload)
+    return kernel_mix([kinds[place] for place in places], gpu, training.precision, workload.layer_stack, training.batch)
 
 
 def mix_of(workload: Workload, gpu: Gpu) -> KernelMix | None:
@@ -62,10 +63,9 @@ def same_gpu(gpu: Gpu) -> Hashable:
 @lru_cache(maxsize=_CACHE_SIZE)
 def _worked_out(key: IdentityKey) -> LayerTimes:
     workload, gpu = key.held
-    training, layers, measured_on = workload.training, layers_run(workload), workload.model.measured
+    training, measured_on = workload.training, workload.model.measured
     setting = PassSetting(gpu, training.precision, workload.layer_stack, training.batch)
-    suffixes = training.stack.kernels.fused_casts
-    places, kinds = _kinds_of(IdentityKey((id(layers), suffixes), layers), suffixes)
+    places, kinds = _kinds_of_layers(workload)
     forward, backward = ([pass_time(layer, measured_on, setting, backward_pass) for layer in kinds] for backward_pass in (False, True))
     return LayerTimes(
         tuple([forward[place].time for place in places]),
@@ -75,11 +75,17 @@ def _worked_out(key: IdentityKey) -> LayerTimes:
     )
 
 
+def _kinds_of_layers(workload: Workload) -> tuple[Sequence[int], Sequence[Layer]]:
+    """Return the kind of each layer of *workload* as its stack runs it, and a layer of each kind."""
+    layers, suffixes = layers_run(workload), workload.training.stack.kernels.fused_casts
+    return _kinds_of(IdentityKey((id(layers), suffixes), layers), suffixes)
+
+
 @lru_cache(maxsize=64)
 def _kinds_of(same: IdentityKey, suffixes: tuple[str, ...]) -> tuple[Sequence[int], Sequence[Layer]]:
-    """Return the kind of each layer, and a layer of each kind.
+    """Return the kinds of layers, which are held: layers of equal blocks differ only in their names.
 
-    Layers of equal blocks differ only in their names, of which the time depends on the last part and on *suffixes*.
+    Their work depends on the last part of the name, and on whether it ends with one of *suffixes*.
     """
     (layers,) = same.held
     numbers: dict[Hashable, int] = {}
