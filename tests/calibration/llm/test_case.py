@@ -367,7 +367,7 @@ def test_rows_that_cannot_be_described_say_why(tmp_path: Path) -> None:
         "state-space": dict(model="Nemotron-H 56b"),
         "less than one sequence": dict(global_batch="4"),
         "global_batch": dict(global_batch="a lot", grad_accum=""),
-        "layout is unknown": dict(dp="", tp="", pp="", cp=""),
+        "layout is unknown; for data parallelism write dp ": dict(dp="", tp="", pp="", cp=""),
         "'GPT 65B': layers, hidden": dict(model="GPT 65B", layers="", hidden="", heads="", vocab=""),  # was read as 5B
         "'GPT-15B': layers, hidden": dict(model="GPT-15B", layers="", hidden="", heads="", vocab=""),
         "missing in the row": dict(model="Mystery", layers="", hidden="", heads="", vocab=""),
