@@ -79,6 +79,9 @@ def _in_unit(column: str, number: float, unit: str, sequence: float) -> float | 
         return number * _GIB[unit] if unit in _GIB else None
     if column == "seq_len":
         return number * 1024 if re.fullmatch(r"k(\s*tokens)?", unit) else None
+    if column == "throughput_tokens_per_s":
+        rate = _TOKEN_RATE.fullmatch(unit) if "/gpu" not in unit else None
+        return None if rate is None else number * (1e3 if rate.group(1) else 1.0)
     if column == "tokens_per_s_per_gpu":
         rate = _TOKEN_RATE.fullmatch(unit)
         return None if rate is None else number * (1e3 if rate.group(1) else 1.0)

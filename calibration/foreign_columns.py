@@ -61,11 +61,13 @@ _RATE: Final = re.compile(
     r"(?P<gpu>(?:_per_|/)(?:gpu|device))?\)?"
 )
 """Names of rates of samples; those without a GPU count the samples of all."""
+_TOKENS: Final = re.compile(r"(?:(?:total|train|training)_)?(?:throughput_)?\(?tok(?:en)?s?(?:_per_|/)s(?:ec|econd)?\)?")
+"""Names of rates of tokens of all GPUs."""
 _WORDS: Final[Mapping[str, Callable[[str], tuple[str, str]]]] = {"precision": lambda text: (precision_meant(text), ""), "stack": read_stack}
 """Columns whose words are translated, each with what returns the meaning of a cell and what that assumes."""
 _NUMBERS: Final = frozenset(
     {"nodes", "gpus_per_node", "total_gpus", "batch_per_gpu", "global_batch", "gradient_accumulation_steps", "step_time_s"}
-    | {"exposed_sync_s", "throughput_samples_per_s", "throughput_samples_per_s_per_gpu"}
+    | {"exposed_sync_s", "throughput_samples_per_s", "throughput_samples_per_s_per_gpu", "throughput_tokens_per_s"}
 )
 """Columns with numbers."""
 _BLANK: Final = frozenset({"-", "--", "?", "n/a", "na", "nan", "none", "null"})
@@ -104,7 +106,8 @@ def translate_header(header: Sequence[str], rows: Sequence[Cells] = ()) -> tuple
         if plain == "gpus":
             column = _gpus_counted(header, rows)
         if plain in _RATES and _UNIT in header:
-            column, unit_place = "throughput_samples_per_s", header.index(_UNIT)
+            unit_place = header.index(_UNIT)
+            column = _unit_counts(unit_place, rows)
         if column is None or column in header or column in columns:
             continue
         columns[place] = column
@@ -146,6 +149,13 @@ def _gpus_counted(header: Cells, rows: Sequence[Cells]) -> str | None:
     return "total_gpus" if grows or not counts or max(gpus for _, gpus in counts) > _MOST_GPUS_OF_A_NODE else None
 
 
+def _unit_counts(place: int, rows: Sequence[Cells]) -> str:
+    """Return the column of a rate whose unit is at *place* of *rows*: that of tokens if all units are, or else that of samples."""
+    units = [unit for cells in rows if place < len(cells) and (unit := cells[place].strip().lower())]
+    of_tokens = units and all(re.fullmatch(r"k?\s*tok(en)?s?\s*/\s*s(ec|econd)?", unit) for unit in units)
+    return "throughput_tokens_per_s" if of_tokens else "throughput_samples_per_s"
+
+
 def _whole(cells: Cells, place: int) -> int:
     """Return the whole number in the cell at *place*; 0 if there is none."""
     text = cells[place].strip().replace(",", "") if place < len(cells) else ""
@@ -156,7 +166,9 @@ def _with_unit(columns: Cells, cells: list[str], place: int) -> list[str]:
     """Return *cells* with the unit at *place* after the number of the column of samples per second, if that has none."""
     unit = cells[place].strip() if place < len(cells) else ""
     return [
-        f"{cell} {unit}" if unit and column == "throughput_samples_per_s" and re.fullmatch(r"[\d.,]+", cell.strip()) else cell
+        f"{cell} {unit}"
+        if unit and column in ("throughput_samples_per_s", "throughput_tokens_per_s") and re.fullmatch(r"[\d.,]+", cell.strip())
+        else cell
         for column, cell in _paired(columns, cells)
     ]
 
@@ -167,7 +179,9 @@ def _input_meant(cell: str) -> str:
 
 
 def _rate_meant(plain: str) -> str | None:
-    """Return the column that the name of a rate of samples means, such as ``images/sec`` or ``samples_per_s_per_gpu``; None for others."""
+    """Return the column that the name of a rate means, such as ``images/sec``, ``samples_per_s_per_gpu`` or ``tokens/s``; else None."""
+    if _TOKENS.fullmatch(plain):
+        return "throughput_tokens_per_s"
     rate = _RATE.fullmatch(plain)
     return f"throughput_samples_per_s{'_per_gpu' if rate['gpu'] else ''}" if rate else None
 

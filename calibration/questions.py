@@ -99,8 +99,8 @@ class RunQuestion:
     def step_times(self) -> dict[str, float]:
         """Return the measured seconds of one optimizer step by the column that states them or the samples per second."""
         record = self.record
-        rates = {"throughput_samples_per_s": record.throughput, "throughput_samples_per_s_per_gpu": record.throughput_per_gpu}
-        ranks = {"throughput_samples_per_s_per_gpu": self.job.ranks}
+        rates = _rates(record)
+        ranks = {"throughput_samples_per_s_per_gpu": self.job.ranks, "throughput_tokens_per_s": 1 / (self.workload.tokens_per_sample or 1)}
         stated = {"step_time_s": record.step_time} if record.step_time is not None else {}
         return stated | {column: self.samples / rate / ranks.get(column, 1) for column, rate in rates.items() if rate}
 
@@ -240,22 +240,32 @@ def with_names_checked(skipped: SkippedRun, record: RunRecord, folders: Folders)
     return replace(skipped, reason="\n".join(problems))
 
 
+def _rates(record: RunRecord) -> dict[str, float | None]:
+    """Return the rates of *record* by the columns that state them."""
+    return {
+        "throughput_samples_per_s": record.throughput,
+        "throughput_samples_per_s_per_gpu": record.throughput_per_gpu,
+        "throughput_tokens_per_s": record.throughput_tokens,
+    }
+
+
 def _require_one_speed(question: RunQuestion) -> None:
     """Raise SpecError if two columns of the row state different speeds, given the samples per step."""
     record = question.record
-    stated = {
-        "step_time_s": record.step_time,
-        "throughput_samples_per_s": record.throughput,
-        "throughput_samples_per_s_per_gpu": record.throughput_per_gpu,
-    }
+    stated = {"step_time_s": record.step_time} | _rates(record)
+    if record.throughput_tokens and not question.workload.tokens_per_sample:
+        raise SpecError(f"throughput_tokens_per_s: samples of {record.workload} are no text of a known length; give samples per second")
     (first, step_time), *others = question.step_times.items()
     for column, other in others:
         if abs(step_time / other - 1.0) > MOST_CONTRADICTION:
             each = " per GPU" if column.endswith("per_gpu") else ""
-            due = question.samples / step_time / (question.job.ranks if each else 1)
+            of_tokens = column == "throughput_tokens_per_s"
+            counted, unit = (question.workload.tokens_per_sample or 1.0, "tokens") if of_tokens else (1.0, "samples")
+            due = question.samples * counted / step_time / (question.job.ranks if each else 1)
             raise SpecError(
                 f"{column}: {stated[column]:g} contradicts {first} {stated[first]:g}: {question.samples} samples a step "
-                f"({question.job.ranks} GPUs) are {due:.4g} samples/s{each}; correct one of the two, or leave it blank"
+                f"({question.job.ranks} GPUs) are {due:.4g} {unit}/s{each}; correct one of the two, or leave it "
+                "blank"
             )
 
 

@@ -33,13 +33,14 @@ MEANINGS: Final[Mapping[str, str]] = {
     "note": "Anything else.",
     "total_gpus": "Number of GPUs on all nodes, instead of `gpus_per_node`; if both are given, they must agree.",
     "throughput_samples_per_s_per_gpu": "Samples per second of one GPU, instead of `throughput_samples_per_s`.",
+    "throughput_tokens_per_s": "Tokens per second over all GPUs, instead of `throughput_samples_per_s`.",
     "global_batch": "Samples per step over all GPUs and micro-batches, instead of `batch_per_gpu`.",
     "gpu": "The GPU. It replaces that of the machine if this has another, and stands for a machine if `hardware` names none.",
 }
 """The content of each column; a blank cell means the workload's own value."""
 COLUMNS: Final = tuple(MEANINGS)
 REQUIRED: Final = ("hardware", "workload", "role")
-SPEEDS: Final = ("step_time_s", "throughput_samples_per_s", "throughput_samples_per_s_per_gpu")
+SPEEDS: Final = ("step_time_s", "throughput_samples_per_s", "throughput_samples_per_s_per_gpu", "throughput_tokens_per_s")
 """Columns of which every row needs one."""
 _SEPARATORS: Final[Mapping[str, str]] = {";": "semicolons", "\t": "tabs", "|": "bars"}
 

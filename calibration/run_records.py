@@ -71,6 +71,8 @@ class RunRecord:
     """Samples per second of one GPU."""
     gpu: str = ""
     """GPU of the machine, by any name; empty if the row names the machine only."""
+    throughput_tokens: float | None = None
+    """Tokens per second of all GPUs together."""
     network: str = ""
     """Network between nodes, in words."""
 
@@ -226,6 +228,7 @@ def _record(file: str, line: int, header: Sequence[str], cells: Sequence[str], p
         global_batch=row.count("global_batch"),
         throughput_per_gpu=row.positive("throughput_samples_per_s_per_gpu"),
         gpu=row.text("gpu"),
+        throughput_tokens=row.positive("throughput_tokens_per_s"),
     )
     problems += _problems_of_times(run, row.cells)
     return run

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -68,6 +69,16 @@ def test_step_time_and_throughput_agree_within_3_percent() -> None:
     for throughput in (96.0, 104.0, 999.0):
         with pytest.raises(SpecError, match=r"runs\.csv:2: throughput_samples_per_s: .* contradicts step_time_s 1: .* are 100 samples/s"):
             question(record(**columns, throughput=throughput))
+
+
+def test_a_rate_of_tokens_stands_for_the_step() -> None:
+    """Four GPUs of 8 sequences of 1,024 tokens: 32,768 tokens a step."""
+    columns: dict[str, Any] = {"workload": "gpt2", "gpus_per_node": 4, "batch_per_gpu": 8, "throughput_tokens": 16384}
+    assert question(record(step_time=None, **columns)).step_time == pytest.approx(2.0)
+    with pytest.raises(SpecError, match=r"throughput_tokens_per_s: 16384 contradicts step_time_s 1: .* are 3.277e\+04 tokens/s"):
+        question(record(**columns))
+    with pytest.raises(SpecError, match="samples of resnet50 are no text of a known length"):
+        question(record(step_time=None, throughput_tokens=1000))
 
 
 def test_the_rate_of_one_gpu_stands_for_the_step_of_all() -> None:

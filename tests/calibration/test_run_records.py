@@ -119,6 +119,13 @@ def test_the_rows_tell_what_gpus_counts(rows: list[str], counted: str, tmp_path:
             read_table(path)
 
 
+def test_tokens_per_second_are_read_where_all_units_are(tmp_path: Path) -> None:
+    by_name = read_table(written(tmp_path, "hardware,model,tokens/s\na,b,40k\n"))
+    by_unit = read_table(written(tmp_path, "hardware,model,throughput,unit\na,b,40000,tokens/s\na,b,40,k tokens/s\n"))
+    assert [row.throughput_tokens for row in (*by_name.records, *by_unit.records)] == [40000, 40000, 40000]
+    assert "tokens/s/gpu" in read_table(written(tmp_path, "hardware,model,tokens_per_s\na,b,40 tokens/s/gpu\n")).skipped[0].reason
+
+
 def test_a_network_is_read_beside_a_model(tmp_path: Path) -> None:
     """Some tables call the model a network; then there is no workload."""
     table = read_table(written(tmp_path, "hardware,model,step_time_s,Interconnect\na,b,1,HDR200\na,b,1,\n"))
