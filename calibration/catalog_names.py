@@ -163,7 +163,7 @@ def _on_network(record: RunRecord, machine: _Meant, folders: tuple[Path | None, 
         if len(spec.groups) > 1 or node.nic is None or (is_stated and spec.provider):
             return machine
         gpus = _gpus_of_a_node(record)
-        usual = _Usual(node.nic.bandwidth * node.nic.count / node.gpu_count, 2 if node.gpu.name.endswith("-GCD") else 1, node.gpu_count)
+        usual = _Usual(node.nic.bandwidth * node.nic.count / node.gpu_count, 2 if node.gpu.name.endswith("-GCD") else 1, gpus)
         rate, is_told = nic_of(record.network, usual, None, gpus)
         if not is_told:
             return machine

@@ -128,6 +128,24 @@ def translate_header(header: Sequence[str], rows: Sequence[Cells] = ()) -> tuple
     return columns, fitting, notes
 
 
+def describes_input(header: Cells) -> bool:
+    """Return whether *header* has a column that can describe the loader of samples; the name of a data set does not."""
+    return not {"input", "set"}.isdisjoint(_plain(name) for name in header)
+
+
+def without_loaders(columns: Sequence[str], fitting: Callable[[Cells], list[str]]) -> tuple[list[str], Callable[[Cells], list[str]]]:
+    """Return *columns* with a column ``input``, and *fitting* with synthetic samples in it: which loader read a data set is not said."""
+    if "input" not in columns:
+        return ["input", *columns], lambda cells: ["synthetic", *fitting(cells)]
+    place = columns.index("input")
+
+    def without(cells: Cells) -> list[str]:
+        fitted = fitting(cells)
+        return [*fitted[:place], "synthetic", *fitted[place + 1 :]] if len(fitted) > place else fitted
+
+    return list(columns), without
+
+
 def _gpus_counted(header: Cells, rows: Sequence[Cells]) -> str | None:
     """Return what a column ``gpus`` counts, ``total_gpus`` or ``gpus_per_node``; None if *rows* leave it open.
 

@@ -15,7 +15,16 @@ from pathlib import Path
 from typing import Final, Literal, cast, get_args
 
 from calibration import RECORDS
-from calibration.foreign_columns import Cells, is_recognized, layout_of, network_of, sequence_of, translate_header
+from calibration.foreign_columns import (
+    Cells,
+    describes_input,
+    is_recognized,
+    layout_of,
+    network_of,
+    sequence_of,
+    translate_header,
+    without_loaders,
+)
 from calibration.run_columns import COLUMNS, SPEEDS, check_header, column_meant
 from sim.spec.fields import Precision
 from sim.spec.strict import csv_lines, csv_number, csv_rows, whole_number
@@ -134,6 +143,9 @@ def _read_foreign_header(header: Sequence[str], rows: Sequence[Cells]) -> tuple[
     columns, fitting, notes = translate_header(header, rows)
     if any(column_meant(name) == "role" for name in columns):  # also a misspelled one, which is an error
         return columns, fitting, notes
+    if not describes_input(header):
+        columns, fitting = without_loaders(columns, fitting)
+        notes.append("no column 'input': rows are predicted as if data were always ready, because no loader is described")
     notes.append("no column 'role': all rows are predicted, and none is used for calibration")
     return ["role", *columns], lambda cells: ["prediction", *fitting(cells)], notes
 

@@ -93,7 +93,7 @@ def test_names_of_other_tables_with_one_meaning_are_read_and_others_refused(tmp_
     assert (row.hardware, row.workload, row.total_gpus, row.global_batch, row.step_time) == ("a", "b", 16, 512, 0.25)
     assert row.role == "prediction" and row.stack is None and row.line == 2
     assert (
-        len(table.notes) == 7 and "column 'World Size' was read as total_gpus" in table.notes[2] and "no column 'role'" in table.notes[-1]
+        len(table.notes) == 8 and "column 'World Size' was read as total_gpus" in table.notes[2] and "no column 'role'" in table.notes[-1]
     )
     for ambiguous in ("batch", "time", "throughput"):
         with pytest.raises(SpecError, match=f"unknown column '{ambiguous}'; did you mean"):
@@ -124,6 +124,18 @@ def test_tokens_per_second_are_read_where_all_units_are(tmp_path: Path) -> None:
     by_unit = read_table(written(tmp_path, "hardware,model,throughput,unit\na,b,40000,tokens/s\na,b,40,k tokens/s\n"))
     assert [row.throughput_tokens for row in (*by_name.records, *by_unit.records)] == [40000, 40000, 40000]
     assert "tokens/s/gpu" in read_table(written(tmp_path, "hardware,model,tokens_per_s\na,b,40 tokens/s/gpu\n")).skipped[0].reason
+
+
+@pytest.mark.parametrize(
+    ("columns", "cells", "meant"),
+    [("dataset", "ImageNet", "synthetic"), ("nodes", "1", "synthetic"), ("input", "real", "real"), ("input", "", None), ("set", "", None),
+     ("real_or_synthetic_data", "real unless noted", "synthetic"), ("dataset,role", "ImageNet,prediction", "real")],
+)  # fmt: skip
+def test_a_table_that_describes_no_loader_reads_no_data(columns: str, cells: str, meant: str | None, tmp_path: Path) -> None:
+    """The name of a data set says neither how many processes decode it nor with what; tables with roles are made for this program."""
+    table = read_table(written(tmp_path, f"hardware,model,step_time_s,{columns}\na,b,1,{cells}\n"))
+    assert table.records[0].input == meant
+    assert any("no loader is described" in note for note in table.notes) == (meant == "synthetic")
 
 
 def test_a_network_is_read_beside_a_model(tmp_path: Path) -> None:
