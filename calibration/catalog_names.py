@@ -204,12 +204,12 @@ def _with_count(record: RunRecord, machine: _Meant) -> RunRecord:
 
 def _workload(name: str, sequence: int | None, folder: Path | None) -> str:
     """Return the workload of the catalog or *folder* that *name* means, of *sequence* tokens if there is one; *name* if there is none."""
-    known = next((spelled for text in _readings(name) if (spelled := _known(text, folder))), name)
-    own_length = re.search(r"-seq\d+$", known) if _known(name, folder) == known and re.search(r"-seq\d+$", name.lower()) else None
+    meant = next((spelled for text in _readings(name) if (spelled := _known(text, folder))), name)
+    own_length = re.search(r"-seq\d+$", meant) if _known(name, folder) == meant and re.search(r"-seq\d+$", name.lower()) else None
     stated = re.search(r"(?<![a-z])seq(?:uence)?[-_ ]?(?:len(?:gth)?)?[-_ ]?(\d+)", name.lower())
     length = sequence or (int(stated.group(1)) if stated else None)
-    of_length = re.sub(r"-seq\d+$", "", known.lower()) + f"-seq{length}"
-    return of_length if length and not own_length and of_length in all_files("workloads") else known
+    of_length = re.sub(r"-seq\d+$", "", meant.lower()) + f"-seq{length}"
+    return of_length if length and not own_length and of_length in all_files("workloads") else meant
 
 
 def _readings(name: str) -> list[str]:

@@ -256,8 +256,8 @@ def layout_of(header: Sequence[str], cells: Cells) -> str:
 
 def sequence_of(header: Sequence[str], cells: Cells) -> str:
     """Return the tokens per sample that a column specifies; empty if none does."""
-    found = next((cell.strip() for name, cell in zip(header, cells, strict=False) if _plain(name) in _SEQUENCE and cell.strip()), "")
-    return re.sub(r"(?<=\d)\.0+$", "", found)
+    tokens = next((cell.strip() for name, cell in zip(header, cells, strict=False) if _plain(name) in _SEQUENCE and cell.strip()), "")
+    return re.sub(r"(?<=\d)\.0+$", "", tokens)
 
 
 def network_of(header: Sequence[str], cells: Cells) -> str:

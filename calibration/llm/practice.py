@@ -5,16 +5,21 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, Final
 
-from calibration.llm.shapes import records_yaml
-from calibration.llm.table import LlmRow
-from calibration.llm.words import Recompute, means_yes, recompute_of, saves_of
+from calibration.llm.shapes import CannotDescribe, records_yaml
+from calibration.llm.table import LARGEST_STAGE, LlmRow
+from calibration.llm.words import Recompute, means_yes, recompute_of, saves_of, zero_of
 from sim.spec.library import load_part
 from sim.spec.stack import Stack
 
 MODULES: Final = ("core_attn", "mlp", "moe", "moe_act", "layernorm", "mla_up_proj")
 """Parts of a block that Megatron can recompute individually (megatron/core/transformer/transformer_config.py, ``recompute_modules``)."""
+_SPLITTERS: Final = re.compile(r"megatron|nemo|mcore|bridge|nanotron|neox")
+"""Software that splits models along other axes, whatever the stage of ZeRO."""
+_REPLICATES: Final = re.compile(r"\bddp\b|distributed.?data.?parallel|nano.?gpt")
+"""Software or strategies without any axis but data parallelism (karpathy/nanoGPT train.py: DistributedDataParallel)."""
 _UNITS: Final = {"GiB": 2.0**30, "GB": 1e9}
 
 
@@ -72,6 +77,21 @@ def blocks_of_chunks(layers: int, chunks: int, first_less: int) -> tuple[int, ..
     lacking = max(0, -last)
     first = each - first_less - lacking
     return (first, *[each] * (chunks - 2), last + lacking) if chunks > 1 and lacking <= 1 and first >= 0 else ()
+
+
+def data_parallel_by(row: LlmRow) -> str:
+    """Return what says that *row*, which states no axis, is data-parallel; empty if nothing does.
+
+    Megatron's distributed optimizer is a stage of ZeRO beside any axes, so that its first stage alone does not tell.
+    """
+    stage, framework = row.text_or_number("zero_stage"), row.text["framework"].lower()
+    with suppress(CannotDescribe):
+        shards = zero_of(stage) if stage else 0
+        if shards == LARGEST_STAGE or row.text["fsdp_mode"]:
+            return "parameters are sharded"
+        if shards and not _SPLITTERS.search(framework):
+            return f"the model's states are sharded (ZeRO-{shards})"
+    return "each GPU has the whole model" if _REPLICATES.search(framework) else ""
 
 
 def is_sequence_parallel(row: LlmRow, practice: Mapping[str, Any]) -> bool:
