@@ -254,12 +254,12 @@ def select_options(options: Mapping[str, Any], group: type) -> dict[str, Any]:
     return {name: options[name] for name in options_of(group) if name in options}
 
 
-def _in_python(words: str, known: Collection[str]) -> str:
-    """Return the help *words* of an option with the *known* options that they name written as in Python: ``with_failures``."""
+def _in_python(words: str, options: Collection[str]) -> str:
+    """Return the help *words* of an option with the *options* options that they name written as in Python: ``with_failures``."""
 
     def written(match: re.Match[str]) -> str:
         name = match[1].replace("-", "_")
-        return f"*{name}*" if name in known else match[0]
+        return f"*{name}*" if name in options else match[0]
 
     return re.sub(r"--([a-z][a-z-]*)", written, words)
 
@@ -276,8 +276,8 @@ def documents_options(*groups: type) -> Callable[[T], T]:
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=each.option.default, annotation=each.type)
             for name, each in declared.items()
         ]
-        known = {*signature.parameters, *declared}
-        lines = [f"- *{name}*: {_in_python(each.option.help, known)}" for name, each in declared.items()]
+        options = {*signature.parameters, *declared}
+        lines = [f"- *{name}*: {_in_python(each.option.help, options)}" for name, each in declared.items()]
         function.__dict__["__signature__"] = signature.replace(parameters=[*own, *shared])
         function.__doc__ = "\n".join([f"{inspect.getdoc(function)}\n\nOptions, as in the command:\n", *lines])
         return function
