@@ -18,7 +18,7 @@ from sim.report.layouts.layout_error import expected_layout_error
 from sim.report.layouts.layout_files import run_command
 from sim.report.plan_changes import flip_lines, turn_text
 from sim.report.prices import price_lines, price_rows
-from sim.report.table import basis_lines
+from sim.report.table import basis_lines, rate_text
 from sim.report.whole_job import long_time, tokens_text
 from sim.spec.library import load_workload
 from sim.spec.yaml import SpecError
@@ -463,11 +463,6 @@ def _failures_text(weeks: Mapping[str, Any]) -> str:
         f"{100 * weeks['effective_share']:.1f}% effective, {rounded(weeks['interruptions'])} interruptions; failure rate "
         f"'{weeks['reliability']['level']}' (--reliability), {pluralized(weeks['spares'], 'spare node')} (--spares)"
     )
-
-
-def rate_text(per_second: float) -> str:
-    """Return *per_second* as a whole number, or with three digits if it is below 100."""
-    return f"{per_second:,.0f}" if per_second >= 100 else f"{per_second:.3g}"
 
 
 _FigureColumn = tuple[str, str, Callable[[float], str]]
