@@ -319,9 +319,8 @@ def _assumptions(plan: LayoutPlan) -> list[str]:
     ]
     if plan.question.scenario.stack is None:
         stacks = sorted({setting.workload.training.stack.name for setting, _ in plan.layouts})
-        texts.append(
-            f"stack{'s' * (len(stacks) > 1)} {', '.join(stacks)}, each with the layouts that it supports (--stack){_own_stack(plan, stacks)}"
-        )
+        several, own = "s" * (len(stacks) > 1), _own_stack(plan, stacks)
+        texts.append(f"stack{several} {', '.join(stacks)}, each with the layouts that it supports (--stack){own}")
     texts += _cuts_assumed(plan)
     texts += _sizes_left_out(plan)
     run = plan.tally.outcomes[0].run
