@@ -24,7 +24,7 @@ _SAME: Final = 1e-10
 """Tolerance, as a share of a turn, for the difference between the times of two turns."""
 _FEW: Final = (6, 12)
 """Turns that are simulated: filling and draining take one to two each, and three are compared; with backlogs, it takes more to settle."""
-_WORTH: Final = 0.6
+_WORTH: Final = 0.5
 """Maximum share of a step's micro-batches that is simulated before all of them are, if turns are not equal."""
 
 
