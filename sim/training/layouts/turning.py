@@ -159,6 +159,7 @@ class _TurningStage(Stage):
         """Change what grows from turn to turn by as much as in the turns left out, each like the one from *first* to *last*."""
         kernels, left_out = self.kernels, self.turns.left_out
         kernels.host += left_out * (last.host - first.host)
+        kernels.floor -= left_out * (last.time - first.time)  # a time in the past
         kernels.worked_in_step += left_out * (last.worked - first.worked)
         (behind, sooner), before = last.lateness, first.lateness
         kernels.slowest.set_lateness(
