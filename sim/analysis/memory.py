@@ -103,28 +103,33 @@ def gpu_memory(
         raise ValueError(f"a batch of {batch} on {ranks} ranks: both must be at least 1")
     training = workload.training
     training_key = training.optimizer.name, workload.input.loader, training.precision, training.activation_checkpointing
-    identity_key = id(workload.model), field_identities(training.stack), gpu.context_memory, gpu.compute_capability
-    key = (*training_key, *identity_key, training.gradient_accumulation_steps)
-    return _needed(IdentityKey(key, workload, gpu), batch, ranks > 1, channels, gradient_as_bucket_view)
+    identity_key = id(workload.model), field_identities(training.stack)
+    same = IdentityKey((*training_key, *identity_key, training.gradient_accumulation_steps), workload)
+    held = _on_any_gpu(same, batch, ranks > 1 and gradient_as_bucket_view)
+    return held._replace(
+        workspace=held.workspace + _cublas(gpu),
+        communication_buffers=_communication(same, channels, gradient_as_bucket_view) if ranks > 1 else 0.0,
+        context=gpu.context_memory,
+    )
 
 
 @lru_cache(maxsize=256)
-def _needed(inputs: IdentityKey, batch: int, distributed: bool, channels: int | None, gradient_as_bucket_view: bool) -> MemoryUse:
-    """Return the result of `gpu_memory`, memoized: a check, a report and the points of a sweep request the same values repeatedly."""
-    workload, gpu = _at_full_length(inputs.held[0]), inputs.held[1]
+def _on_any_gpu(same: IdentityKey, batch: int, bucket_views: bool) -> MemoryUse:
+    """Return what does not depend on the GPU and the network, memoized: checks, reports and other machines request it repeatedly."""
+    workload = _at_full_length(same.held[0])
     model, training = workload.model, workload.training
     widths = PRECISION_TRAITS[training.precision]
-    peak = _peak(workload, batch, freed=training.stack.update.frees_gradients and not (distributed and gradient_as_bucket_view))
+    peak = _peak(workload, batch, freed=training.stack.update.frees_gradients and not bucket_views)
     kept_casts = 0.0 if widths.autocast else widths.cast * _cast_elements(model)
     return MemoryUse(
         weights=_weights(model, widths.weight) + kept_casts + peak.casts + model.buffers,
         gradients=peak.gradients,
         optimizer_state=0.0 if isinstance(training.stack.exchange, ServerExchange) else _states(workload),
         activations=peak.activations,
-        workspace=peak.fresh + peak.scratch + _cublas(gpu),
-        communication_buffers=_communication(workload, channels, gradient_as_bucket_view) if distributed else 0.0,
+        workspace=peak.fresh + peak.scratch,
+        communication_buffers=0.0,
         input=batch * model.input * (1 if workload.input.loader == "synthetic" else _INPUT_BATCHES),
-        context=gpu.context_memory,
+        context=0.0,
     )
 
 
@@ -381,8 +386,10 @@ def _cublas(gpu: Gpu) -> float:
     return _CUBLAS_HOPPER if int(gpu.compute_capability.split(".")[0]) in (9, 10, 12) else _CUBLAS
 
 
-def _communication(workload: Workload, channels: int | None, gradient_as_bucket_view: bool) -> float:
+@lru_cache(maxsize=256)
+def _communication(same: IdentityKey, channels: int | None, gradient_as_bucket_view: bool) -> float:
     """Return the bytes of gradient copies for communication and of NCCL's own buffers."""
+    workload = _at_full_length(same.held[0])
     stack, tensors = workload.training.stack, _tensors(workload)
     match stack.exchange:
         case ParameterServer() | AsyncParameterServer():  # gradients are sent without a copy and without NCCL

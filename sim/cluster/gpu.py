@@ -13,7 +13,7 @@ Limits: kernels of one layer run sequentially; only collectives overlap with com
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -238,15 +238,18 @@ def layer_time(layer: Layer, gpu: Gpu, precision: Precision, stack: Stack, batch
     return KernelWork((busy + work.kernels * gpu.kernel_time) * stack.kernels.compute_factor * in_steps, work.launches)
 
 
-def kernel_mix(layers: Iterable[Layer], gpu: Gpu, precision: Precision, stack: Stack, batch: int) -> KernelMix | None:
+def kernel_mix(layers: Sequence[Layer], gpu: Gpu, precision: Precision, stack: Stack, batch: int) -> KernelMix | None:
     """Return the shares of time that products and memory bound in one forward and backward pass of *layers*; None if it takes no time.
 
     Recurrent kernels count as bound by memory: a time step waits for the one before, so their units are idle most of the time.
     """
     products = memory = starts = 0.0
+    works: dict[tuple[int, bool], LayerWork] = {}  # a layer that occurs again is computed once
     for layer in layers:
         for backward in (False, True):
-            work = layer_work(layer, gpu, precision, stack, batch, backward)
+            if (id(layer), backward) not in works:
+                works[id(layer), backward] = layer_work(layer, gpu, precision, stack, batch, backward)
+            work = works[id(layer), backward]
             factor = 1.0 if work.from_shape else _stack_factor(layer, stack.kernels, work.peak)
             multiplied, moved = max(work.products * factor, work.least_products), memory_time(work.moved_bytes, gpu)
             bound = multiplied >= moved and layer.op != "rnn"

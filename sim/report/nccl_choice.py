@@ -26,6 +26,9 @@ def choice_warnings(run: Run, number: int = 0) -> list[str]:
     job, plan = run.jobs[number], run.rings[number]
     if not isinstance(plan, CollectivePlan) or isinstance(plan, GlooPlan) or plan.forced_algorithm:
         return []
+    waited = job.warm.stalls[Cause.NETWORK] + job.warm.stalls[Cause.INTERCONNECT]
+    if waited < NOTEWORTHY * job.warm.step_time:
+        return []
     messages = messages_of_step(run, number)
     costs = {nbytes: plan.cost(nbytes) for nbytes in messages}
     ways = {nbytes: plan.considered_costs(nbytes) for nbytes in messages}
@@ -35,7 +38,6 @@ def choice_warnings(run: Run, number: int = 0) -> list[str]:
     now = sum(cost.uncontended_time * messages[nbytes] for nbytes, cost in costs.items())
     times = {name: sum(ways[nbytes][name].uncontended_time * count for nbytes, count in messages.items()) for name in sorted(everywhere)}
     best = min(times, key=lambda name: times[name])
-    waited = job.warm.stalls[Cause.NETWORK] + job.warm.stalls[Cause.INTERCONNECT]
     if now - times[best] < _CLEARLY * now or min(now - times[best], waited) < NOTEWORTHY * job.warm.step_time:
         return []
     others = Counter({cost.algorithm: 0 for cost in costs.values()})

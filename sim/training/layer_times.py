@@ -7,7 +7,7 @@ all layer times scaled. None of these changes a layer.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -15,7 +15,8 @@ from sim.cluster.gpu import kernel_mix
 from sim.cluster.measured import PassSetting, pass_time
 from sim.spec.energy import KernelMix
 from sim.spec.hardware import Gpu
-from sim.spec.identity import IdentityKey, field_identities, same_layers
+from sim.spec.identity import IdentityKey, content, field_identities, same_layers
+from sim.spec.layer import Layer
 from sim.spec.workload import Workload
 from sim.training.sequences import layers_run
 
@@ -43,7 +44,8 @@ def layer_times(workload: Workload, gpu: Gpu) -> LayerTimes:
 def _cached_mix(key: IdentityKey) -> KernelMix | None:
     workload, gpu = key.held
     training = workload.training
-    return kernel_mix(layers_run(workload), gpu, training.precision, workload.layer_stack, training.batch)
+    places, kinds = _kinds_of_layers(workload)
+    return kernel_mix([kinds[place] for place in places], gpu, training.precision, workload.layer_stack, training.batch)
 
 
 def mix_of(workload: Workload, gpu: Gpu) -> KernelMix | None:
@@ -61,12 +63,39 @@ def same_gpu(gpu: Gpu) -> Hashable:
 @lru_cache(maxsize=_CACHE_SIZE)
 def _worked_out(key: IdentityKey) -> LayerTimes:
     workload, gpu = key.held
-    training, layers, measured_on = workload.training, layers_run(workload), workload.model.measured
+    training, measured_on = workload.training, workload.model.measured
     setting = PassSetting(gpu, training.precision, workload.layer_stack, training.batch)
-    forward, backward = ([pass_time(layer, measured_on, setting, backward_pass) for layer in layers] for backward_pass in (False, True))
+    places, kinds = _kinds_of_layers(workload)
+    forward, backward = ([pass_time(layer, measured_on, setting, backward_pass) for layer in kinds] for backward_pass in (False, True))
     return LayerTimes(
-        tuple(kernels.time for kernels in forward),
-        tuple(kernels.launches for kernels in forward),
-        tuple(kernels.time for kernels in backward),
-        tuple(kernels.launches for kernels in backward),
+        tuple([forward[place].time for place in places]),
+        tuple([forward[place].launches for place in places]),
+        tuple([backward[place].time for place in places]),
+        tuple([backward[place].launches for place in places]),
     )
+
+
+def _kinds_of_layers(workload: Workload) -> tuple[Sequence[int], Sequence[Layer]]:
+    """Return the kind of each layer of *workload* as its stack runs it, and a layer of each kind."""
+    layers, suffixes = layers_run(workload), workload.training.stack.kernels.fused_casts
+    return _kinds_of(IdentityKey((id(layers), suffixes), layers), suffixes)
+
+
+@lru_cache(maxsize=64)
+def _kinds_of(same: IdentityKey, suffixes: tuple[str, ...]) -> tuple[Sequence[int], Sequence[Layer]]:
+    """Return the kinds of layers, which are held: layers of equal blocks differ only in their names.
+
+    Their work depends on the last part of the name, and on whether it ends with one of *suffixes*.
+    """
+    (layers,) = same.held
+    numbers: dict[Hashable, int] = {}
+    kinds: list[Layer] = []
+    places = []
+    for layer in layers:
+        named = layer.name.rpartition(".")[2], layer.name.endswith(suffixes)
+        fields = tuple([content(value) for name, value in layer.__dict__.items() if name != "name"])
+        number = numbers.setdefault((named, fields), len(kinds))
+        if number == len(kinds):
+            kinds.append(layer)
+        places.append(number)
+    return places, kinds

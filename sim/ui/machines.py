@@ -1,21 +1,24 @@
 """Which other machine would be faster or cheaper? The job of a choice on machines of the catalogue, redrawn while results arrive.
 
 Machines that may be on the Pareto front are simulated first, in the order of lower bounds of their time and cost, which take little time.
-As soon as simulated machines beat the bounds of all others, the front is complete; the rest of the table follows.
+As soon as simulated machines beat the bounds of all others, the front is complete; the rest of the table follows. Worker processes share
+the machines (`MachineSearch`), and results are kept, as a slider often returns.
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, Final
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Literal, NamedTuple, Protocol
 
 from sim.documents import document
 from sim.report.comparison import comparison_document, objectives
 from sim.report.page.comparison import comparison_parts
 from sim.report.page.markup import join
-from sim.spec import memo
 from sim.spec.library import load_hardware
 from sim.spec.listing import Row
 from sim.spec.yaml import SpecError
@@ -33,7 +36,33 @@ _DRAWING: Final = 0.1
 """Maximum share of the time that is spent on such updates."""
 _SHOWN: Final = ("money", "table", "left-out")
 """Parts of a comparison's page that are shown."""
+_AT_ONCE: Final = 6
+"""Machines whose bounds are one task: few, so that all workers finish at about the same time."""
+_KEPT: Final = 100
+"""Questions whose results are kept: fifty machines of one take about 1 MB."""
 PEERS: Final = {"size": "rentable, same number of GPUs", "priced": "all rentable machines", "none": "none"}
+
+WorkMessage = tuple[Literal["said", "refused", "done"], Any]
+
+
+TaskKind = Literal["bound", "row"]
+MachineResults = dict[str, ComparedMachine | LeastEpoch | None]
+"""The rows of machines, or bounds of their epochs."""
+
+
+class MachineTask(NamedTuple):
+    """What a worker computes at a time: bounds of *names*, or the row of one."""
+
+    kind: TaskKind
+    names: tuple[str, ...]
+
+
+class AnswersTasks(Protocol):
+    """Runs one task of `sim.ui.work` at a time; closing the iterator cancels it."""
+
+    def answers(self, task: str, *arguments: Any) -> AsyncGenerator[WorkMessage, None]:
+        """Yield the messages of *task*."""
+        ...
 
 
 def machines_of(choice: Choice, rows: Iterable[Row]) -> list[str]:
@@ -56,35 +85,90 @@ def _gpus_of(own: str) -> int:
     return sum(group.count * group.node.gpu_count for group in load_hardware(own).spec.groups if group.role == "worker")
 
 
-def machine_views(choice: Choice, names: Sequence[str]) -> Iterator[View | None]:
-    """Yield the page's view of the machines *names* for the job of *choice*, repeatedly while they are simulated.
+# --- what workers compute -----------------------------------------------------------------------------------------------
 
-    None means that a machine is done and nothing is drawn. Raise SpecError if the choice itself is invalid for every machine.
+
+def machine_results(choice: Choice, kind: TaskKind, names: Sequence[str]) -> Iterator[MachineResults | None]:
+    """Yield the results of one task of *kind* for the job of *choice* on the machines *names*; None meanwhile.
+
+    Raise SpecError if the choice itself is invalid for every machine.
     """
-    scenario, (own, *others) = on_other_machines(choice), names
-    rows = {own: _row(scenario, own)}
-    yield _view(choice, names, rows, not others)
-    bounds: dict[str, LeastEpoch | None] = {}
-    for name in others:
-        bounds[name] = least_epoch(replace(scenario, hardware=name))
+    scenario = on_other_machines(choice)
+    results: MachineResults = {}
+    for name in names:
+        results[name] = _row(scenario, name) if kind == "row" else least_epoch(replace(scenario, hardware=name))
         yield None
-    pending, complete, shown = in_order(bounds), not others, 1
-    drawn, drawing = time.monotonic(), 0.0
-    while pending:
-        name = next((name for name in pending if _may_be_on_front(bounds[name], rows.values())), pending[0])
-        pending.remove(name)
-        rows[name] = _row(scenario, name)
-        completes = not complete and not any(_may_be_on_front(bounds[other], rows.values()) for other in pending)
-        complete = complete or completes
-        if completes or (pending and time.monotonic() - drawn > max(_BETWEEN, drawing / _DRAWING)):
-            began = time.monotonic()
-            yield _view(choice, names, rows, complete)
-            drawn, shown = time.monotonic(), len(rows)
-            drawing = drawn - began
-        else:
-            yield None
-    if shown < len(rows):
-        yield _view(choice, names, rows, complete)
+    yield results
+
+
+def _row(scenario: Scenario, name: str) -> ComparedMachine:
+    (row,) = compare(scenario, [name], document, nodes=[scenario.nodes] if scenario.nodes else [], computing=Computing(1))
+    # the values of all fields of its descriptions are most of a document, and a comparison shows none
+    return row if row.document is None else replace(row, document={key: row.document[key] for key in row.document if key != "inputs"})
+
+
+# --- what is computed next ----------------------------------------------------------------------------------------------
+
+
+@dataclass
+class MachineSearch:
+    """The order in which the rows of the machines *names*, the chosen one first, are computed by several workers.
+
+    Bounds of all machines come first, then rows of machines that may be on the Pareto front. *bounds* and *rows* may have been computed
+    before.
+    """
+
+    names: Sequence[str]
+    gpus: Mapping[str, str] = field(default_factory=dict)
+    """The GPU of each machine. Bounds of machines with equal GPUs share work."""
+    bounds: dict[str, LeastEpoch | None] = field(default_factory=dict)
+    rows: dict[str, ComparedMachine] = field(default_factory=dict)
+    _under_way: set[str] = field(default_factory=set)
+    _order: list[str] = field(default_factory=list)
+
+    @property
+    def known(self) -> list[ComparedMachine]:
+        """Return the rows so far, in the order of the machines."""
+        return [self.rows[name] for name in self.names if name in self.rows]
+
+    @property
+    def front_is_complete(self) -> bool:
+        """Return whether no machine without a row may be on the front."""
+        left = [name for name in self.names if name not in self.rows]
+        return all(name in self.bounds for name in left) and not self._wanted(left)
+
+    def next_task(self) -> MachineTask | None:
+        """Return what an idle worker should compute next; None if there is nothing at the moment."""
+        task = self._next_task()
+        self._under_way.update(task.names if task else ())
+        return task
+
+    def note(self, task: MachineTask, results: MachineResults) -> None:
+        """Note the *results* of *task*."""
+        self._under_way.difference_update(task.names)
+        for name, result in results.items():
+            if isinstance(result, ComparedMachine):
+                self.rows[name] = result
+            else:
+                self.bounds[name] = result
+
+    def _next_task(self) -> MachineTask | None:
+        free = [name for name in self.names if name not in self.rows and name not in self._under_way]
+        if free and free[0] == self.names[0]:
+            return MachineTask("row", (free[0],))
+        if unbounded := [name for name in free if name not in self.bounds]:
+            return MachineTask("bound", tuple(sorted(unbounded, key=lambda name: self.gpus.get(name, ""))[:_AT_ONCE]))
+        if any(name not in self.bounds and name not in self.rows for name in self.names[1:]):
+            return None  # other workers compute the last bounds
+        self._order = self._order or in_order({name: self.bounds[name] for name in self.names if name in self.bounds})
+        free = [name for name in self._order if name in free]
+        name = next(iter([*self._wanted(free), *free]), None)
+        return None if name is None else MachineTask("row", (name,))
+
+    def _wanted(self, names: Iterable[str]) -> list[str]:
+        """Return those of *names* that may be on the front: machines with a price that no row beats, given their bounds."""
+        rows = self.known
+        return [name for name in names if (bound := self.bounds[name]) is not None and _may_be_on_front(bound, rows)]
 
 
 def in_order(bounds: Mapping[str, LeastEpoch | None]) -> list[str]:
@@ -105,9 +189,9 @@ def _priced(bound: LeastEpoch | None) -> bool:
     return bound is not None and bound.cost is not None
 
 
-def _may_be_on_front(bound: LeastEpoch | None, rows: Iterable[ComparedMachine]) -> bool:
+def _may_be_on_front(bound: LeastEpoch, rows: Iterable[ComparedMachine]) -> bool:
     """Return whether no machine of *rows* beats *bound* in time and in cost; False for a machine without a price."""
-    if bound is None or bound.cost is None:
+    if bound.cost is None:
         return False
     for row in rows:
         if row.document is None:
@@ -122,19 +206,81 @@ def _may_be_on_front(bound: LeastEpoch | None, rows: Iterable[ComparedMachine]) 
     return True
 
 
-def _row(scenario: Scenario, name: str) -> ComparedMachine:
-    """Return the row of the machine *name*; kept while descriptions do not change, as a slider often returns."""
-
-    def computed() -> ComparedMachine:
-        (row,) = compare(scenario, [name], document, nodes=[scenario.nodes] if scenario.nodes else [], computing=Computing(1))
-        return row
-
-    return memo.get_or_make((_row, repr(scenario), name), computed)
+# --- a request ----------------------------------------------------------------------------------------------------------
 
 
-def _view(choice: Choice, names: Sequence[str], rows: Mapping[str, ComparedMachine], complete: bool) -> View:
-    listed = [rows[name] for name in names if name in rows]
-    document: dict[str, Any] = comparison_document(choice.get("workload"), listed)
+class KeptResults:
+    """Bounds and rows by question, as a slider often returns. The least recently used are dropped."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[Hashable, tuple[dict[str, LeastEpoch | None], dict[str, ComparedMachine]]] = OrderedDict()
+
+    def of(self, question: Hashable) -> tuple[dict[str, LeastEpoch | None], dict[str, ComparedMachine]]:
+        """Return the bounds and rows of *question* by machine, to be added to."""
+        self._kept.setdefault(question, ({}, {}))
+        self._kept.move_to_end(question)
+        if len(self._kept) > _KEPT:
+            self._kept.popitem(last=False)
+        return self._kept[question]
+
+
+async def machine_views(
+    choice: Choice, names: Sequence[str], gpus: Mapping[str, str], team: Sequence[AnswersTasks], kept: KeptResults, files: str = ""
+) -> AsyncGenerator[View, None]:
+    """Yield the page's view of the machines *names* for the job of *choice*, repeatedly while *team* computes them.
+
+    *gpus* is the GPU of each machine, *files* changes with every file of the user that the choice consists of. Raise SpecError if the
+    choice itself is invalid for every machine.
+    """
+    scenario = on_other_machines(choice)
+    search = MachineSearch(names, gpus, *kept.of((files, repr(scenario))))
+    idle, running = list(range(len(team))), dict[asyncio.Task[MachineResults], tuple[int, MachineTask]]()
+    drawn, drawing, shown, refused = -1.0, 0.0, (0, False), MachineResults()
+    try:
+        while True:
+            for worker in idle.copy():
+                if (task := search.next_task()) is not None:
+                    idle.remove(worker)
+                    running[asyncio.create_task(_results(team[worker], choice, task))] = worker, task
+            began, state = time.monotonic(), (len(search.known), search.front_is_complete)
+            news = state[1] != shown[1] or began - drawn > max(_BETWEEN, drawing / _DRAWING) or not running
+            if names[0] in search.rows and state != shown and news:
+                yield _view(choice, names, search.known, state[1])
+                drawn, shown = time.monotonic(), state
+                drawing = drawn - began
+            if not running:
+                return
+            for done in (await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED))[0]:
+                worker, task = running.pop(done)
+                idle.append(worker)
+                try:
+                    search.note(task, done.result())
+                except SpecError as error:
+                    if names[0] in task.names:
+                        raise
+                    refused |= {name: ComparedMachine(name, scenario.nodes, None, str(error)) for name in task.names}
+                    search.note(task, refused)
+    finally:
+        for each in running:
+            each.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+        for name in refused:
+            search.rows.pop(name, None)  # it is computed again the next time
+
+
+async def _results(worker: AnswersTasks, choice: Choice, task: MachineTask) -> MachineResults:
+    """Return the answer of *worker* to *task*. Raise SpecError if it is refused."""
+    async with aclosing(worker.answers("machines", choice, *task)) as messages:
+        async for kind, payload in messages:
+            if kind == "said":
+                results: MachineResults = payload
+                return results
+            raise SpecError(payload)
+    raise SpecError("internal error: a process ended without an answer")
+
+
+def _view(choice: Choice, names: Sequence[str], rows: Sequence[ComparedMachine], complete: bool) -> View:
+    document: dict[str, Any] = comparison_document(choice.get("workload"), rows)
     verdict, parts = comparison_parts(document)
     return {
         "done": len(rows),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from typing import Any, Final
 
 from starlette.applications import Starlette
@@ -21,11 +21,12 @@ from starlette.routing import Route
 
 from sim.spec.listing import hardware_rows, workload_rows
 from sim.spec.yaml import SpecError
+from sim.study.pool import cores
 from sim.terminal import named_as_called
 from sim.ui.choice import AMONG, Choice, choice_of
-from sim.ui.machines import machines_of
+from sim.ui.machines import KeptResults, WorkMessage, machine_views, machines_of
 from sim.ui.page import control_page
-from sim.ui.work import Worker, WorkMessage
+from sim.ui.work import Worker, cache_name
 
 HOSTS: Final = ("localhost", "127.0.0.1")
 HEADERS: Final = {
@@ -36,6 +37,8 @@ HEADERS: Final = {
     "Cache-Control": "no-store",
 }
 """Headers of every response; with them, a browser loads nothing from other sites for this page."""
+_TEAM: Final = 4
+"""Maximum number of processes for the machines: a front takes a dozen simulations, and each process reads all descriptions."""
 _DISCONNECTED: Final = 499
 """Status of the response if the client has disconnected."""
 
@@ -53,13 +56,15 @@ def application() -> Starlette:
 
 
 class _Local:
-    """The handlers of requests, with the processes that compute: one for the run, one for the machines."""
+    """The handlers of requests, with the processes that compute: one for the run, several for the machines."""
 
     def __init__(self) -> None:
-        self.run, self.compare = Worker(), Worker()
-        self.run.start_soon()
-        self.compare.start_soon()
+        self.run, self.team = Worker(), [Worker() for _ in range(min(cores(), _TEAM))]
+        for worker in (self.run, *self.team):
+            worker.start_soon()
         self.rows, _ = hardware_rows()
+        self.gpus = {str(row["name"]): str(row["gpu"]) for row in self.rows}
+        self.kept = KeptResults()
         self.html = control_page(self.rows, workload_rows()[0])
 
     @asynccontextmanager
@@ -68,14 +73,14 @@ class _Local:
         everything = choice_of([(AMONG, "priced")])
         warm_up = {
             asyncio.create_task(_consume(self.run.answers("view", choice_of([])))),
-            asyncio.create_task(_consume(self.compare.answers("read", everything, machines_of(everything, self.rows)))),
+            *(asyncio.create_task(_consume(each.answers("read", everything, machines_of(everything, self.rows)))) for each in self.team),
         }
         yield
         for task in warm_up:
             task.cancel()
         await asyncio.wait(warm_up)
-        self.run.end()
-        self.compare.end()
+        for worker in (self.run, *self.team):
+            worker.end()
 
     async def page(self, _: Request) -> Response:
         return HTMLResponse(self.html, headers=HEADERS)
@@ -94,8 +99,18 @@ class _Local:
             return _error_response(error.problems)
         if not names:
             return StreamingResponse(iter([json.dumps({"done": 0, "of": 0}) + "\n"]), media_type="application/x-ndjson", headers=HEADERS)
-        lines = _lines(_until_gone(request, self.compare.answers("machines", choice, names)))
+        lines = _lines(_until_gone(request, self._views(choice, names)))
         return StreamingResponse(lines, media_type="application/x-ndjson", headers=HEADERS)
+
+    async def _views(self, choice: Choice, names: Sequence[str]) -> AsyncGenerator[WorkMessage, None]:
+        """Yield the views of the machines *names*, or why they are refused."""
+        files = await asyncio.to_thread(cache_name, choice)
+        try:
+            async with aclosing(machine_views(choice, names, self.gpus, self.team, self.kept, files)) as views:
+                async for view in views:
+                    yield "said", view
+        except SpecError as error:
+            yield "refused", error.problems
 
     async def _first(self, request: Request, worker: Worker, task: str, *more: Any) -> Response:
         """Return the response with the only answer of *worker* to *task*."""

@@ -8,28 +8,29 @@ process is killed, and the next task starts a new one from a fork server that ha
 from __future__ import annotations
 
 import asyncio
+import gc
 import multiprocessing
 import signal
 import threading
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
-from typing import Any, Final, Literal
+from typing import Any, Final
 
+from sim.__main__ import OBJECTS
 from sim.spec.elsewhere import read_files
 from sim.spec.library import load_hardware, load_workload
 from sim.spec.memo import caching
 from sim.spec.yaml import SpecError
 from sim.ui.choice import Choice
 from sim.ui.download import file_of
-from sim.ui.machines import machine_views
+from sim.ui.machines import WorkMessage, machine_results
 from sim.ui.view import view_of
-
-WorkMessage = tuple[Literal["said", "refused", "done"], Any]
-
 
 _GRACE: Final = 1.0
 """Seconds that a canceled task has to end by itself."""
+_TIDIED: Final = ((0.5, 1), (10.0, 2))
+"""Seconds without a task after which a process collects garbage, and of which generation: first what the last tasks have left."""
 
 
 def _view(choice: Choice) -> Iterator[Any]:
@@ -48,14 +49,14 @@ def _read(_: Choice, names: Sequence[str]) -> Iterator[Any]:
         yield None
 
 
-TASKS: Final[Mapping[str, Callable[..., Iterator[Any]]]] = {"view": _view, "file": _file, "machines": machine_views, "read": _read}
+TASKS: Final[Mapping[str, Callable[..., Iterator[Any]]]] = {"view": _view, "file": _file, "machines": machine_results, "read": _read}
 """The tasks of a worker: each takes a choice, and yields answers, or None where it can be canceled."""
 
 
 def answers_to(task: str, choice: Choice, *more: Any) -> Iterator[WorkMessage]:
     """Yield the messages of a process for one *task*: its answers (None: there is none yet), or why it is refused, and then the end."""
     try:
-        with caching(_cache_name(choice)):
+        with caching(cache_name(choice)):
             for answer in TASKS[task](choice, *more):
                 yield "said", answer
     except SpecError as error:
@@ -65,7 +66,7 @@ def answers_to(task: str, choice: Choice, *more: Any) -> Iterator[WorkMessage]:
     yield "done", None
 
 
-def _cache_name(choice: Choice) -> str:
+def cache_name(choice: Choice) -> str:
     """Return a name that changes with every file of the user that *choice* consists of: it may be edited between two requests."""
     with read_files() as files:
         for load, name in ((load_hardware, choice.get("hardware")), (load_workload, choice.get("workload"))):
@@ -76,11 +77,21 @@ def _cache_name(choice: Choice) -> str:
     return repr(("ui", *stats))
 
 
+def _tidy_until_task(connection: Connection) -> None:
+    """Collect garbage while there is no task: with all that is cached, a full collection takes as long as several machines."""
+    for idle, generation in _TIDIED:
+        if connection.poll(idle):
+            return
+        gc.collect(generation)
+
+
 def _serve(connection: Connection) -> None:
     """Run the tasks received through *connection* until it is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl+C ends the server, which ends this process
+    gc.set_threshold(OBJECTS)
     while True:
         try:
+            _tidy_until_task(connection)
             task = connection.recv()
         except EOFError:
             return

@@ -350,7 +350,7 @@ def test_time_steps_of_a_recurrent_layer_do_not_exist_together() -> None:
 
 def test_what_was_asked_before_changes_no_answer() -> None:
     """Jobs that differ in one thing each, all asked twice. Oracle: an empty cache."""
-    from sim.analysis.memory import _needed
+    from sim.analysis.memory import _communication, _on_any_gpu
 
     plain = workload()
 
@@ -378,7 +378,8 @@ def test_what_was_asked_before_changes_no_answer() -> None:
     questions = [(job, one, more) for job in jobs for one in chips for more in options]
     kept = [gpu_memory(job, one, **more) for job, one, more in questions * 2][len(questions) :]
     for (job, one, more), cached in zip(questions, kept, strict=True):
-        _needed.cache_clear()
+        _on_any_gpu.cache_clear()
+        _communication.cache_clear()
         assert gpu_memory(job, one, **more) == cached
 
 

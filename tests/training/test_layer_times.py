@@ -76,3 +76,13 @@ def test_what_changes_no_layer_is_not_worked_out_again() -> None:
     for same in ("as it is", "launches", "user's factor"):
         assert layer_times(WORKLOADS[same], GPUS["spread"]) is plain
     assert layer_times(WORKLOADS["batch"], V100) is not plain
+
+
+def test_layers_that_differ_in_name_only_may_differ_in_time() -> None:
+    """A stack may fuse the casts of products that it names, by several parts of the name."""
+    llama, h100 = load_workload("llama-3.2-1b").spec, load_part(Gpu, "h100-sxm5-80gb", "hardware/parts/gpus")
+    in_fp8 = moved(llama, "training", precision="fp8")
+    fused = moved(in_fp8, "stack", fused_casts=("attention.qkv",))
+    for workload in (in_fp8, fused):
+        assert list(map(list, layer_times(workload, h100))) == one_by_one(workload, h100)
+    assert layer_times(fused, h100) != layer_times(in_fp8, h100)

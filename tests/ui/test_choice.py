@@ -16,8 +16,9 @@ import typer
 from sim.cli import app, main
 from sim.spec.yaml import SpecError
 from sim.ui.choice import CONTROLS, OPTIONS, Choice, choice_of, command_of, comparison_command, query_of, scenario_of
-from sim.ui.machines import machine_views, machines_of
+from sim.ui.machines import machines_of
 from sim.ui.view import outcome_of
+from tests.ui.inline import views_of
 
 CHOICES = (
     {"workload": "vgg16", "hardware": "p3.16xlarge", "nodes": "2", "batch": "32", "nic": "50", "price": "10", "epochs": "3"},
@@ -57,7 +58,7 @@ def test_the_comparison_shown_prints_the_rows_shown() -> None:
     words = comparison_command(chosen, names)
     assert "node.nic.bandwidth=50 Gbps" not in words, "a change of the machine that was chosen, not of these"
     rows = {row["hardware"]: row["step_time_s"] for row in printed([*words, "--jobs", "1"])["rows"]}
-    shown = [view for view in machine_views(chosen, names) if view][-1]
+    shown = views_of(chosen, names)[-1]
     assert (shown["done"], shown["of"]) == (3, 3)
     assert set(rows) == {"p5.48xlarge", "gpu_8x_h100_sxm5"}
     assert all(repr(step) in shown["html"] for step in rows.values()), "each step, to the last digit"
@@ -70,7 +71,7 @@ def test_machines_are_compared_by_the_job_of_the_page() -> None:
     words, names = comparison_command(chosen, ["p4d.24xlarge"]), ["p4d.24xlarge"]
     (row,) = printed([*words, "--jobs", "1"])["rows"]
     assert row["whole_job"]["tokens"] == 1e8
-    (shown,) = filter(None, machine_views(chosen, names))
+    (shown,) = views_of(chosen, names)
     assert all(repr(row["whole_job"][figure]) in shown["html"] for figure in ("time_s", "cost_usd"))
     of_run = printed(command_of(chosen))["whole_job"]
     assert row["whole_job"]["cost_usd"] == pytest.approx(of_run["cost_usd"])

@@ -61,10 +61,12 @@ def test_a_task_that_is_given_up_ends_and_the_next_is_answered(monkeypatch: pyte
             assert await _all(worker.answers("view", small)) == first
             assert worker.process == before, "one process for task after task"
             monkeypatch.setattr(work, "_GRACE", 20.0)  # the machine that is simulated now ends in that time, even beside other tests
-            long = worker.answers("machines", everything, list(catalogue("hardware")))
-            message = await anext(long)
-            assert message[1]["done"] < message[1]["of"]
-            await long.aclose()
+            long = asyncio.ensure_future(anext(bounds := worker.answers("machines", everything, "bound", list(catalogue("hardware")))))
+            while not any(task[0] == "machines" for task in filter(None, sent)):
+                await asyncio.sleep(0.01)
+            long.cancel()
+            await asyncio.wait({long})
+            await bounds.aclose()
             monkeypatch.setattr(work, "_GRACE", 0.1)
             assert await _all(worker.answers("view", small)) == first == [("said", view_of(small))]
             assert worker.process == before, "it ended at the next machine, and keeps what it has read"
@@ -94,7 +96,7 @@ def test_an_own_file_is_read_again_when_it_changes_and_only_then(tmp_path: Path)
         assert kind == "said"
         return str(view["brief"])
 
-    before, name = cost(), work._cache_name(chosen)
-    assert work._cache_name(chosen) == name != work._cache_name(choice_of([]))
+    before, name = cost(), work.cache_name(chosen)
+    assert work.cache_name(chosen) == name != work.cache_name(choice_of([]))
     base.write_text(base.read_text(encoding="utf-8").replace("1 USD/h", "1000 USD/h"), encoding="utf-8")
     assert cost() != before, "a file that the user's file extends"
