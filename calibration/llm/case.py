@@ -360,10 +360,7 @@ def _axes(row: LlmRow, shape: Transformer, gpus: int, assumed: list[str]) -> tup
     """Return the number of tensor, pipeline, context and data ranks. Raise CannotDescribe if they do not multiply out."""
     if gpus > 1 and not any(row.text_or_number(name) for name in ("dp", "tp", "pp", "cp")):
         if not (how := _how_data_parallel(row)):
-            raise CannotDescribe(
-                f"dp, tp, pp and cp are blank, so the layout is unknown; for data parallelism write dp {gpus}, and zero_stage 3 if "
-                "parameters are sharded"
-            )
+            raise CannotDescribe(f"dp, tp, pp and cp are blank, so the layout is unknown; for data parallelism write dp {gpus}")
         assumed.append(f"dp {gpus}: no axis is stated, and {how}")
     tensor, pipeline, context = axis(row, "tp"), axis(row, "pp"), axis(row, "cp")
     model_ranks = tensor * pipeline * context

@@ -346,7 +346,7 @@ def test_rows_without_axes_are_data_parallel_if_their_software_is(tmp_path: Path
         case = one(tmp_path, framework=framework, zero_stage=stage, **blank)
         assert (case.data, case.zero) == (8, meant) and any("no axis is stated" in text for text in case.assumptions), framework
     (refused,) = cases(tmp_path, dict(framework="Megatron-DeepSpeed", zero_stage="ZeRO-1", **blank))
-    assert refused == "dp, tp, pp and cp are blank: the layout is unknown"
+    assert isinstance(refused, str) and refused.endswith("so the layout is unknown; for data parallelism write dp 8")
 
 
 def test_plain_torch_has_the_whole_model_on_each_gpu(tmp_path: Path) -> None:
