@@ -26,6 +26,8 @@ from sim.spec.yaml import SpecError
 
 PCIE_BOX: Final = "n3-rtx-a6000x8"
 """The machine whose GPUs are replaced by those that no machine of the catalog has: a host with eight PCIe slots."""
+USUAL_GPUS: Final = 8
+"""Number of GPUs of a node above which machines are unusual, such as a DGX-2."""
 _COUNT: Final = re.compile(r"(\d+)\s*x\s*(?=\D)", re.IGNORECASE)
 """The number of GPUs before their name."""
 _PARTS_FOLDER: Final = "hardware/parts/gpus"
@@ -127,6 +129,12 @@ def with_catalog_names(records: Sequence[RunRecord], folders: Folders) -> tuple[
 def _machine_of(record: RunRecord, folders: tuple[Path | None, ...]) -> _Meant:
     """Return the machine that *record* names, with the GPU that it names, or one with this GPU if it names no known machine."""
     gpus = _gpus_of_a_node(record)
+    gpu = record.gpu or _gpus_in(record.hardware)
+    family = f"{re.sub(r'[(].*', '', record.hardware)} {_core(gpu)}"  # a DGX-1 with V100s is the machine dgx-1-v100
+    if _is_unknown(_spelled(record.hardware, "hardware", folders), "hardware", folders):
+        of_family = _spelled(family, "hardware", folders)
+        if not _is_unknown(of_family, "hardware", folders):
+            return _with_gpu(_Meant(of_family), gpu, folders)
     machine = _machine(record.hardware, gpus, folders) if record.hardware else None
     if not record.gpu:
         return machine or _Meant(record.hardware)
@@ -134,6 +142,11 @@ def _machine_of(record: RunRecord, folders: tuple[Path | None, ...]) -> _Meant:
         assumed = _machine(record.gpu, gpus, folders)
         return machine if machine is not None and _is_unknown(assumed.machine, "hardware", folders) else assumed
     return machine if machine.override else _with_gpu(machine, record.gpu, folders)
+
+
+def _core(gpu: str) -> str:
+    """Return the number of *gpu*, such as ``v100``."""
+    return next((_words_of_gpu(part).core for part in _parts(gpu)), "")
 
 
 def _with_gpu(machine: _Meant, gpu: str, folders: tuple[Path | None, ...]) -> _Meant:
@@ -251,11 +264,16 @@ def _machine(name: str, gpus: int, folders: tuple[Path | None, ...]) -> _Meant:
         return meant._replace(assumed=meant.assumed or ASSUMED)
     part, count = parts[0], _COUNT.match(name.strip())
     rows = [row for row in hardware_rows()[0] if row["nodes"] == 1 and str(row["gpu"]).lower() == part.lower()]
-    own = [row for row in rows if not row["provider"]]
+    most = max(USUAL_GPUS, gpus)
+    own = [row for row in rows if not row["provider"] and int(row["gpus"] or 0) <= most]
     if len(own) == 1 and (count is None or int(count[1]) == own[0]["gpus"]):
         return _Meant(str(own[0]["name"]))
     enough = [row for row in rows if int(row["gpus"] or 0) >= gpus]
-    box = min(enough, key=lambda row: (bool(row["provider"]), row["gpus"], row["price"] or math.inf, row["name"]), default=None)
+    box = min(
+        enough,
+        key=lambda row: (int(row["gpus"] or 0) > most, bool(row["provider"]), row["gpus"], row["price"] or math.inf, row["name"]),
+        default=None,
+    )
     if box is None:
         those = f"{gpus} of these GPUs" if rows else "this GPU"
         assumed = f" with {part}: no machine of the catalog has {those}, so its host and network are assumed"

@@ -19,7 +19,8 @@ from tests.calibration.runs import record
      ("4x B200", 4, "hgx-b200"), ("A100", 8, "dgx-a100-80gb"), ("T4", 4, "g4dn.12xlarge"), ("Tesla T4", 1, "g4dn.xlarge"),
      ("L4", 4, "g2-standard-48"), ("L4", 8, "g2-standard-96"), ("Tesla K80", 8, "p2.8xlarge"), ("A10", 1, "gpu_1x_a10"),
      ("A100 80GB PCIe", 2, "nc48ads_a100_v4"), ("NVIDIA H100 80GB HBM3", 8, "hgx-h100"), ("H200 141GB", 8, "hgx-h200"),
-     ("V100 32GB", 8, "dgx-2"), ("V100 16GB", 8, "dgx-1-v100"), ("A100 (40GB)", 8, "dgx-a100"), ("H100 NVL", 2, "nc80adis_h100_v5"),
+     ("V100 32GB", 8, "nd40rs_v2"), ("V100 32GB", 16, "dgx-2"),
+     ("V100 16GB", 8, "dgx-1-v100"), ("A100 (40GB)", 8, "dgx-a100"), ("H100 NVL", 2, "nc80adis_h100_v5"),
      ("NVIDIA RTX 6000 Ada Generation", 2, PCIE_BOX), ("n1-standard-16 with 8x V100", 8, "dgx-1-v100"),
      ("Lambda 8x RTX 6000 Ada", 8, PCIE_BOX),
      ("A10", 4, PCIE_BOX), ("GeForce RTX 4090", 4, PCIE_BOX), ("P100", 4, PCIE_BOX), ("Quadro RTX 8000", 8, PCIE_BOX)],
@@ -47,7 +48,8 @@ def test_what_is_no_gpu_or_two_gpus_stays(name: str) -> None:
     [("DGX A100", "A100 80GB", "dgx-a100", "A100-SXM4-80GB"), ("DGX A100", "A100", "dgx-a100", "A100-SXM4-80GB"),
      ("p3.16xlarge", "V100 16GB", "p3.16xlarge", "V100-SXM2-16GB"), ("DGX-1", "V100 16GB", "dgx-1-v100", "V100-SXM2-16GB"),
      ("(unspecified server)", "8x A100-SXM4-40GB", "dgx-a100", "A100-SXM4-40GB"), ("", "4x L4", "g2-standard-48", "L4"),
-     ("DGX-1 (8x V100 32GB)", "", "dgx-2", "V100-SXM2-32GB"),
+     ("DGX-1 (8x V100 32GB)", "", "dgx-1-v100", "V100-SXM2-32GB"), ("DGX-1", "V100 32GB", "dgx-1-v100", "V100-SXM2-32GB"),
+     ("DGX-1", "8x Tesla P100-SXM2-16GB", "dgx-1-p100", "P100-SXM2-16GB"), ("HGX", "H100", "hgx-h100", "H100-SXM5-80GB"),
      ("p3.16xlarge", "some GPU", "p3.16xlarge", "V100-SXM2-16GB")],
 )  # fmt: skip
 def test_a_gpu_beside_a_machine_is_the_machines(machine: str, gpu: str, meant: str, part: str) -> None:
