@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from math import sqrt
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
+from calibration import FOLDER
 from calibration.llm import closed_form, engine
 from calibration.llm.case import Case
 from calibration.llm.constants import fitted_constants
 from calibration.llm.published import PAGE, factor_table, factors_of_others, publish, scored_runs, step_table
 from calibration.llm.published_runs import PREDICTIONS, kept_steps
 from calibration.llm.simulated import SimulatedRun, simulated_runs
+from calibration.llm.table import repository
 from sim.report.layouts.layout_error import SUMMARY
 from sim.spec.yaml import SpecError
 from tests.calibration.llm.test_choice import cases
@@ -123,3 +127,22 @@ def test_kept_steps_need_a_file_with_steps(tmp_path: Path) -> None:
     (tmp_path / "predictions.csv").write_text("line,simulated_s\n2,1.5\n", encoding="utf-8")
     with pytest.raises(SpecError, match=r"predictions.csv:2: has no simulated step"):
         kept_steps(tmp_path / "predictions.csv")
+
+
+def test_the_page_follows_from_the_predictions_of_every_run() -> None:
+    """Oracle: medians, 90th percentiles, biases and shares inside, computed by pandas from the file of predictions."""
+    table = pd.read_csv(FOLDER.parent / PREDICTIONS)
+    lines = (FOLDER.parent / PAGE).read_text(encoding="utf-8").splitlines()
+    table["repository"] = table["source"].map(repository)
+    shown = 0
+    for source, runs in table.groupby("repository"):
+        line = next((line for line in lines if line.startswith(f"{source[-34:]} ") and line.count("/") >= 4), None)
+        if line is None:  # pooled with others
+            continue
+        off = {name: runs[f"{name}_s"] / runs["step_time_s"] - 1.0 for name in ("closed_form", "simulator", "predicted")}
+        pairs = [f"{100 * size.median():.1f} / {100 * size.quantile(0.9):.1f}" for size in map(abs, off.values())]
+        inside = (runs["low95_s"] <= runs["step_time_s"]) & (runs["step_time_s"] <= runs["high95_s"])
+        figures = [f"{len(runs):,}", *pairs, f"{100 * off['predicted'].median():.1f}", f"{100 * inside.mean():.1f}"]
+        assert re.split(r"\s{2,}", line.removeprefix(source[-34:]).strip()) == figures
+        shown += 1
+    assert shown == 7
