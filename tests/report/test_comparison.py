@@ -8,7 +8,16 @@ from xml.etree import ElementTree
 
 import pytest
 
-from sim.report.comparison import FEW, _error, comparison_axes, comparison_document, comparison_plot, comparison_text, rows_that_matter
+from sim.report.comparison import (
+    FEW,
+    _error,
+    comparison_axes,
+    comparison_document,
+    comparison_plot,
+    comparison_text,
+    failure_lines,
+    rows_that_matter,
+)
 from sim.spec.yaml import SpecError
 from sim.study.compare import ComparedMachine
 
@@ -166,3 +175,16 @@ def test_prices_are_listed_of_the_machines_in_the_table_only() -> None:
     ]
     text = comparison_text(document, FEW)
     assert text.count("source of") == FEW and comparison_text(document).count("source of") == 40
+
+
+def test_machines_that_cannot_run_it_for_one_reason_share_a_line() -> None:
+    """On one node as on several; the command in the reason names each."""
+
+    def failed(name: str, nodes: int) -> dict[str, Any]:
+        return {"hardware": name, "nodes": nodes, "problem": f"m does not fit: 'python -m sim plan {name} m' says what would"}
+
+    assert failure_lines([failed("a", 1), failed("b", 1)]) == ["a, b: m does not fit: 'python -m sim plan HW m' says what would"]
+    assert failure_lines([failed("a", 2), failed("b", 2)]) == [
+        "a, b, 2 nodes each: m does not fit: 'python -m sim plan HW m' says what would"
+    ]
+    assert failure_lines([failed("a", 2)]) == ["a, 2 nodes: m does not fit: 'python -m sim plan a m' says what would"]
