@@ -17,7 +17,6 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any, Final
 
-from sim.__main__ import OBJECTS
 from sim.spec.elsewhere import read_files
 from sim.spec.library import load_hardware, load_workload
 from sim.spec.memo import caching
@@ -85,10 +84,10 @@ def _tidy_until_task(connection: Connection) -> None:
         gc.collect(generation)
 
 
-def _serve(connection: Connection) -> None:
-    """Run the tasks received through *connection* until it is closed."""
+def _serve(connection: Connection, threshold: Sequence[int]) -> None:
+    """Run the tasks received through *connection* until it is closed; garbage is collected while there is none, or at *threshold*."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl+C ends the server, which ends this process
-    gc.set_threshold(OBJECTS)
+    gc.set_threshold(*threshold)
     while True:
         try:
             _tidy_until_task(connection)
@@ -160,7 +159,7 @@ class Worker:
         with self._starting:
             if self._connection is None or not self._process.is_alive():
                 self._connection, theirs = self._context.Pipe()
-                self._process = self._context.Process(target=_serve, args=(theirs,), daemon=True)
+                self._process = self._context.Process(target=_serve, args=(theirs, gc.get_threshold()), daemon=True)
                 self._process.start()
                 theirs.close()
             return self._connection
