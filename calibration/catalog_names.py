@@ -9,15 +9,18 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from calibration import HARDWARE
-from calibration.questions import Folders, file_named
+from calibration.llm.chips import chip_named
+from calibration.llm.network import nic_of
+from calibration.questions import Folders, file_named, machine_named
 from calibration.run_records import RunRecord
-from calibration.run_words import plain_name
+from calibration.run_words import plain_name, pointed_name
 from sim.spec.catalogue import SUFFIX, aliases_of, all_files
 from sim.spec.listing import hardware_rows
 from sim.spec.yaml import SpecError
@@ -26,29 +29,66 @@ PCIE_BOX: Final = "n3-rtx-a6000x8"
 """The machine whose GPUs are replaced by those that no machine of the catalog has: a host with eight PCIe slots."""
 _COUNT: Final = re.compile(r"(\d+)\s*x\s*(?=\D)", re.IGNORECASE)
 """The number of GPUs before their name."""
-_PARTS: Final = "hardware/parts/gpus"
+_PARTS_FOLDER: Final = "hardware/parts/gpus"
+_WITH_COUNT: Final = re.compile(r"(?<![\w.])(\d+\s*[x\u00d7]\s*[a-z][^(),;+]*)", re.IGNORECASE)
+"""GPUs with their number inside the name of a machine, such as ``DGX-1 (8x V100 32GB)`` or ``n1-standard-16 with 8x V100``."""
+_SAME_MEMORY: Final = 0.12
+"""Largest relative difference of two figures for the same memory (B200: 180 of 192)."""
 _FAMILIES: Final = re.compile(r"nvidia|amd|instinct|tesla|geforce|quadro|(rtx|gtx)[-_ ]?(?=[a\d])")
 """Words before the number of a GPU that people leave out."""
-_FORMS: Final = re.compile(r"(pcie|sxm\d?|nvl|gcd)?(\d+gb)?")
-"""What may follow a GPU's name in that of a part: form and memory. The first part in alphabetical order is meant: PCIe before SXM."""
+_FORM: Final = re.compile(r"(?<![a-z])(pcie|sxm\d?|nvl|gcd)(?![a-z])|(?<=\d)(pcie|sxm\d?)(?=\d|$)")
+_MEMORY: Final = re.compile(r"(?<![\da-z])(\d+)\s*gi?b?(?![a-z])")
+"""Form and memory in a GPU's name. Of several parts that fit a name, the first in alphabetical order is meant: PCIe before SXM."""
+_AROUND: Final = re.compile(
+    r"\b(gpus?|cards?|nvlink\d?|nvswitch|tensor core|(server|workstation) edition|generation|oam|g?ddr\d\w*|hbm\d?e?|ampere|hopper|volta|"
+    r"pascal|turing|blackwell|each|per node)\b"
+)
+"""Words around a GPU's name that a part's name lacks."""
 _MODELS: Final[Mapping[str, str]] = {
     "bertbase": "bert-base-seq128",
     "bertlarge": "bert-large-seq384",
     "densenet": "densenet121",
     "dlrm": "dlrm-criteo",
     "gnmtv2": "gnmt",
+    "gpt2small": "gpt2",
     "inception3": "inception_v3",
+    "inception4": "inception_v4",
+    "mobilenetv3": "mobilenet_v3_large",
+    "neumf": "ncf",
     "resnext101": "resnext101_32x8d",
     "resnext50": "resnext50_32x4d",
+    "roberta": "roberta-base-seq512",
+    "robertabase": "roberta-base-seq512",
+    "robertalarge": "roberta-large-seq512",
+    "shufflenet": "shufflenet_v2_x0_5",
     "squeezenet": "squeezenet1_0",
     "ssd": "ssd300",
+    "t5": "t5-base",
     "transformer": "transformer-big",
     "transformerxl": "transformer-xl-base",
+    "vitb": "vit_b_16",
     "vitbase": "vit_b_16",
+    "vitbase16": "vit_b_16",
+    "vitbasepatch16": "vit_b_16",
 }
 """Models by names that leave out the variant that most tables mean: the first of its paper, or the one its benchmark trains."""
-_TUNED: Final = re.compile(r"(un)?cased$|(pretrain|finetun)(ing|e)?$|squad$")
-"""Ends of names that change no layer's size."""
+_AROUND_MODELS: Final = re.compile(
+    r"(?<![a-z0-9])(image ?net([- ]?1k)?|in1k|ilsvrc( ?2012)?|squad( ?v?[12]\.[01])?|coco|cifar[- ]?100?|mnli|wikipedia|v1(\.5)?b?|"
+    r"torchvision|timm|keras|hugging ?face|224|299|pre[- ]?train(ing|ed)?|fine[- ]?tun(e|ing|ed)|whole word masking|wwm|(un)?cased|"
+    r"phase ?[12]|training|model)"
+    r"(?![a-z0-9])"
+)
+"""Words beside the name of a model that change no layer's size: data, releases, code, what it is trained for."""
+
+
+ASSUMED: Final = ", a machine of the catalog with this GPU; its host and network are assumed"
+_TRANSPORTS: Final = (
+    (r"infini|\bib\b|[xnhef]dr", "infiniband"),
+    (r"roce|rdma", "roce"),
+    (r"\befa", "efa"),
+    (r"slingshot", "slingshot"),
+)
+"""Transports by the words of a network; others are TCP."""
 
 
 class _Meant(NamedTuple):
@@ -65,9 +105,11 @@ def with_catalog_names(records: Sequence[RunRecord], folders: Folders) -> tuple[
     renamed = []
     for record in records:
         workload = _workload(record.workload, record.sequence, folders.workloads)
-        machine = _machine(record.hardware, _gpus_of_a_node(record), (folders.hardware, HARDWARE))
-        if machine.machine.lower() != record.hardware.lower():
-            notes[f"hardware {record.hardware} {machine}"] = f"hardware '{record.hardware}' was read as {machine.machine}{machine.assumed}"
+        machine = _machine_of(record, (folders.hardware, HARDWARE))
+        machine = _on_network(record, machine, (folders.hardware, HARDWARE))
+        if machine.machine.lower() != record.hardware.lower() or machine.override:
+            named = " with ".join(filter(None, (record.hardware, record.gpu)))
+            notes[f"hardware {named} {machine}"] = f"hardware '{named}' was read as {machine.machine}{machine.assumed}"
         if workload.lower() != record.workload.lower():
             notes[f"workload {record.workload} {workload}"] = f"workload '{record.workload}' was read as {workload}"
         overrides = "; ".join(filter(None, (machine.override, record.overrides)))
@@ -75,44 +117,132 @@ def with_catalog_names(records: Sequence[RunRecord], folders: Folders) -> tuple[
     return renamed, list(notes.values())
 
 
+def _machine_of(record: RunRecord, folders: tuple[Path | None, ...]) -> _Meant:
+    """Return the machine that *record* names, with the GPU that it names, or one with this GPU if it names no known machine."""
+    gpus = _gpus_of_a_node(record)
+    machine = _machine(record.hardware, gpus, folders) if record.hardware else None
+    if not record.gpu:
+        return machine or _Meant(record.hardware)
+    if machine is None or _is_unknown(machine.machine, "hardware", folders):
+        assumed = _machine(record.gpu, gpus, folders)
+        return machine if machine is not None and _is_unknown(assumed.machine, "hardware", folders) else assumed
+    return machine if machine.override else _with_gpu(machine, record.gpu, folders)
+
+
+def _with_gpu(machine: _Meant, gpu: str, folders: tuple[Path | None, ...]) -> _Meant:
+    """Return *machine* with *gpu* instead of its own, unless it has this GPU or the catalog has none of that name."""
+    with suppress(SpecError):
+        own = machine_named(machine.machine, (), folders[0]).groups
+        parts = _parts(gpu)
+        if len(own) == 1 and parts and own[0].node.gpu.name.lower() not in {part.lower() for part in parts}:
+            return machine._replace(override=f"node.gpu={parts[0]}", assumed=f"{machine.assumed} with {parts[0]}")
+    return machine
+
+
+def _gpus_in(name: str) -> str:
+    """Return the GPUs with their number inside *name*, as text; *name* itself if it has none."""
+    inside = _WITH_COUNT.search(name)
+    return (inside.group(1) if inside else name).strip()
+
+
+def _on_network(record: RunRecord, machine: _Meant, folders: tuple[Path | None, ...]) -> _Meant:
+    """Return *machine* on the network that *record* states, unless one node needs none or a provider's machine has its own."""
+    if not record.network or (record.nodes or 1) < 2:
+        return machine
+    with suppress(SpecError):
+        spec = machine_named(machine.machine, tuple(filter(None, (machine.override,))), folders[0])
+        node = spec.groups[0].node
+        is_stated = not _is_unknown(_spelled(record.hardware, "hardware", folders), "hardware", folders) if record.hardware else False
+        named = chip_named(node.gpu.name)
+        if len(spec.groups) > 1 or node.nic is None or named is None or (is_stated and spec.provider):
+            return machine
+        gpus = _gpus_of_a_node(record)
+        rate, is_told = nic_of(record.network, named.chip, None, gpus)
+        if not is_told:
+            return machine
+        transport = next((transport for words, transport in _TRANSPORTS if re.search(words, record.network, re.IGNORECASE)), "tcp")
+        each = f"{rate * gpus * 8 / 1e9 / node.nic.count:g} Gbps"
+        overrides = [machine.override, f"node.nic.bandwidth={each}", f"node.nic.transport={transport}"]
+        overrides += ["node.nic.gpudirect=false"] if transport == "tcp" else []
+        count = f"{node.nic.count} x {each}" if node.nic.count > 1 else each
+        return machine._replace(
+            override="; ".join(filter(None, overrides)), assumed=f"{machine.assumed}; {count} of {transport} by '{record.network}'"
+        )
+    return machine
+
+
+def gpu_of_machine(name: str) -> str:
+    """Return the GPU of the machine of the catalog that *name* means; empty if there is none."""
+    spelled = _spelled(name, "hardware", (HARDWARE,))
+    with suppress(SpecError):
+        return str(machine_named(spelled, (), HARDWARE).groups[0].node.gpu.name)
+    return ""
+
+
 def _gpus_of_a_node(record: RunRecord) -> int:
     """Return how many GPUs of a node *record* uses, as far as it says so; 1 if not."""
     if record.placement:
         return max((int(part) for part in record.placement.split("+") if part.strip().isdigit()), default=1)
-    count = _COUNT.match(record.hardware.strip())
+    count = _COUNT.match(_gpus_in(record.hardware or record.gpu))
     gpus = record.gpus_per_node or (record.total_gpus / record.nodes if record.total_gpus and record.nodes else None)
     return int(gpus or (count and int(count[1])) or 1)
 
 
 def _with_count(record: RunRecord, machine: _Meant) -> RunRecord:
     """Return *record*, with the number of GPUs that its name states if nothing else does and *machine* is assumed."""
-    count = _COUNT.match(record.hardware.strip())
+    count = _COUNT.match(_gpus_in(record.hardware or record.gpu))
     stated = (record.placement, record.gpus_per_node, record.total_gpus)
     return replace(record, gpus_per_node=float(count[1])) if count and machine.assumed and not any(stated) else record
 
 
 def _workload(name: str, sequence: int | None, folder: Path | None) -> str:
     """Return the workload of the catalog or *folder* that *name* means, of *sequence* tokens if there is one; *name* if there is none."""
+    known = next((spelled for text in _readings(name) if (spelled := _known(text, folder))), name)
+    own_length = re.search(r"-seq\d+$", known) if _known(name, folder) == known and re.search(r"-seq\d+$", name.lower()) else None
+    stated = re.search(r"(?<![a-z])seq(?:uence)?[-_ ]?(?:len(?:gth)?)?[-_ ]?(\d+)", name.lower())
+    length = sequence or (int(stated.group(1)) if stated else None)
+    of_length = re.sub(r"-seq\d+$", "", known.lower()) + f"-seq{length}"
+    return of_length if length and not own_length and of_length in all_files("workloads") else known
+
+
+def _readings(name: str) -> list[str]:
+    """Return *name* and what it is without organization, remarks, and words around it, the most literal first."""
+    plain = re.sub(
+        r"(?<![a-z])rn(?=\d)", "resnet", name.lower().rpartition("/")[2] if re.match(r"[\w.-]+/[a-z]", name.lower()) else name.lower()
+    )
+    bare = re.sub(r"\(.*?\)", " ", plain)
+    length = re.sub(r"(?<![a-z])seq(uence)?[-_ ]?(len(gth)?)?[-_ ]?\d+", " ", bare)
+    around = _AROUND_MODELS.sub(" ", re.sub(r"[-_,]+", " ", length)).strip()
+    joined = re.sub(r"(?<=[a-z0-9])v1\.5$", "", around.replace(" ", ""))
+    of_cifar = [f"cifar10-{joined}"] if re.search(r"cifar[-_ ]?10(?!0)", name.lower()) else []
+    return [name, plain, *of_cifar, bare, around, joined]
+
+
+def _known(name: str, folder: Path | None) -> str:
+    """Return the workload that *name* spells, or that `_MODELS` has for it; empty if there is none."""
+    if not name:
+        return ""
     spelled = _spelled(name, "workloads", (folder,))
-    plain = plain_name(spelled)
-    model = _MODELS.get(plain) or _MODELS.get(_TUNED.sub("", plain), "")
-    if model and _is_unknown(spelled, "workloads", (folder,)):
-        spelled = model
-    own_length = re.search(r"-seq\d+$", name.lower())
-    of_length = re.sub(r"-seq\d+$", "", model or spelled) + f"-seq{sequence}"
-    return of_length if sequence and not own_length and of_length in all_files("workloads") else spelled
+    if not _is_unknown(spelled, "workloads", (folder,)):
+        return spelled
+    return _MODELS.get(plain_name(name), "")
 
 
 @lru_cache(maxsize=512)
 def _machine(name: str, gpus: int, folders: tuple[Path | None, ...]) -> _Meant:
     """Return the machine that *name* means, which has *gpus* GPUs in a node if possible; *name* itself if there is none."""
-    spelled = _spelled(name, "hardware", folders)
-    if not _is_unknown(spelled, "hardware", folders):
-        return _Meant(spelled)
-    part = _part(name)
-    if not part:
-        return _Meant(name)
-    count = _COUNT.match(name.strip())
+    for text in (name, re.sub(r"\(.*?\)", "", name).strip()):
+        spelled = _spelled(text, "hardware", folders)
+        if text and not _is_unknown(spelled, "hardware", folders):
+            return _Meant(spelled)
+    parts = _parts(name)
+    if not parts:
+        inside = _gpus_in(name)
+        if inside == name.strip() or not _parts(inside):
+            return _Meant(name)
+        meant = _machine(inside, gpus, folders)
+        return meant._replace(assumed=meant.assumed or ASSUMED)
+    part, count = parts[0], _COUNT.match(name.strip())
     rows = [row for row in hardware_rows()[0] if row["nodes"] == 1 and str(row["gpu"]).lower() == part.lower()]
     own = [row for row in rows if not row["provider"]]
     if len(own) == 1 and (count is None or int(count[1]) == own[0]["gpus"]):
@@ -123,20 +253,39 @@ def _machine(name: str, gpus: int, folders: tuple[Path | None, ...]) -> _Meant:
         those = f"{gpus} of these GPUs" if rows else "this GPU"
         assumed = f" with {part}: no machine of the catalog has {those}, so its host and network are assumed"
         return _Meant(PCIE_BOX, f"node.gpu={part}", assumed)
-    return _Meant(str(box["name"]), "", ", a machine of the catalog with this GPU; its host and network are assumed")
+    return _Meant(str(box["name"]), "", ASSUMED)
 
 
 @lru_cache(maxsize=512)
-def _part(name: str) -> str:
-    """Return the GPU of the catalog that *name* means, perhaps after a number of them; empty if there is none."""
-    wanted = _letters(_COUNT.sub("", name.strip(), count=1))
-    spellings = {part: {_letters(each) for each in (part, *_aliases(path))} for part, path in sorted(all_files(_PARTS).items())}
-    exact = [part for part, same in spellings.items() if wanted in same]
-    longer = [
-        part for part, same in spellings.items() for each in same
-        if wanted and each.startswith(wanted) and _FORMS.fullmatch(each.removeprefix(wanted))
-    ]  # fmt: skip
-    return next(iter((*exact, *longer)), "")
+def _parts(name: str) -> tuple[str, ...]:
+    """Return the GPUs of the catalog that *name* may mean, the likeliest first: of exactly this name, or of its number, form and memory."""
+    bare = _COUNT.sub("", name.strip(), count=1)
+    spellings = {part: {_letters(each) for each in (part, *_aliases(path))} for part, path in sorted(all_files(_PARTS_FOLDER).items())}
+    for text in (bare, re.sub(r"\(.*?\)", " ", bare), _AROUND.sub(" ", bare.lower())):
+        if exact := tuple(part for part, same in spellings.items() if _letters(text) in same):
+            return exact
+    wanted = _words_of_gpu(_AROUND.sub(" ", bare.lower()))
+    fitting = [part for part in spellings if wanted.core and wanted.fits(_words_of_gpu(part))]
+    return tuple(sorted(fitting, key=lambda part: wanted.core not in spellings[part]))  # the one that the bare number means first
+
+
+class _GpuWords(NamedTuple):
+    """A GPU's name in parts: its number, such as ``a100``, the form of its board (may be empty), and GB of memory (0: not stated)."""
+
+    core: str
+    form: str
+    memory: int
+
+    def fits(self, part: _GpuWords) -> bool:
+        """Return whether *part* has everything that this name states; makers' GB may be rounded or GiB."""
+        same_memory = not self.memory or not part.memory or abs(self.memory / part.memory - 1) < _SAME_MEMORY
+        return self.core == part.core and same_memory and (not part.form or part.form.startswith(self.form))
+
+
+def _words_of_gpu(name: str) -> _GpuWords:
+    plain = re.sub(r"[-_(),/]", " ", name.lower())
+    form, memory = _FORM.search(plain), _MEMORY.search(plain)
+    return _GpuWords(_letters(_MEMORY.sub(" ", _FORM.sub(" ", plain))), form.group() if form else "", int(memory.group(1)) if memory else 0)
 
 
 def _letters(name: str) -> str:
@@ -159,8 +308,12 @@ def _spelled(name: str, kind: str, folders: tuple[Path | None, ...]) -> str:
         return path.stem if path.stem.lower() == name.lower() else name
     searched = (inside for folder in filter(None, folders) for inside in (folder / kind, folder))
     files = [*(each for inside in searched for each in inside.glob("*" + SUFFIX)), *all_files(kind).values()]
-    same = {each.stem for each in files if any(plain_name(spelling) == plain_name(name) for spelling in (each.stem, *_aliases(each)))}
-    return same.pop() if len(same) == 1 else name
+    spellings = [(each.stem, (each.stem, *_aliases(each))) for each in files]
+    for spelled in (pointed_name, plain_name):
+        same = {stem for stem, names in spellings if any(spelled(each) == spelled(name) for each in names)}
+        if same:
+            return same.pop() if len(same) == 1 else name
+    return name
 
 
 def _aliases(path: Path) -> list[str]:

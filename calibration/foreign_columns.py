@@ -16,7 +16,8 @@ from calibration.stack_words import read_stack
 from sim.spec.strict import whole_number
 
 _NAMES: Final[Mapping[str, tuple[str, ...]]] = {
-    "hardware": ("cluster", "instance", "instance_type", "machine", "system"),
+    "hardware": ("cluster", "instance", "instance_type", "machine", "node_type", "platform", "server", "system"),
+    "gpu": ("accelerator", "gpu_model", "gpu_name", "gpu_type"),
     "workload": ("model", "model_name"),
     "stack": ("framework",),
     "nodes": ("hosts", "n_nodes", "nnodes", "num_nodes"),
@@ -28,6 +29,8 @@ _NAMES: Final[Mapping[str, tuple[str, ...]]] = {
         "batch_size_per_gpu",
         "local_batch",
         "local_batch_size",
+        "local_micro_batch",
+        "local_microbatch",
         "micro_batch",
         "micro_batch_size",
         "per_device_batch_size",
@@ -36,13 +39,18 @@ _NAMES: Final[Mapping[str, tuple[str, ...]]] = {
         "per_gpu_batch_size",
     ),
     "global_batch": ("global_batch_size", "total_batch_size"),
-    "gradient_accumulation_steps": ("accumulation_steps", "grad_accum", "grad_accum_steps"),
+    "gradient_accumulation_steps": ("accum", "accumulation_steps", "grad_accum", "grad_accum_steps"),
     "precision": ("dtype",),
     "step_time_s": ("iteration_time_s", "seconds_per_step", "step_time_sec", "step_time_seconds"),
     "note": ("comment", "comments", "notes", "remark"),
 }
-_DATA: Final = frozenset({"data", "data_source", "data_type", "dataset"})
+_DATA: Final = frozenset({"data", "data_source", "data_type", "dataset", "real_or_synthetic_data"})
 """Names of columns that say which samples were read."""
+_RATES: Final = frozenset({"speed", "throughput"})
+"""Names of rates whose unit is in a column `_UNIT`."""
+_UNIT: Final = "unit"
+_MOST_GPUS_OF_A_NODE: Final = 16
+"""Most GPUs of one machine of the catalogue (a2-megagpu-16g, DGX-2, p2.16xlarge)."""
 _SYNTHETIC: Final = re.compile(r".*\b(synthetic|fake|dummy|random)\b.*")
 _IN_MS: Final[Mapping[str, tuple[str, ...]]] = {
     "step_time_s": ("iteration_time_ms", "ms_per_step", "step_time_ms", "step_time_in_ms"),
@@ -75,22 +83,28 @@ _SHARDED: Final = re.compile(
     r"fsdp\d?|hsdp|zero[-_ ]?[1-3]?|deepspeed|megatron|full_shard|shard_grad_op|hybrid_shard(_zero2)?|parameters|gradients|optimizer|"
     r"(tp|pp|cp|ep|3d)([-_+ x\d].*)?"
 )
+_NETWORK: Final = frozenset({"fabric", "interconnect", "inter_node", "network"})
+"""Columns that say what joins the nodes, beside one that names the model (which some call a network)."""
 _SEQUENCE: Final = frozenset({"max_seq_len", "max_seq_length", "seq", "seq_len", "seq_length", "sequence", "sequence_length"})
 
 Cells = Sequence[str]
 
 
-def translate_header(header: Sequence[str]) -> tuple[list[str], Callable[[Cells], list[str]], list[str]]:
+def translate_header(header: Sequence[str], rows: Sequence[Cells] = ()) -> tuple[list[str], Callable[[Cells], list[str]], list[str]]:
     """Return *header* with foreign names replaced, a function that converts a row's cells to it, and a note for each replaced name.
 
-    The function adds a note for each word in a cell that it translated.
+    The function adds a note for each word in a cell that it translated. The cells of *rows* tell what a column ``gpus`` counts.
     """
     named = {other: column for column, others in _NAMES.items() for other in others}
     in_ms = {other: column for column, others in _IN_MS.items() for other in others}
-    columns, notes, ms_places, data_places = list(header), [], set(), set()
+    columns, notes, ms_places, data_places, unit_place = list(header), [], set(), set(), None
     for place, name in enumerate(header):
         plain = _plain(name)
         column = named.get(plain) or in_ms.get(plain) or _rate_meant(plain) or ("input" if plain in _DATA else None)
+        if plain == "gpus":
+            column = _gpus_counted(header, rows)
+        if plain in _RATES and _UNIT in header:
+            column, unit_place = "throughput_samples_per_s", header.index(_UNIT)
         if column is None or column in header or column in columns:
             continue
         columns[place] = column
@@ -104,9 +118,47 @@ def translate_header(header: Sequence[str]) -> tuple[list[str], Callable[[Cells]
     def fitting(cells: Cells) -> list[str]:
         filled = ["" if cell.strip().lower() in _BLANK else cell for cell in cells]
         filled = [_input_meant(cell) if place in data_places and cell else cell for place, cell in enumerate(filled)]
+        if unit_place is not None:
+            filled = _with_unit(columns, filled, unit_place)
         return [_meant(column, cell, place in ms_places, notes) for place, (column, cell) in enumerate(_paired(columns, filled))]
 
     return columns, fitting, notes
+
+
+def _gpus_counted(header: Cells, rows: Sequence[Cells]) -> str | None:
+    """Return what a column ``gpus`` counts, ``total_gpus`` or ``gpus_per_node``; None if *rows* leave it open.
+
+    Rows on one node do not tell. More than any machine has are those of all nodes, and so are numbers that grow with the nodes; a number
+    that the nodes do not divide is that of each.
+    """
+    plain = [_plain(name) for name in header]
+    if not rows or not {"gpus_per_node", "total_gpus", *_NAMES["gpus_per_node"], *_NAMES["total_gpus"]}.isdisjoint(plain):
+        return None
+    place, of_nodes = plain.index("gpus"), next((plain.index(name) for name in ("nodes", *_NAMES["nodes"]) if name in plain), None)
+    if of_nodes is None:
+        return "total_gpus"
+    counts = {(nodes, gpus) for cells in rows if (nodes := _whole(cells, of_nodes)) and (gpus := _whole(cells, place)) and nodes > 1}
+    if any(gpus % nodes for nodes, gpus in counts):
+        return "gpus_per_node"
+    grows = any(
+        first < second and first_gpus * second == second_gpus * first for first, first_gpus in counts for second, second_gpus in counts
+    )
+    return "total_gpus" if grows or not counts or max(gpus for _, gpus in counts) > _MOST_GPUS_OF_A_NODE else None
+
+
+def _whole(cells: Cells, place: int) -> int:
+    """Return the whole number in the cell at *place*; 0 if there is none."""
+    text = cells[place].strip().replace(",", "") if place < len(cells) else ""
+    return int(float(text)) if re.fullmatch(r"\d{1,9}(\.0*)?", text) else 0
+
+
+def _with_unit(columns: Cells, cells: list[str], place: int) -> list[str]:
+    """Return *cells* with the unit at *place* after the number of the column of samples per second, if that has none."""
+    unit = cells[place].strip() if place < len(cells) else ""
+    return [
+        f"{cell} {unit}" if unit and column == "throughput_samples_per_s" and re.fullmatch(r"[\d.,]+", cell.strip()) else cell
+        for column, cell in _paired(columns, cells)
+    ]
 
 
 def _input_meant(cell: str) -> str:
@@ -137,6 +189,8 @@ def _meant(column: str, cell: str, is_in_ms: bool, notes: list[str]) -> str:
         return cell
     if is_in_ms and not re.search("[a-z]", cell.lower().replace("e", "")):
         return _from_ms(number_meant(column, cell))
+    if column == "gradient_accumulation_steps" and cell.strip() == "0":
+        return "1"  # no further micro-batches
     meant = number_meant(column, cell)
     _note_unit(column, cell.strip(), meant, notes)
     return meant
@@ -148,12 +202,13 @@ def _note_unit(column: str, cell: str, meant: str, notes: list[str]) -> None:
     number = cell.removesuffix(unit).strip().replace(",", "")
     begin, middle = f"{column} '", f"{unit}' was read as "
     if unit and meant not in (cell, number) and not any(note.startswith(begin) and middle in note for note in notes):
-        notes.append(f"{begin}{cell}' was read as {meant} seconds, and others likewise")
+        seconds = " seconds" if column.endswith("time_s") or column.endswith("sync_s") else ""
+        notes.append(f"{begin}{cell}' was read as {meant}{seconds}, and others likewise")
 
 
 def is_recognized(name: str) -> bool:
-    """Return whether the column *name*, which records do not have, is read because it specifies a layout or a sequence length."""
-    return _plain(name) in _SPLITS | _SHARDS | _SEQUENCE
+    """Return whether the column *name*, which records do not have, is read because it specifies a layout, a length, a network or a unit."""
+    return _plain(name) in _SPLITS | _SHARDS | _SEQUENCE | _NETWORK | {_UNIT}
 
 
 def layout_of(header: Sequence[str], cells: Cells) -> str:
@@ -169,7 +224,13 @@ def layout_of(header: Sequence[str], cells: Cells) -> str:
 
 def sequence_of(header: Sequence[str], cells: Cells) -> str:
     """Return the tokens per sample that a column specifies; empty if none does."""
-    return next((cell.strip() for name, cell in zip(header, cells, strict=False) if _plain(name) in _SEQUENCE and cell.strip()), "")
+    found = next((cell.strip() for name, cell in zip(header, cells, strict=False) if _plain(name) in _SEQUENCE and cell.strip()), "")
+    return re.sub(r"(?<=\d)\.0+$", "", found)
+
+
+def network_of(header: Sequence[str], cells: Cells) -> str:
+    """Return what a column says of the network between nodes; empty if none does."""
+    return next((cell.strip() for name, cell in zip(header, cells, strict=False) if _plain(name) in _NETWORK and cell.strip()), "")
 
 
 def _plain(name: str) -> str:

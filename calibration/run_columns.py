@@ -12,7 +12,8 @@ from sim.spec.yaml import SpecError
 
 MEANINGS: Final[Mapping[str, str]] = {
     "source": "Who measured it. When a source is scored, all its rows are left out of the fit.",
-    "hardware": "Required. The machine or cluster: a name from the catalog or the committed records, or of a file in `--hardware-dir`.",
+    "hardware": "The machine or cluster: a name from the catalog or the committed records, or of a file in `--hardware-dir`. This or "
+    "`gpu` is required.",
     "workload": "Required. What was trained: a name from the catalog, or of a file in `--workload-dir`.",
     "stack": "Software stack, such as `torch-2.x-ddp`.",
     "software": "Versions, as free text. Rows with the same software share one compute speed.",
@@ -33,6 +34,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "total_gpus": "Number of GPUs on all nodes, instead of `gpus_per_node`; if both are given, they must agree.",
     "throughput_samples_per_s_per_gpu": "Samples per second of one GPU, instead of `throughput_samples_per_s`.",
     "global_batch": "Samples per step over all GPUs and micro-batches, instead of `batch_per_gpu`.",
+    "gpu": "The GPU. It replaces that of the machine if this has another, and stands for a machine if `hardware` names none.",
 }
 """The content of each column; a blank cell means the workload's own value."""
 COLUMNS: Final = tuple(MEANINGS)
@@ -77,7 +79,8 @@ def check_header(path: Path, line: int, header: Sequence[str], text: str, unders
         elif not understood(name):
             notes.append(f"{where}: column '{name}' is not part of a record and is ignored")
     present = {*header, *meanings.values()}
-    if missing := [f"'{name}'" for name in REQUIRED if name not in present]:
+    needless = {"hardware"} if "gpu" in header else set()
+    if missing := [f"'{name}'" for name in REQUIRED if name not in present | needless]:
         which = f"columns {', '.join(missing)} are" if len(missing) > 1 else f"column {missing[0]} is"
         problems.append(f"{which} missing; the columns are {', '.join(COLUMNS)}")
     if present.isdisjoint(SPEEDS):

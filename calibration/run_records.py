@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final, Literal, cast, get_args
 
 from calibration import RECORDS
-from calibration.foreign_columns import Cells, is_recognized, layout_of, sequence_of, translate_header
+from calibration.foreign_columns import Cells, is_recognized, layout_of, network_of, sequence_of, translate_header
 from calibration.run_columns import COLUMNS, SPEEDS, check_header, column_meant
 from sim.spec.fields import Precision
 from sim.spec.strict import csv_lines, csv_number, csv_rows, whole_number
@@ -69,6 +69,10 @@ class RunRecord:
     """Tokens per sample."""
     throughput_per_gpu: float | None = None
     """Samples per second of one GPU."""
+    gpu: str = ""
+    """GPU of the machine, by any name; empty if the row names the machine only."""
+    network: str = ""
+    """Network between nodes, in words."""
 
     @property
     def where(self) -> str:
@@ -100,7 +104,7 @@ class RecordFile:
 
 def read_records(path: Path) -> RecordFile:
     """Return the records of the CSV file *path*. Raise SpecError with all problems."""
-    return require_valid(_read(path, lambda header: (list(header), list, [])))
+    return require_valid(_read(path, lambda header, rows: (list(header), list, [])))
 
 
 def require_valid(file: RecordFile) -> RecordFile:
@@ -121,11 +125,11 @@ def read_table(path: Path) -> RecordFile:
     return _read(path, _read_foreign_header)
 
 
-_Reads = Callable[[Sequence[str]], tuple[list[str], Callable[[Cells], list[str]], list[str]]]
+_Reads = Callable[[Sequence[str], Sequence[Cells]], tuple[list[str], Callable[[Cells], list[str]], list[str]]]
 
 
-def _read_foreign_header(header: Sequence[str]) -> tuple[list[str], Callable[[Cells], list[str]], list[str]]:
-    columns, fitting, notes = translate_header(header)
+def _read_foreign_header(header: Sequence[str], rows: Sequence[Cells]) -> tuple[list[str], Callable[[Cells], list[str]], list[str]]:
+    columns, fitting, notes = translate_header(header, rows)
     if any(column_meant(name) == "role" for name in columns):  # also a misspelled one, which is an error
         return columns, fitting, notes
     notes.append("no column 'role': all rows are predicted, and none is used for calibration")
@@ -137,20 +141,21 @@ def _read(path: Path, reads: _Reads) -> RecordFile:
     if not lines:
         raise SpecError(f"{path}: is empty; the first line must name the columns: {','.join(COLUMNS)}")
     _, header = next(csv_rows(lines[:1], str(path)))
-    columns, fitting, own_notes = reads(header)
+    rows = list(csv_rows(lines[1:], str(path)))
+    columns, fitting, own_notes = reads(header, [cells for _, cells in rows])
     line, text = lines[0]
     ignored = check_header(path, line, columns, text, is_recognized)
     skipped: list[SkippedRun] = []
     records: list[RunRecord] = []
     unread: list[RunRecord] = []
-    for number, cells in csv_rows(lines[1:], str(path)):
+    for number, cells in rows:
         fitted = fitting(cells)
         problems: list[str] = []
         record = _record(str(path), number, columns, fitted, problems)
-        record = replace(record, sequence=_sequence(columns, fitted, problems))
+        record = replace(record, sequence=_sequence(columns, fitted, problems), network=network_of(columns, fitted))
         if problems:
             row = dict(zip(columns, fitted, strict=False))
-            name = row_name(row.get("hardware", ""), row.get("workload", ""))
+            name = row_name(row.get("hardware", "") or row.get("gpu", ""), row.get("workload", ""))
             skipped.append(SkippedRun(record.where, name, "\n".join(problems)))
             unread.append(record)
         else:
@@ -198,7 +203,7 @@ def _record(file: str, line: int, header: Sequence[str], cells: Sequence[str], p
     run = RunRecord(
         file,
         line,
-        row.text("hardware", required=True),
+        row.text("hardware", required=not row.text("gpu")),
         row.text("workload", required=True),
         cast(Role, row.one_of("role", get_args(Role), required=True)),
         source=row.text("source"),
@@ -220,6 +225,7 @@ def _record(file: str, line: int, header: Sequence[str], cells: Sequence[str], p
         total_gpus=row.count("total_gpus", MOST["--gpus"]),
         global_batch=row.count("global_batch"),
         throughput_per_gpu=row.positive("throughput_samples_per_s_per_gpu"),
+        gpu=row.text("gpu"),
     )
     problems += _problems_of_times(run, row.cells)
     return run

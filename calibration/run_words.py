@@ -22,7 +22,8 @@ NAMES_OF_COLUMNS: Final[Mapping[str, str]] = {
 _MIXED: Final = r"amp|auto(matic )?mixed|mixed|autocast|o1"
 _PRECISIONS: Final[tuple[tuple[str, Precision], ...]] = (
     (rf"(?=.*\b(bf16|bfloat16)\b)(?=.*\b({_MIXED})\b).*", "amp_bf16"),
-    (r"(native )?amp|auto(matic)? mixed precision|mixed( precision)?|o1|amp o1", "amp_fp16"),
+    (r"(?=.*\b(amp|mixed|autocast|o1)\b)(native|torch|cuda|apex|amp|auto(matic)?|mixed|precision|autocast|o1|level| )+", "amp_fp16"),
+    (r"(apex )?(amp )?o2( apex)?", "fp16"),
     (rf"(?=.*\b(fp16|float16|16|half)\b)(?=.*\b({_MIXED})\b).*", "amp_fp16"),
     (r"(torch )?(fp32|float32|float|single( precision)?|32|f32)( true)?( precision)?", "fp32"),
     (r"tf32|tensorfloat ?32|fp32 tf32|tf32 fp32", "tf32"),
@@ -55,3 +56,8 @@ _AROUND: Final = re.compile(r"\b(aws|amazon|ec2|azure|gcp|google cloud|nvidia)\b
 def plain_name(name: str) -> str:
     """Return *name* without case, punctuation, and the words of `_AROUND`."""
     return re.sub(r"[^a-z0-9]", "", _AROUND.sub(" ", name.lower().strip()))
+
+
+def pointed_name(name: str) -> str:
+    """Return `plain_name` with the points inside numbers, by which a model of 1.3 billion differs from one of 13."""
+    return re.sub(r"(?<!\d)\.|\.(?!\d)|[^a-z0-9.]", "", _AROUND.sub(" ", name.lower().strip()))

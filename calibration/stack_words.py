@@ -38,7 +38,39 @@ _SERVERS: Final = _SERVER_NAMES | {"sync", "async"}
 _REDUCTIONS: Final = frozenset({"allreduce", "nccl", "ring", "mirrored", "replicated"})
 """Words for exchanges that the stacks of the frameworks have anyway."""
 _ALONGSIDE: Final = frozenset(
-    {"and", "data", "distributed", "eager", "estimator", "gpu", "graph", "grpc", "module", "native", "parallel", "the", "with"}
+    {
+        "amp",
+        "and",
+        "apex",
+        "backend",
+        "benchmark",
+        "benchmarks",
+        "container",
+        "cuda",
+        "cudnn",
+        "dali",
+        "data",
+        "distributed",
+        "docker",
+        "eager",
+    }
+    | {
+        "estimator",
+        "example",
+        "examples",
+        "gpu",
+        "graph",
+        "grpc",
+        "module",
+        "multi",
+        "native",
+        "ngc",
+        "node",
+        "nvidia",
+        "official",
+        "parallel",
+    }
+    | {"single", "the", "version", "with"}
 )
 """Words that change nothing."""
 _JOINED: Final[tuple[tuple[str, str], ...]] = (
@@ -70,6 +102,17 @@ _RELEASES: Final[Mapping[str, tuple[tuple[tuple[int, int], str], ...]]] = {
     "mindspore": (((99, 0), "mindspore-1.1"),),
 }
 """Newest release of each framework that a stack stands for; without a release, the last."""
+_FIRST_CONTAINER: Final = 17
+"""Year of the first containers, from which a release is a year and a month; no framework has reached it."""
+_OF_NGC: Final[Mapping[str, tuple[tuple[tuple[int, int], str], ...]]] = {
+    "torch": (((20, 8), "ngc-pytorch-20.03"), ((23, 2), "torch-1.13-ddp"), ((99, 0), "torch-2.x-ddp")),
+    "tensorflow": (((20, 11), "ngc-tensorflow-20.03"), ((99, 0), "tensorflow-2.3")),
+    "mxnet": (((99, 0), "ngc-mxnet-20.03"),),
+}
+"""Newest of NVIDIA's containers that a stack stands for; without a release, the first (NVIDIA's support matrix: 23.03 has PyTorch 2)."""
+_NAMES_OF: Final[Mapping[str, tuple[str, ...]]] = {"torch": ("torch", "pytorch"), "tensorflow": ("tensorflow", "tf"), "mxnet": ("mxnet",)}
+_OF_TF_CNN_BENCHMARKS: Final = (1, 15)
+"""Last release of TensorFlow that tf_cnn_benchmarks is written for (tensorflow/benchmarks, scripts/tf_cnn_benchmarks/README.md)."""
 _SYNCHRONOUS: Final = (
     "workers wait for each other, as by default in tf_cnn_benchmarks (cross_replica_sync) and in MXNet (kvstore dist is dist_sync); "
     "write async if they do not"
@@ -98,6 +141,12 @@ def read_stack(text: str) -> StackReading:
         return _over_horovod(framework, words) or StackReading(text)
     if not _SERVER_NAMES.isdisjoint(others) or (framework == "tensorflow" and "grpc" in others):
         return _over_servers(framework, others)
+    if framework in _OF_NGC:
+        release = _release(words, _NAMES_OF[framework])
+        if release is None and "ngc" in others:
+            return StackReading(_OF_NGC[framework][0][1], "the container of March 2020")
+        if release is not None and release[0] >= _FIRST_CONTAINER:
+            return StackReading(next(stack for newest, stack in _OF_NGC[framework] if release <= newest))
     return _by_release(framework, words) if framework and _SERVERS.isdisjoint(others) else StackReading(text)
 
 
@@ -124,7 +173,7 @@ def _release(words: Sequence[str], names: Sequence[str]) -> tuple[int, int] | No
 def _by_release(framework: str, words: Sequence[str]) -> StackReading:
     names = ("torch", "pytorch") if framework == "torch" else [word for word in words if _FRAMEWORKS.get(word) == framework]
     last = _RELEASES[framework][-1]
-    release = _release(words, names) or last[0]
+    release = _release(words, names) or (_OF_TF_CNN_BENCHMARKS if "tfcnnbenchmarks" in words else last[0])
     stack = next((stack for newest, stack in _RELEASES[framework] if release <= newest), last[1])
     if stack == "tensorflow-2.3" and "xla" in words:
         return StackReading("tensorflow-2.3-xla")

@@ -14,6 +14,7 @@ from sim.analysis.transient import lifetimes_of
 from sim.analysis.whole_job import JobPlan
 from sim.mesh import LayoutRun
 from sim.report.basis import machine_label, merged_by_machine
+from sim.report.comparison import width_note
 from sim.report.document import run_document, run_figures
 from sim.report.expected_error import expected_error
 from sim.report.extras import require_failures
@@ -217,6 +218,7 @@ def recommendation(
     gaps = [each.document["layout_gap"] for each in rows if each.document and "layout_gap" in each.document]
     document["notes"] += [batch_note(global_batch, scenario.batch)] if gaps and needs_plan and global_batch is not None else []
     document["notes"] += [gap_note(gaps)] if gaps else []
+    document["notes"] += filter(None, [width_note([each.document for each in rows if each.document])])
     document["notes"] += merged_by_machine(
         {machine_label(ran): (ran["expected_error"] or {}).get("not_validated", ()) for each in rows if (ran := each.document) is not None}
     )

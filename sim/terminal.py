@@ -35,7 +35,7 @@ SCRIPTS = {"python -m sim": "stallsim", "python -m calibration": "stallsim-calib
 
 GLOBAL_OPTIONS = {"--debug": "debug", "--quiet": "quiet", "-q": "quiet"}
 """Options that are removed before the command line is parsed."""
-FEW: Final = 3
+ITEMS_FOR_ESTIMATE: Final = 3
 """Items of many that must be done before an estimate of the remaining time: the first may be the largest."""
 
 
@@ -68,7 +68,7 @@ class Console:
             now = time.monotonic()
             began = began or (now, done)  # time before the first item, such as starting processes, says nothing about the rest
             left = (now - began[0]) / max(done - began[1], 1) * (of - done)
-            enough = done - began[1] >= min(FEW, of // 10)
+            enough = done - began[1] >= min(ITEMS_FOR_ESTIMATE, of // 10)
             show_left = left >= 1 and now - began[0] > 1 and enough
             self.progress(f"{done:,} of {of:,} {what}" + (f", about {show(left, 'time', 2)} left" if show_left else ""))
 

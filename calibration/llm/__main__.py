@@ -35,17 +35,24 @@ def main() -> None:
     """
     parser = argparse.ArgumentParser(prog="python -m calibration.llm", description=main.__doc__)
     parser.add_argument("--published", action="store_true", help="simulate all scored runs, and write the prediction errors")
+    parser.add_argument(
+        "--keep-steps",
+        action="store_true",
+        help="with --published, take steps of unchanged machines and workloads from predictions.csv (only if the simulator is unchanged)",
+    )
     parser.add_argument("--sweeps", type=int, metavar="N", help="simulate this many runs of each measured sweep, and show what is chosen")
     parser.add_argument("--failed", type=Path, metavar="FILE.csv", help="also show which of these failed runs would be proposed")
     parser.add_argument("--json", action="store_true", help="print the choices as one JSON document")
     options = parser.parse_args()
+    if options.keep_steps and not options.published:
+        parser.error("--keep-steps belongs to --published")
     failed_only = options.failed and not options.sweeps  # without the committed runs, which take a while to describe
     described = [] if failed_only else [describe(row) for row in read_table(LLM_RECORDS / "training.csv")]
     cases = [case for case in described if isinstance(case, Case) and is_scorable(case)]
     if options.published:
         from calibration.llm.published import publish
 
-        used = publish([case for case in described if isinstance(case, Case)], _progress)
+        used = publish([case for case in described if isinstance(case, Case)], _progress, keep_steps=options.keep_steps)
         messages.progress("")
         sys.stdout.write(", ".join(f"{count:,} runs {what}" for what, count in used.items()) + "\n")
         return

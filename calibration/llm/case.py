@@ -8,12 +8,14 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
 
 from pydantic import ValidationError
 
+from calibration.catalog_names import gpu_of_machine
 from calibration.llm.chips import RACK, Chip, ProductPrecision, chip_named, similar_chips
 from calibration.llm.limits import RunLimits, limits_in
 from calibration.llm.network import nic_of
@@ -33,7 +35,7 @@ from calibration.llm.practice import (
 )  # fmt: skip
 from calibration.llm.prediction import Memory
 from calibration.llm.shapes import CannotDescribe, axis, count, shape_of
-from calibration.llm.table import LlmRow
+from calibration.llm.table import LARGEST_STAGE, LlmRow
 from calibration.llm.what_fits import ONE_SAMPLE, made_to_fit
 from calibration.llm.words import Recompute, means_yes, offloads, precision_of, saves_of, shards_of, zero_of
 from sim.cluster.quantizing import recipe_of
@@ -51,6 +53,10 @@ MEASURED_MESSAGE: Final = 256e6
 """Bytes of the collectives whose latencies were measured (``ring_latency_us`` of ``records/llm/practice.yaml``)."""
 SHARDED_FAMILIES: Final = ("fsdp1", "fsdp2")
 """Families that shard parameters by default (torch FullyShardedDataParallel: FULL_SHARD; fully_shard: reshard_after_forward)."""
+_SPLITTERS: Final = re.compile(r"megatron|nemo|mcore|bridge|nanotron|neox")
+"""Software that splits models along other axes, whatever the stage of ZeRO."""
+_REPLICATES: Final = re.compile(r"\bddp\b|distributed.?data.?parallel|nano.?gpt")
+"""Software or strategies without any axis but data parallelism (karpathy/nanoGPT train.py: DistributedDataParallel)."""
 DEFAULT_STAGES: Final = {"fsdp1": 3, "fsdp2": 3, "jax": 3}
 """Stage of ZeRO that a family has by default: as above, and MaxText's configs/base.yml (ici_fsdp_parallelism -1)."""
 SHARDED_OPTIMIZERS: Final = ("nemo", "megatron-bridge")
@@ -353,9 +359,9 @@ def _trained(row: LlmRow) -> str:
 def _axes(row: LlmRow, shape: Transformer, gpus: int, assumed: list[str]) -> tuple[int, int, int, int]:
     """Return the number of tensor, pipeline, context and data ranks. Raise CannotDescribe if they do not multiply out."""
     if gpus > 1 and not any(row.text_or_number(name) for name in ("dp", "tp", "pp", "cp")):
-        if row.text_or_number("zero_stage") != "3" and not row.text["fsdp_mode"]:
-            raise CannotDescribe("dp, tp, pp and cp are blank: the layout is unknown")
-        assumed.append(f"dp {gpus}: no axis is stated, and parameters are sharded")
+        if not (how := _how_data_parallel(row)):
+            raise CannotDescribe(f"dp, tp, pp and cp are blank, so the layout is unknown; for data parallelism write dp {gpus}")
+        assumed.append(f"dp {gpus}: no axis is stated, and {how}")
     tensor, pipeline, context = axis(row, "tp"), axis(row, "pp"), axis(row, "cp")
     model_ranks = tensor * pipeline * context
     if gpus % model_ranks:
@@ -368,6 +374,21 @@ def _axes(row: LlmRow, shape: Transformer, gpus: int, assumed: list[str]) -> tup
     if row.number.get("dp", data) not in (0, data):
         assumed.append(f"dp {data}, from {gpus} GPUs; the row says {row.number['dp']:g}")
     return tensor, pipeline, context, data
+
+
+def _how_data_parallel(row: LlmRow) -> str:
+    """Return what says that *row*, which states no axis, is data-parallel; empty if nothing does.
+
+    Megatron's distributed optimizer is a stage of ZeRO beside any axes, so that its first stage alone does not tell.
+    """
+    stage, framework = row.text_or_number("zero_stage"), row.text["framework"].lower()
+    with suppress(CannotDescribe):
+        shards = zero_of(stage) if stage else 0
+        if shards == LARGEST_STAGE or row.text["fsdp_mode"]:
+            return "parameters are sharded"
+        if shards and not _SPLITTERS.search(framework):
+            return f"the model's states are sharded (ZeRO-{shards})"
+    return "each GPU has the whole model" if _REPLICATES.search(framework) else ""
 
 
 def _predicting(row: LlmRow, practice: Mapping[str, Any], shape: Transformer, chunks: int) -> tuple[Transformer, tuple[int, ...]]:
@@ -392,7 +413,8 @@ def _zero(row: LlmRow, practice: Mapping[str, Any], lora: bool, assumed: list[st
             assumed.append("sharded over all data-parallel ranks, not inside each replica")
         return mode.stage
     if not row.text_or_number("zero_stage") and "FSDP=" not in row.text["notes"]:
-        usual = DEFAULT_STAGES.get(practice["family"], int(practice["stack"] in SHARDED_OPTIMIZERS and not lora))
+        by_default = DEFAULT_STAGES.get(practice["family"], int(practice["stack"] in SHARDED_OPTIMIZERS and not lora))
+        usual = 0 if practice.get("replicated") else by_default
         if usual:
             assumed.append(f"zero_stage {usual}")
             return usual
@@ -467,6 +489,9 @@ def _precision(row: LlmRow, chip: Chip, practice: Mapping[str, Any], assumed: li
 def _chip(row: LlmRow, assumed: list[str]) -> Chip:
     name = row.text["gpu"]
     named = chip_named(name)
+    if named is None and (of_machine := gpu_of_machine(name)):  # p4d.24xlarge
+        named = chip_named(of_machine)
+        assumed.append(f"{of_machine}, the GPU of {name}")
     if named is None:
         near = similar_chips(name)
         meant = f"; did you mean {any_of(near)}?" if near else ""

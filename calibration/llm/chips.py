@@ -51,8 +51,8 @@ _SHOWN: Final[Mapping[str, str]] = {"h10080gbhbm2e": "h100-pcie-80gb"}
 """Names without a form that only one board has (NVIDIA's data sheets: of the H100 of 80 GB, only the PCIe board has HBM2e)."""
 _TWO_MEANINGS: Final = ("6000", "8000")
 """Numbers of several generations of RTX boards."""
-_OLD_BUS: Final = ("pascal", "volta", "turing")
-"""Architectures with PCIe 3.0."""
+BEFORE_AMPERE: Final = ("pascal", "volta", "turing")
+"""Architectures with PCIe 3.0, and without products in bfloat16 (compute capability below 8.0)."""
 
 
 @dataclass(frozen=True)
@@ -188,7 +188,7 @@ def _chip_of_part(name: str) -> NamedChip | None:
     multiprocessors = gpu.kernels.sm_count if gpu.kernels is not None else _multiprocessors().get(name, 0)
     if not multiprocessors or not narrow:
         return None
-    bus, rate = ("3.0", PCIE / 2) if gpu.architecture in _OLD_BUS else ("4.0", PCIE)
+    bus, rate = ("3.0", PCIE / 2) if gpu.architecture in BEFORE_AMPERE else ("4.0", PCIE)
     peak: Mapping[ProductPrecision, float] = {"16bit": narrow, "fp8": gpu.peak.get("fp8", narrow), "fp4": gpu.peak.get("fp8", narrow)}
     chip = Chip(
         name=gpu.name, generation=gpu.architecture, part=name, multiprocessors=multiprocessors, peak=peak,

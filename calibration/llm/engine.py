@@ -17,7 +17,7 @@ import yaml
 
 from calibration import HARDWARE
 from calibration.llm.case import SHARDED_FAMILIES, Case
-from calibration.llm.chips import PRECISIONS, RACK
+from calibration.llm.chips import BEFORE_AMPERE, PCIE, PRECISIONS, RACK, Chip
 from calibration.llm.prediction import LlmPrediction, Memory
 from calibration.llm.priors import BLOCK_OPERATORS, EAGER_FAMILIES, EXPOSED_EXPERTS, TENSOR_OPERATORS, Constants, defaults
 from calibration.llm.words import is_float16
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from sim.analysis.layout_memory import StageMemory
     from sim.mesh import LayoutRun
 
+PCIE_BOX: Final = "pcie-box"
+"""The machine of GPUs that no machine of the catalog has: a server with eight slots."""
 _RECOMPUTE: Final = {"none": "none", "full": "blocks", "attention": "selective", "operators": "operators"}
 _SHARD: Final = {0: "none", 1: "optimizer", 2: "gradients", 3: "parameters"}
 EXPOSED_TENSOR: Final = 0.4
@@ -70,7 +72,7 @@ def workload_document(case: Case) -> dict[str, Any]:
         share = case.document_tokens / case.seq
         model |= {"padding": "packed", "lengths": {"mean": share, "square": share**2, "source": "a table of measured runs"}}
     precision = PRECISIONS[case.precision]
-    if case.chip.generation == "volta" or is_float16(case.row.text["precision"]):
+    if case.chip.generation in BEFORE_AMPERE or is_float16(case.row.text["precision"]):
         precision = "fp16"
     return {
         "name": "measured",
@@ -136,22 +138,36 @@ def workload_of(case: Case, constants: Constants) -> Workload:
 
 
 def hardware_of(case: Case) -> Hardware:
-    """Return the machine of *case*, with its NICs. Raise SpecError if none is described."""
-    if not case.chip.machine:
-        raise SpecError(f"{case.chip.name}: no machine in the catalog has it")
-    machine = _machine(case.row.text["node_type"].split(" ")[0], case.chip.name, case.domain, case.chip.machine)
+    """Return the machine of *case*, with its NICs. Raise SpecError if none is described.
+
+    A GPU that no machine of the catalog has, and that PCIe joins, is in `PCIE_BOX`.
+    """
+    chip = case.chip
+    replaced: tuple[str, ...] = ()
+    if chip.machine:
+        machine = _machine(case.row.text["node_type"].split(" ")[0], chip.name, case.domain, chip.machine)
+    elif chip.part and chip.fabric <= PCIE:
+        machine, replaced = PCIE_BOX, _own_gpu(chip)
+    else:
+        raise SpecError(f"{chip.name}: no machine in the catalog has it")
     joined = load_hardware(machine, library=HARDWARE).spec.groups[0].node.gpu_count
     if case.domain > joined:
         raise SpecError(f"{machine}: has {joined} of the {case.domain} GPUs of a node")
-    return _hardware(machine, case.nic, case.collective_latency)
+    return _hardware(machine, case.nic, case.collective_latency, replaced)
+
+
+def _own_gpu(chip: Chip) -> tuple[str, ...]:
+    """Return the overrides that put *chip* into `PCIE_BOX`, on its generation of PCIe."""
+    bus = "pcie3-x16" if chip.fabric < PCIE else "pcie4-x16"
+    return (f"node.gpu={chip.part}", f"node.gpu.memory={chip.memory / 2**30:g} GiB", f"node.topology.pcie={bus}")
 
 
 @lru_cache(maxsize=256)
-def _hardware(machine: str, nic: float, latency: float | None) -> Hardware:
-    """Return *machine* with NICs of *nic* bytes/s per GPU and, if measured, with the latency that one more node adds to a ring."""
+def _hardware(machine: str, nic: float, latency: float | None, replaced: tuple[str, ...]) -> Hardware:
+    """Return *machine* with the overrides *replaced*, NICs of *nic* bytes/s per GPU and, if measured, a ring's latency per node."""
     node = load_hardware(machine, library=HARDWARE).spec.groups[0].node
     per_node = nic * node.gpu_count / node.nic.count
-    overrides = [f"node.nic.bandwidth={per_node * 8 / 1e9:g} Gbps"]
+    overrides = [*replaced, f"node.nic.bandwidth={per_node * 8 / 1e9:g} Gbps"]
     if latency is not None:  # one more node adds a hop of the network and those inside the node
         inside = (node.gpu_count - 1) * node.over_nvlink.hop_latency if node.nvlink else 0.0
         overrides.append(f"node.nic.transport.hop_latency={max(0.0, latency - inside) * 1e6:g} us")
@@ -168,13 +184,18 @@ def _machine(named: str, gpu: str, domain: int, usual: str) -> str:
     return named if node and node.gpu.name == gpu and node.gpu_count >= domain else usual
 
 
+def simulation_inputs(case: Case, constants: Constants) -> tuple[Hardware, Workload, tuple[int, int]]:
+    """Return all that is simulated for *case*: machine, workload, and nodes and GPUs per node. Raise SpecError if it is invalid."""
+    hardware = hardware_of(case)
+    return hardware, workload_of(case, constants), _placement(case, hardware)
+
+
 def simulate_case(case: Case, constants: Constants) -> LayoutRun:
     """Return the simulated step of *case* with its stack's host times from *constants*. Raise SpecError if the simulator refuses it."""
     from sim.mesh import predict as simulate
 
-    hardware = hardware_of(case)
-    nodes, gpus_per_node = _placement(case, hardware)
-    return simulate(hardware, workload_of(case, constants), nodes, gpus_per_node)
+    hardware, workload, (nodes, gpus_per_node) = simulation_inputs(case, constants)
+    return simulate(hardware, workload, nodes, gpus_per_node)
 
 
 def _placement(case: Case, hardware: Hardware) -> tuple[int, int]:

@@ -15,14 +15,15 @@ from collections.abc import Callable, Mapping, Sequence
 from math import sqrt
 from pathlib import Path
 from statistics import fmean, median
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from calibration import FOLDER
-from calibration.llm import closed_form, engine
+from calibration.llm import closed_form
 from calibration.llm.case import Case
 from calibration.llm.constants import fitted_constants, kind_of
 from calibration.llm.fit import thin
 from calibration.llm.prediction import LlmPrediction
+from calibration.llm.published_runs import PREDICTIONS, kept_steps, predictions_csv
 from calibration.llm.rules import rule_times
 from calibration.llm.score import (
     ScoredRun,
@@ -37,12 +38,10 @@ from calibration.llm.score import (
     ranking,
     vote_by_source,
 )
+from calibration.llm.simulated import NONE_KEPT, SimulatedRun, simulated_runs
 from calibration.validate.validation_report import number, pair, percent
-from sim.events import Cause
 from sim.report.layouts.layout_error import SUMMARY, decoder_family, group_names
 from sim.spec.whole_file import write_file
-from sim.spec.yaml import SpecError
-from sim.study.pool import each
 
 PAGE: Final = "docs/trust/transformers.md"
 BLOCK: Final = re.compile(r"<!-- validated -->\n.*?<!-- end -->", re.DOTALL)
@@ -57,47 +56,6 @@ LEAST_RUNS: Final = 6
 
 FactorKey = tuple[str, str]
 """A source, and a generation of GPUs."""
-
-
-class SimulatedRun(NamedTuple):
-    """One measured run as simulated."""
-
-    case: Case
-    step: float
-    """Predicted seconds of a step."""
-    compute: float
-    """Part of the step in which ranks compute."""
-
-    @property
-    def factor(self) -> float:
-        """Return the factor on compute with which the prediction equals the measurement."""
-        return ((self.case.measured or 1.0) - self.step + self.compute) / self.compute
-
-    def step_with(self, factor: float) -> float:
-        """Return the predicted seconds of a step with compute *factor* times as long."""
-        return self.step + (factor - 1.0) * self.compute
-
-    def error(self, factor: float) -> float:
-        """Return the logarithm of measured over predicted time, with compute *factor* times as long."""
-        return math.log((self.case.measured or 1.0) / self.step_with(factor))
-
-
-def simulated_runs(cases: Sequence[Case], progress: Callable[[int, int], None], processes: int | None = None) -> list[SimulatedRun]:
-    """Return *cases* as simulated, without those that the simulator refuses; *progress* is called with the number done and the total."""
-    runs = []
-    for done, run in enumerate(each(_simulated, cases, processes), 1):
-        progress(done, len(cases))
-        if run is not None:
-            runs.append(run)
-    return runs
-
-
-def _simulated(case: Case) -> SimulatedRun | None:
-    try:
-        run = engine.simulate_case(case, fitted_constants(case.row.source).constants)
-    except (SpecError, ValueError):
-        return None
-    return SimulatedRun(case, run.step_time, run.stalls[Cause.COMPUTE])
 
 
 def required_factors(runs: Sequence[SimulatedRun]) -> dict[FactorKey, list[float]]:
@@ -255,26 +213,32 @@ def _group(runs: Sequence[tuple[float, Case]]) -> dict[str, Any]:
     }
 
 
-def block(described: Sequence[Case], runs: Sequence[SimulatedRun]) -> str:
-    """Return the generated block of `PAGE`: steps, factors on compute, groups, memory."""
-    rows = scored_runs(runs)
+def block(described: Sequence[Case], runs: Sequence[SimulatedRun], rows: Sequence[ScoredRun]) -> str:
+    """Return the generated block of `PAGE`: steps, factors on compute, groups, memory; *rows* are the predictions of *runs*."""
     parts = [step_table(rows), factor_table(runs), group_table(rows), memory_table(described)]
     return "<!-- validated -->\n```\n" + "\n\n".join(parts) + "\n```\n<!-- end -->"
 
 
 def publish(
-    described: Sequence[Case], progress: Callable[[int, int], None], processes: int | None = None, root: Path = FOLDER.parent
+    described: Sequence[Case],
+    progress: Callable[[int, int], None],
+    processes: int | None = None,
+    root: Path = FOLDER.parent,
+    keep_steps: bool = False,
 ) -> Mapping[str, int]:
-    """Simulate the scored runs among *described*; write the block of `PAGE` and the expected errors below *root*.
+    """Simulate the scored runs among *described*; write the block of `PAGE`, `PREDICTIONS` and the expected errors below *root*.
 
-    Return how many runs were simulated, were refused, and are in the expected errors.
+    With *keep_steps*, steps in `PREDICTIONS` whose machine and workload have not changed are taken from there. Return how many runs were
+    predicted, were refused, and are in the expected errors.
     """
     scored = [case for case in described if is_scorable(case)]
-    runs = simulated_runs(scored, progress, processes)
+    runs = simulated_runs(scored, progress, processes, kept_steps(root / PREDICTIONS) if keep_steps else NONE_KEPT)
     factors = factors_of_others(runs)
     quoted = {id(case) for case in thin([run.case for run in runs], MOST_QUOTED)}
     errors = [(run.error(factors[factor_key(run.case)]), run.case) for run in runs if id(run.case) in quoted]
     write_file(root / SUMMARY, json.dumps(expected_errors(errors), indent=1) + "\n")
+    rows = scored_runs(runs)
+    write_file(root / PREDICTIONS, predictions_csv(runs, rows))
     text = (root / PAGE).read_text(encoding="utf-8")
-    write_file(root / PAGE, BLOCK.sub(lambda _: block(described, runs), text))
-    return {"simulated": len(runs), "refused": len(scored) - len(runs), "quoted": len(errors)}
+    write_file(root / PAGE, BLOCK.sub(lambda _: block(described, runs, rows), text))
+    return {"predicted": len(runs), "refused": len(scored) - len(runs), "quoted": len(errors)}

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from calibration import RECORDS as COMMITTED
 from calibration.llm.table import LlmRow
-from calibration.run_words import plain_name
+from calibration.run_words import plain_name, pointed_name
 from sim.spec.catalogue import aliases_of, catalogue
 from sim.spec.library import load_part
 from sim.spec.model import Model
@@ -65,16 +65,27 @@ def _model_names() -> dict[str, str]:
     """Return the catalogue's models by their names, and by the aliases of workloads with the same name."""
     models = catalogue(_MODELS)
     aliases = {alias: name for name, path in catalogue("workloads").items() if name in models for alias in aliases_of(path)}
-    return {**aliases, **{name: name for name in models}}
+    of_gpt3 = {name.replace("gpt3-", "gpt-"): name for name in models if name.startswith("gpt3-")}
+    return {**of_gpt3, **aliases, **{name: name for name in models}}
+
+
+def _models_spelled(name: str) -> list[str]:
+    """Return the catalogue's models that differ from *name* in spelling only; those with other points in numbers if none has the same."""
+    spellings = [(each, re.sub(_TUNED, "", each)) for each in _model_names()]
+    for spelled in (pointed_name, plain_name):
+        same = [each for each, _ in spellings if spelled(each) == spelled(name)]
+        same = same or [each for each, untuned in spellings if spelled(untuned) == spelled(name)]
+        if same:
+            return same[:1] if len({_model_names()[each] for each in same}) == 1 else same
+    return []
 
 
 @lru_cache(maxsize=512)
 def _catalogued(model: str) -> dict[str, Any]:
     """Return the family and shape of the catalogue's decoder *model*, named as on the hub or in words; empty if there is none."""
     name = model.strip().lower().rpartition("/")[2]
-    models = {plain_name(re.sub(_TUNED, "", each)): each for each in _model_names()} | {plain_name(each): each for each in _model_names()}
     untuned = re.sub(_TUNED, "", re.sub(r"[\s_]+", "-", name))
-    listed = next((models[each] for each in (plain_name(name), plain_name(untuned)) if each in models), None)
+    listed = next((same[0] for each in (name, untuned) if len(same := _models_spelled(each)) == 1), None)
     shape = load_part(Model, _model_names()[listed], _MODELS).transformer if listed else None
     return {"family": re.split(r"[-\d]", name)[0], **shape.model_dump(exclude_none=True)} if shape is not None else {}
 

@@ -43,6 +43,12 @@ MACHINE_COLUMNS: Final = frozenset({"hardware", "system", *(name for name, colum
 """Columns that name a machine in tables of data-parallel runs; tables of transformer runs name its ``gpu``."""
 
 
+SAMPLE_COLUMNS: Final = frozenset({"batch_per_gpu", "local_batch", "throughput_samples_per_s", "throughput_samples_per_s_per_gpu", "unit"})
+"""Columns of tables of data-parallel runs, which count samples."""
+AXIS_COLUMNS: Final = frozenset({"tp", "pp", "cp", "ep", "dp", "zero_stage"})
+"""Columns that say how a model is divided."""
+
+
 @dataclass(frozen=True)
 class LlmRow:
     """One line of a table; numbers that are blank or unreadable are missing."""
@@ -103,6 +109,8 @@ def is_llm_table(path: Path) -> bool:
         return False
     header = set(first)
     if {"workload", *MACHINE_COLUMNS} & header:
+        return False
+    if SAMPLE_COLUMNS & header and AXIS_COLUMNS.isdisjoint(header) and not header.issuperset(REQUIRED_COLUMNS):
         return False
     return "model" in header or len(DISTINCTIVE_COLUMNS & header) >= len(DISTINCTIVE_COLUMNS) - 4
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from calibration.llm.case import Case
+from calibration.llm.chips import BEFORE_AMPERE
 from calibration.llm.priors import EAGER_FAMILIES, Constants
 from sim.cluster.kernels import indexed_time
 from sim.cluster.quantizing import operand_bytes
@@ -123,7 +124,7 @@ class StepWork:
         flop = 2.0 * self.tokens * span * heads * (shape.head_size + shape.value_size)
         if case.flash:
             share = self.constants["attention.backward" if backward else "attention.forward"]
-            old = self.chip.generation in ("ampere", "volta")
+            old = self.chip.generation in ("ampere", *BEFORE_AMPERE)
             share *= 1.0 if old or case.family not in EAGER_FAMILIES else self.constants["attention.eager"]
             share *= 1.25 if old else 1.0
             share *= min(1.0, shape.head_size / 128 + 0.25)

@@ -67,7 +67,7 @@ def compare(
     have all machines.
     """
     from sim.documents import comparison_rows, with_inputs
-    from sim.report.comparison import FEW, comparison_document, comparison_plot, comparison_text, require_sort
+    from sim.report.comparison import MOST_ROWS, comparison_document, comparison_plot, comparison_text, require_sort
     from sim.report.figures import figures_csv
     from sim.report.page.comparison import comparison_page
     from sim.study.compare import machines
@@ -96,7 +96,7 @@ def compare(
     text, table = comparison_text(document), figures_csv(document["rows"])
     page = with_inputs(comparison_page, scenario, [row.hardware for row in rows if row.document])
     write_result(output, html, "compare", (document, text), page, comparison_plot, {"compare.csv": table})
-    most = inf if every or hardware else MANY if where else FEW
+    most = inf if every or hardware else MANY if where else MOST_ROWS
     show_table(document, comparison_text(document, most), table, as_json, as_csv)
     if not document["rows"]:
         raise typer.Exit(1)

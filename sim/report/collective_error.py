@@ -55,6 +55,10 @@ def collective_error(table: Table) -> dict[str, Any] | None:
     }
 
 
+_ROUNDED = 1.01
+"""How much larger than the largest measured message one may be: nccl-tests rounds sizes down to whole elements of each rank."""
+
+
 def _carriers(carrier: str) -> tuple[str, str]:
     """Return *carrier*, and the same links with, or else without, copies through host memory."""
     return carrier, carrier.removesuffix(GPUDIRECT) if carrier.endswith(GPUDIRECT) else carrier + GPUDIRECT
@@ -72,7 +76,8 @@ def _beyond(table: Table, errors: Mapping[str, Mapping[str, Any]]) -> list[str]:
         if unseen := {band: group for band, group in errors.items() if architecture not in group["architectures"]}:
             beyond.append(f"no {name} or other GPU of its architecture measured{_only(unseen, errors)}")
     largest, most_bytes = max(row.nbytes for row in table.rows), max(group["most_bytes"] for group in errors.values())
-    return beyond + ([f"{show(largest, 'size')}, measured up to {show(most_bytes, 'size')}"] if largest > most_bytes else [])
+    longer = largest > _ROUNDED * most_bytes
+    return beyond + ([f"{show(largest, 'size')}, measured up to {show(most_bytes, 'size')}"] if longer else [])
 
 
 def _only(some: Mapping[str, object], errors: Mapping[str, object]) -> str:

@@ -17,9 +17,10 @@ from sim.report.picture import NamedPoint, Picture, figure, name_points, picture
 from sim.report.prices import price_lines, prices_of_runs
 from sim.report.table import rate_text
 from sim.report.whole_job import job_time, tokens_text
+from sim.spec.precision import PRECISION_TRAITS
 from sim.spec.yaml import SpecError
 from sim.study.compare import ComparedMachine, front
-from sim.units import axis_unit, pluralized, rounded, rounded_dollars, show
+from sim.units import any_of, axis_unit, pluralized, rounded, rounded_dollars, show
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -37,7 +38,7 @@ _APART = 5e-4
 """Relative difference below which two machines are reported as equal."""
 NAMED = 3
 """Number of machines listed by name if the same text applies to many."""
-FEW = 30
+MOST_ROWS = 30
 """Number of rows of a table that shows only what matters of many machines: more if the front and the providers need more."""
 _FRONT = "* Pareto-optimal: nothing else is both faster and cheaper"
 
@@ -127,7 +128,7 @@ def rate_of(rows: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
 
 
 def rows_that_matter(rows: Sequence[dict[str, Any]], most: float) -> list[dict[str, Any]]:
-    """Return *rows* if they are at most *most*; else the front, the best of each provider, and the first others up to `FEW`, in order.
+    """Return *rows* if they are at most *most*; else the front, the best of each provider, and the first others up to `MOST_ROWS`.
 
     The best are the first of *rows* and the fastest. The two fastest and the two cheapest are always shown, because their difference is.
     """
@@ -144,7 +145,7 @@ def rows_that_matter(rows: Sequence[dict[str, Any]], most: float) -> list[dict[s
         for place in order:
             first.setdefault(rows[place]["provider"], place)
         kept |= {place for provider, place in first.items() if provider}
-    kept |= set([place for place in places if place not in kept][: max(0, FEW - len(kept))])
+    kept |= set([place for place in places if place not in kept][: max(0, MOST_ROWS - len(kept))])
     return [rows[place] for place in sorted(kept)]
 
 
@@ -300,7 +301,27 @@ def laid_out_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return [
         "The whole model does not fit on one GPU; these run the best layout that a short search found:",
         *(f"  - {_at(row)}: {row['layout']}{_above(row['layout_gap'])}" for row in planned),
+        *(f"{note}." for note in (width_note(rows),) if note),
     ]
+
+
+def width_note(documents: Sequence[Mapping[str, Any]]) -> str:
+    """Return a note if the machines of *documents* that replicate the model keep narrower optimizer states than planned layouts do.
+
+    Both run the workload's precision, but with the stack of each; what a stack keeps in 32 bits costs memory, and is another training.
+    """
+    plain = [each for each in documents if each.get("layout_gap") is None and PRECISION_TRAITS[each["precision"]].state == 2]
+    planned = [each for each in documents if each.get("layout_gap") is not None]
+    if not plain or not planned:
+        return ""
+    own, others = (any_of(sorted({each["stack"] for each in rows})) for rows in (plain, planned))
+    machines = sorted({each["hardware"] for each in plain})
+    listed = ", ".join(machines[:3]) + (f" and {len(machines) - 3:,} more" if len(machines) > 3 else "")
+    return (
+        f"{plain[0]['precision']} differs between machines: on {listed}, whose GPUs hold the whole model, weights and optimizer states "
+        f"have 16 bits ({own}); the layouts of the others keep 32-bit states ({others}); --stack torchtitan-2.x compares all with 32-bit "
+        "states"
+    )
 
 
 def not_validated_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -112,6 +112,7 @@ def run_figures(run: Run, number: int = 0, market: Market = "on_demand") -> dict
         "gpus": job.job.ranks,
         "batch_per_gpu": workload.training.batch,
         **({"batches_per_gpu": list(workload.training.batches)} if workload.training.batches else {}),
+        **({"micro_batches": micro_batches} if (micro_batches := workload.training.gradient_accumulation_steps) > 1 else {}),
         "precision": workload.training.precision,
         "step_time_s": job.warm.step_time,
         "throughput_samples_per_s": job.throughput,

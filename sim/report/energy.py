@@ -148,7 +148,7 @@ def energy_text(
     grid = energy["grid"]
     where = "world average" if grid["assumed"] else grid["region"]
     capped = f"\n  {power_cap_text(energy['power_cap'])}" if "power_cap" in energy else ""
-    drawing = "this job's part of a node draws" if one_of_several else "nodes draw"
+    drawing = "this job's part of a node draws" if one_of_several else "each node draws"
     if job is None:
         kwh, mass = energy["kwh_per_epoch"], energy["co2_per_epoch_kg"]
         of = "per epoch" if tokens is None else f"per epoch of {tokens_text(tokens)}"

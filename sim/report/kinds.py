@@ -24,9 +24,17 @@ def gpus_text(run: Run, number: int) -> str:
 
 
 def batch_text(document: Mapping[str, Any]) -> str:
-    """Return the number of samples per GPU and step as text, from the *document* of a run."""
-    own = document.get("batches_per_gpu")
-    return f"{' and '.join(map(str, own))} samples per GPU" if own else f"{pluralized(document['batch_per_gpu'], 'sample')} per GPU"
+    """Return the micro-batches of a step and their samples per GPU as text, with the tokens of a sample, from the *document* of a run."""
+    own, count = document.get("batches_per_gpu"), document.get("micro_batches", 1)
+    samples = f"{' and '.join(map(str, own))} samples" if own else pluralized(document["batch_per_gpu"], "sample")
+    tokens = f" of {tokens:,} tokens" if (tokens := sample_tokens(document)) else ""
+    return f"{f'{count:,} micro-batches of ' if count > 1 else ''}{samples}{tokens} per GPU"
+
+
+def sample_tokens(document: Mapping[str, Any]) -> int | None:
+    """Return the tokens of a sample, as tokens/s counts them, from the *document* of a run; None for models without sequences."""
+    tokens = document.get("tokens_per_s")
+    return None if tokens is None else round(tokens / document["throughput_samples_per_s"])
 
 
 def tightest_gpu(run: Run, number: int) -> Gpu:

@@ -163,7 +163,7 @@ def _row(plan: LayoutPlan, outcome: Outcome, best: Outcome, on_front: bool) -> d
         **_energy_of(plan, outcome, tokens),
         "cost_per_sample_usd": None if money is None else money / run.global_batch,
         "cost_per_token_usd": None if money is None or not tokens else money / tokens,
-        "job_time_s": None if steps is None else steps * outcome.time,
+        "job_time_s": None if steps is None else steps * outcome.step_time,
         "job_cost_usd": None if steps is None or money is None else steps * money,
         "seconds": parts(outcome),
         "limit": limit_text(outcome),
@@ -244,7 +244,7 @@ def reasons_text(outcome: Outcome, best: Outcome) -> str:
     if outcome is best:
         return "the best"
     if outcome.run.memory_verdict == "thrashes" and best.run.memory_verdict == "fits":
-        return f"memory is nearly full, so steps may take {THRASH:.0f} times as long"
+        return f"memory is nearly full, so steps may take up to {THRASH:.0f} times as long"
     scale = outcome.run.gpus / best.run.gpus if outcome.run.gpus != best.run.gpus else 1.0
     own, other = parts(outcome), parts(best)
     more = sorted(((scale * own[name] - other[name], name) for name in own), reverse=True)
@@ -264,7 +264,9 @@ def verdict(plan: LayoutPlan, rows: Sequence[Mapping[str, Any]]) -> str:
     widest = max(row["tie_within"] for row in rows if row["tie"])
     beside = f"; {pluralized(ties, 'more layout')} tie{'s' * (ties == 1)} within the expected error ({100 * widest:.0f}%)" if ties else ""
     unproven = "".join(f" {sentence[:1].upper()}{sentence[1:]}." for sentence in best["not_validated"])
-    return f"{best['name']} ({best['stack']}): {show(best['step_time_s'], 'time')} per step, {proof}{beside}.{unproven}"
+    thrashes = best["memory_verdict"] == "thrashes"
+    full = f" Its memory is nearly full, so steps may take up to {THRASH:.0f} times as long." if thrashes else ""
+    return f"{best['name']} ({best['stack']}): {show(best['step_time_s'], 'time')} per step, {proof}{beside}.{full}{unproven}"
 
 
 NOT_VALIDATED: Final = " (not validated)"
@@ -280,7 +282,7 @@ def _turn(turn: ChangeEffect, within: float) -> dict[str, Any]:
         "best": None if best is None else candidate_name(best.placed_layout.candidate),
         "stack": None if best is None else best.placed_layout.candidate.stack,
         "step_time_s": None if best is None else best.step_time,
-        "plan_step_time_s": None if turn.of_plan is None else turn.of_plan.time,
+        "plan_step_time_s": None if turn.of_plan is None else turn.of_plan.step_time,
         "tie": best is not None and turn.of_plan is not None and _ties(turn.of_plan, best),
         "flips_at": turn.flips_at,
         "unit": turn.unit,

@@ -54,7 +54,22 @@ _LIMITS: Mapping[Resource, str] = {
 def verdict(run: Run, number: int = 0, bottleneck: Bottleneck | None = None) -> str:
     """Return what bounds job *number* of *run* and, with *bottleneck*, what would bound it next; also a first epoch that is much longer."""
     job = run.jobs[number]
-    return _in_warm_epochs(job, bottleneck) + _spent_credits(run, job, bottleneck) + first_epoch_sentence(job.first.time, job.warm.time)
+    sentences = _in_warm_epochs(job, bottleneck) + _unequal(run, number) + _spent_credits(run, job, bottleneck)
+    return sentences + first_epoch_sentence(job.first.time, job.warm.time)
+
+
+def _unequal(run: Run, number: int) -> str:
+    """Return how long faster GPUs wait for slower ones with equal batches, which no faster resource shortens; empty if not noteworthy."""
+    job = run.jobs[number]
+    gpus = {node.gpu.name for node in run.nodes(number)}
+    waited = job.warm.stalls[Cause.STRAGGLER] / job.warm.step_time
+    if len(gpus) < 2 or job.job.workload.training.batches or waited < NOTEWORTHY:
+        return ""
+    samples = round(job.throughput * job.warm.step_time)
+    return (
+        f" Unlike GPUs with equal batches wait {100 * waited:.0f}% of the step for the slowest: 'python -m sim batches' with "
+        f"--global-batch {samples} divides the samples among them."
+    )
 
 
 def _spent_credits(run: Run, job: JobRun, bottleneck: Bottleneck | None) -> str:

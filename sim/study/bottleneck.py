@@ -22,7 +22,7 @@ from sim.training.collectives.price.collective_plan import CORES_COPY, OF_BROADC
 from sim.training.input_pipeline import STORAGE_NETWORK
 
 _MOMENTS = (0.25, 0.5, 0.75)
-"""Shares of a step by which the work of loaders is shifted: with the run itself, four moments, evenly spaced."""
+"""Shares of the time between two batches by which the work of loaders is shifted: with the run itself, four moments, evenly spaced."""
 _WAITED = 0.01
 """Share of the step below which a wait does not justify a run."""
 
@@ -108,13 +108,13 @@ class _Trials:
         build. So neither that moment nor its cost is as certain as the throughput of the loader.
         """
         job_run = self._base.jobs[number]
-        options = job_run.job.workload.input
+        options, training = job_run.job.workload.input, job_run.job.workload.training
         if options.loader == "synthetic" or (options.loader == "pytorch" and options.num_workers == 0):
             return ()
         company = self._with[number]
-        jobs, step = [self._base.jobs[other].job for other in company], job_run.warm.step_time
-        credits = self._base.credits
-        moved = (simulate(self._base.hardware, jobs, cold=False, lag=share * step, credits=credits) for share in _MOMENTS)
+        jobs, credits = [self._base.jobs[other].job for other in company], self._base.credits
+        between = job_run.warm.step_time / training.gradient_accumulation_steps  # a batch that is later than that would hold up the step
+        moved = (simulate(self._base.hardware, jobs, cold=False, lag=share * between, credits=credits) for share in _MOMENTS)
         return tuple(run.jobs[company.index(number)].warm.step_time for run in moved)
 
     def step_times(self, number: int, *resources: Resource) -> dict[Resource, float]:

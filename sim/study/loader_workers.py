@@ -13,7 +13,7 @@ from sim.simulate import Run
 from sim.spec.input import Input
 from sim.spec.workload import Workload
 
-FEW = 0.04
+NOTICEABLE_WAIT = 0.04
 """Smallest wait for prepared samples that is attributed to the number of workers, as a share of the step: the noise of measurements."""
 
 
@@ -34,7 +34,7 @@ def limiting_workers(run: Run, number: int = 0) -> LoaderWorkers | None:
     """Return the workers of job *number* if it waits for prepared samples while cores are idle; else None."""
     job = run.jobs[number]
     options = job.job.workload.input
-    if options.loader in ("synthetic", "dali_gpu") or job.warm.stalls[Cause.PREP] < FEW * job.warm.step_time:
+    if options.loader in ("synthetic", "dali_gpu") or job.warm.stalls[Cause.PREP] < NOTICEABLE_WAIT * job.warm.step_time:
         return None
     gpus_of = [(slot, sum(len(gpus) for _, gpus in slot.lent_gpus)) for slot in run.cluster if number in dict(slot.lent_gpus)]
     workers = LoaderWorkers(f"input.{_field(options)}", _workers(options), min(slot.node.host.vcpus // gpus for slot, gpus in gpus_of))

@@ -21,8 +21,8 @@ from sim.spec.yaml import SpecError
 Item = TypeVar("Item")
 Computed = TypeVar("Computed")
 
-FEW = 4
-"""Up to this many items, starting processes takes longer than it saves: a process imports for half a second, a run takes 0.1 s."""
+LEAST_FOR_PROCESSES = 4
+"""Number of items up to which starting processes takes longer than it saves: a process imports for half a second, a run takes 0.1 s."""
 
 _BATCH = 16
 """Maximum number of items that a process gets at a time; they are lost if it is killed."""
@@ -51,7 +51,7 @@ def each(
     Raise SpecError if the process of an item is killed repeatedly.
     """
     wanted = min(process_count(processes), len(items))
-    if wanted <= 1 or len(items) <= FEW or has_registered():
+    if wanted <= 1 or len(items) <= LEAST_FOR_PROCESSES or has_registered():
         yield from map(function, items)
         return
     from joblib.externals.loky.process_executor import TerminatedWorkerError

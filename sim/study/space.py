@@ -46,7 +46,7 @@ def axis(text: str) -> SweptField:
     key, values = key.strip(), values.strip()
     if not equals or not key or not values:
         raise SpecError(f"--vary {text}: write KEY=VALUES, for example node.nic.bandwidth='10..400 Gbps:7'")
-    span = _SPAN.fullmatch(values)
+    span = _SPAN.fullmatch(values) if values.count("..") < 2 else None
     if span is not None:
         return _range(key, text, *span.groups())
     if ".." in values:

@@ -35,9 +35,13 @@ class Rank:
 
     def run(self) -> SimProcess:
         """Run one step: the program once."""
-        env, plays, clock = self.env, self._plays, list[float]()
-        self.clock = clock
-        for at, instruction in enumerate(self.program):
+        self.clock = []
+        yield from self.play(0, len(self.program))
+
+    def play(self, begin: int, end: int) -> SimProcess:
+        """Play the instructions from index *begin* to before *end*."""
+        env, plays, clock = self.env, self._plays, self.clock
+        for at, instruction in enumerate(self.program[begin:end], begin):
             self.at = at
             yield from plays[type(instruction)](instruction, at)
             clock.append(env.now)

@@ -18,6 +18,10 @@ from tests.calibration.runs import record
     [("MI300X", 8, "mi300x-platform"), ("8x B200", 8, "hgx-b200"), ("NVIDIA H200", 8, "hgx-h200"), ("A100-SXM4-80GB", 8, "dgx-a100-80gb"),
      ("4x B200", 4, "hgx-b200"), ("A100", 8, "dgx-a100-80gb"), ("T4", 4, "g4dn.12xlarge"), ("Tesla T4", 1, "g4dn.xlarge"),
      ("L4", 4, "g2-standard-48"), ("L4", 8, "g2-standard-96"), ("Tesla K80", 8, "p2.8xlarge"), ("A10", 1, "gpu_1x_a10"),
+     ("A100 80GB PCIe", 2, "nc48ads_a100_v4"), ("NVIDIA H100 80GB HBM3", 8, "hgx-h100"), ("H200 141GB", 8, "hgx-h200"),
+     ("V100 32GB", 8, "dgx-2"), ("V100 16GB", 8, "dgx-1-v100"), ("A100 (40GB)", 8, "dgx-a100"), ("H100 NVL", 2, "nc80adis_h100_v5"),
+     ("NVIDIA RTX 6000 Ada Generation", 2, PCIE_BOX), ("n1-standard-16 with 8x V100", 8, "dgx-1-v100"),
+     ("Lambda 8x RTX 6000 Ada", 8, PCIE_BOX),
      ("A10", 4, PCIE_BOX), ("GeForce RTX 4090", 4, PCIE_BOX), ("P100", 4, PCIE_BOX), ("Quadro RTX 8000", 8, PCIE_BOX)],
 )  # fmt: skip
 def test_a_gpu_means_a_machine_that_has_enough_of_them(name: str, gpus: int, meant: str) -> None:
@@ -38,6 +42,37 @@ def test_what_is_no_gpu_or_two_gpus_stays(name: str) -> None:
     assert row.hardware == name and not notes
 
 
+@pytest.mark.parametrize(
+    ("machine", "gpu", "meant", "part"),
+    [("DGX A100", "A100 80GB", "dgx-a100", "A100-SXM4-80GB"), ("DGX A100", "A100", "dgx-a100", "A100-SXM4-80GB"),
+     ("p3.16xlarge", "V100 16GB", "p3.16xlarge", "V100-SXM2-16GB"), ("DGX-1", "V100 16GB", "dgx-1-v100", "V100-SXM2-16GB"),
+     ("(unspecified server)", "8x A100-SXM4-40GB", "dgx-a100", "A100-SXM4-40GB"), ("", "4x L4", "g2-standard-48", "L4"),
+     ("DGX-1 (8x V100 32GB)", "", "dgx-2", "V100-SXM2-32GB"),
+     ("p3.16xlarge", "some GPU", "p3.16xlarge", "V100-SXM2-16GB")],
+)  # fmt: skip
+def test_a_gpu_beside_a_machine_is_the_machines(machine: str, gpu: str, meant: str, part: str) -> None:
+    """It replaces another GPU of the machine; without a known machine, one with this GPU is assumed. A note says so."""
+    ((row,), notes) = with_catalog_names([replace(record(), hardware=machine, gpu=gpu)], Folders())
+    described = question(row)
+    assert (row.hardware, described.gpu.name) == (meant, part)
+    assert bool(notes) == (machine != meant or bool(row.overrides))
+
+
+@pytest.mark.parametrize(
+    ("columns", "bandwidth", "transport"),
+    [(dict(hardware="8x RTX 3090", network="100GbE"), 100, "tcp"), (dict(hardware="A100-SXM4-40GB", network="4x HDR"), 100, "infiniband"),
+     (dict(hardware="our lab", gpu="8x A100 40GB", network="RoCE 8x 200G"), 200, "roce"),
+     (dict(hardware="8x H100", network="NVLink"), 400, "infiniband"),
+     (dict(hardware="p3.16xlarge", network="100 Gbps InfiniBand"), 25, "tcp"), (dict(hardware="8x RTX 3090", network="100GbE", nodes=1), 10, "tcp")],
+)  # fmt: skip
+def test_the_network_of_an_assumed_machine_is_that_of_the_row(columns: dict[str, Any], bandwidth: float, transport: str) -> None:
+    """In Gbit/s of each of the machine's NICs. A provider's machine has its own network, and one node needs none."""
+    ((row,), notes) = with_catalog_names([record(**({"nodes": 2, "gpus_per_node": 8} | columns))], Folders())
+    nic = question(row).hardware.groups[0].node.nic
+    assert nic is not None and (nic.bandwidth * 8 / 1e9, nic.transport.name) == (bandwidth, transport)
+    assert any(f"of {transport} by" in note for note in notes) == ("node.nic" in row.overrides)
+
+
 def test_the_number_before_a_gpu_is_that_of_a_node_unless_a_column_has_it() -> None:
     rows = [replace(record(), hardware="4x L4", nodes=2), replace(record(), hardware="4x L4", total_gpus=2)]
     renamed, _ = with_catalog_names(rows, Folders())
@@ -48,7 +83,12 @@ def test_the_number_before_a_gpu_is_that_of_a_node_unless_a_column_has_it() -> N
     ("name", "sequence", "meant"),
     [("BERT-Large", 128, "bert-large-seq128"), ("bert-large-uncased", 512, "bert-large-seq512"), ("bert_base", None, "bert-base-seq128"),
      ("bert-base-uncased", 384, "bert-base-seq384"), ("bert-large-seq384", 128, "bert-large-seq384"), ("Inception3", None, "inception_v3"),
-     ("GNMT v2", None, "gnmt"), ("SSD", None, "ssd300"), ("ResNet", None, "ResNet")],
+     ("GNMT v2", None, "gnmt"), ("SSD", None, "ssd300"), ("ResNet", None, "ResNet"), ("RN50v1.5", None, "resnet50"),
+     ("resnet50_v1", None, "resnet50"), ("ResNet-50 v1.5 ImageNet 224", None, "resnet50"), ("ResNet-50 (torchvision)", None, "resnet50"),
+     ("ResNet-18 CIFAR-10", None, "cifar10-resnet18"), ("BERT-base pretrain seq128", None, "bert-base-seq128"),
+     ("BERT-large SQuAD finetune", 384, "bert-large-seq384"), ("bert-large-uncased-whole-word-masking", 512, "bert-large-seq512"),
+     ("google-bert/bert-base-uncased", 512, "bert-base-seq512"), ("vit_base_patch16_224", None, "vit_b_16"), ("ViT-B/16", None, "vit_b_16"),
+     ("RoBERTa-large", 128, "roberta-large-seq128"), ("ResNet-50 v2", None, "ResNet-50 v2"), ("MaskRCNN", None, "MaskRCNN")],
 )  # fmt: skip
 def test_models_by_other_names(name: str, sequence: int | None, meant: str) -> None:
     """A length in the name itself is never changed."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pkgutil
 import re
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +13,7 @@ from calibration import FOLDER, HARDWARE
 from calibration.questions import RunQuestion, question
 from calibration.run_records import COMMITTED_RUNS, read_records
 from calibration.validate.published import UNEQUAL_RUNS
+from sim.check import check_hardware, require
 from sim.spec.hardware import Hardware
 from sim.spec.library import load
 from sim.spec.memo import caching_inside
@@ -23,9 +25,11 @@ def rows() -> list[RunQuestion]:
         return [question(record) for record in read_records(COMMITTED_RUNS).records]
 
 
-def test_every_cluster_can_be_loaded() -> None:
-    for path in sorted(HARDWARE.glob("*.yaml")):
-        assert load(Hardware, path).spec.name == path.stem
+@pytest.mark.parametrize("path", sorted(HARDWARE.glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_cluster_passes_its_check(path: Path) -> None:
+    loaded = load(Hardware, path)
+    assert loaded.spec.name == path.stem
+    require(check_hardware(loaded.spec, loaded.document))
 
 
 def test_every_row_names_its_source_and_what_exists(rows: list[RunQuestion]) -> None:

@@ -95,9 +95,56 @@ def test_names_of_other_tables_with_one_meaning_are_read_and_others_refused(tmp_
     assert (
         len(table.notes) == 7 and "column 'World Size' was read as total_gpus" in table.notes[2] and "no column 'role'" in table.notes[-1]
     )
-    for ambiguous in ("batch", "time", "gpus", "throughput"):
+    for ambiguous in ("batch", "time", "throughput"):
         with pytest.raises(SpecError, match=f"unknown column '{ambiguous}'; did you mean"):
             read_table(written(tmp_path, f"hardware,workload,{ambiguous}\na,b,1\n"))
+
+
+@pytest.mark.parametrize(
+    ("rows", "counted"),
+    [(["2,16", "4,32"], "total_gpus"), (["2,8", "4,16", "1,1"], "total_gpus"), (["2,32"], "total_gpus"), (["1,8", ",4"], "total_gpus"),
+     (["2,16.0", "32,256.0"], "total_gpus"), (["4,2", "1,2"], "gpus_per_node"), (["2,8"], ""), (["2,8", "4,8"], "")],
+)  # fmt: skip
+def test_the_rows_tell_what_gpus_counts(rows: list[str], counted: str, tmp_path: Path) -> None:
+    """Those of all nodes grow with the nodes, or are more than any machine has; those that the nodes do not divide are of each node."""
+    path = written(tmp_path, "hardware,model,step_time_s,nodes,gpus\n" + "".join(f"a,b,1,{row}\n" for row in rows))
+    if counted:
+        table = read_table(path)
+        assert f"column 'gpus' was read as {counted}" in " ".join(table.notes)
+        assert [str(getattr(row, counted)).removesuffix(".0") for row in table.records] == [
+            row.split(",")[1].removesuffix(".0") for row in rows
+        ]
+    else:
+        with pytest.raises(SpecError, match="unknown column 'gpus'; did you mean 'gpus_per_node'"):
+            read_table(path)
+
+
+def test_a_network_is_read_beside_a_model(tmp_path: Path) -> None:
+    """Some tables call the model a network; then there is no workload."""
+    table = read_table(written(tmp_path, "hardware,model,step_time_s,Interconnect\na,b,1,HDR200\na,b,1,\n"))
+    assert [row.network for row in table.records] == ["HDR200", ""] and not any("ignored" in note for note in table.notes)
+    with pytest.raises(SpecError, match="unknown column 'network'; did you mean 'workload'"):
+        read_table(written(tmp_path, "hardware,network,step_time_s\na,b,1\n"))
+
+
+def test_a_rate_has_its_unit_beside_it(tmp_path: Path) -> None:
+    """A rate of samples is read; another, such as tokens, is listed with its unit."""
+    rows = "a,b,1.5k,images/s\na,b,210,sequences/s\na,b,9,tokens/s\na,b,3,speedup\n"
+    table = read_table(written(tmp_path, "system,model,throughput,unit\n" + rows))
+    assert [row.throughput for row in table.records] == [1500, 210]
+    assert ["tokens/s" in row.reason or "speedup" in row.reason for row in table.skipped] == [True, True]
+
+
+def test_a_table_may_name_a_gpu_in_place_of_a_machine(tmp_path: Path) -> None:
+    table = read_table(
+        written(tmp_path, "gpu,system,model,accum,step_time_s,seq_len\nV100,,b,0,1,128.0\nT4,g4dn.xlarge,b,2,1,\n,,b,1,1,\n")
+    )
+    assert [(row.gpu, row.hardware, row.gradient_accumulation_steps) for row in table.records] == [
+        ("V100", "", 1),
+        ("T4", "g4dn.xlarge", 2),
+    ]
+    assert table.records[0].sequence == 128 and "hardware is blank" in table.skipped[0].reason
+    assert read_table(written(tmp_path, "gpu,model,step_time_s\nV100,b,1\n")).records[0].gpu == "V100"
 
 
 def test_a_name_beside_the_column_that_it_means_is_left_unread(tmp_path: Path) -> None:

@@ -15,7 +15,8 @@ from sim.spec.yaml import SpecError
     ("text", "meant"),
     [
         ("AMP", "amp_fp16"), ("amp", "amp_fp16"), ("mixed", "amp_fp16"), ("native_amp", "amp_fp16"), ("O1", "amp_fp16"),
-        ("16-mixed", "amp_fp16"),
+        ("16-mixed", "amp_fp16"), ("mixed(FP16/AMP)", "amp_fp16"), ("amp_O1(apex)", "amp_fp16"), ("amp O2", "fp16"),
+        ("Automatic Mixed Precision (AMP)", "amp_fp16"), ("torch.cuda.amp", "amp_fp16"),
         ("mixed_float16", "amp_fp16"), ("fp16 mixed precision", "amp_fp16"), ("bf16-mixed", "amp_bf16"), ("AMP (bfloat16)", "amp_bf16"),
         ("mixed_bfloat16", "amp_bf16"), ("float32", "fp32"), ("FP32", "FP32"), ("single", "fp32"), ("32-true", "fp32"), ("float16", "fp16"),
         ("fp16 O2", "fp16"), ("half", "fp16"), ("bfloat16", "bf16"), ("torch.bfloat16", "bf16"), ("TF32", "TF32"), ("float8", "fp8"),

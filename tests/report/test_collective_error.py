@@ -37,6 +37,10 @@ def test_what_was_not_measured_is_said() -> None:
     assert many is not None and "64 nodes, measured up to" in many["basis"]
     large = collective_error(collective_table("hgx-h100", "all_reduce", [2**20, 10**15]))
     assert large is not None and large["extrapolates"] and "extrapolated: 1,000 TB, measured up to 17.2 GB" in large["basis"]
+    rounded = collective_error(
+        collective_table("hgx-h100", "all_to_all", [2**26], nodes=2)
+    )  # measured: 64 MiB less a few bytes of 10 ranks
+    assert rounded is not None and "measured up to" not in rounded["basis"]
     with pytest.raises(SpecError, match="--bytes 1e30 GB: more than the 1,000 TB allowed"):
         sizes_of("1e30 GB")
     other = collective_table("hgx-h100", "all_reduce", [2**20], nodes=2, tuning=Tuning("2.30", "HalvingDoubling"))

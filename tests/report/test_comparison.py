@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import pytest
 
 from sim.report.comparison import (
-    FEW,
+    MOST_ROWS,
     _error,
     comparison_axes,
     comparison_document,
@@ -17,6 +17,7 @@ from sim.report.comparison import (
     comparison_text,
     failure_lines,
     rows_that_matter,
+    width_note,
 )
 from sim.spec.yaml import SpecError
 from sim.study.compare import ComparedMachine
@@ -150,21 +151,21 @@ def test_an_epoch_of_tokens_says_how_many() -> None:
 
 
 def test_a_long_table_is_folded_to_what_matters_and_says_so() -> None:
-    """The front, the best of each provider, the two fastest and the two cheapest stay; the first others fill up to `FEW` rows."""
+    """The front, the best of each provider, the two fastest and the two cheapest stay; the first others fill up to `MOST_ROWS` rows."""
     many = [machine(f"m{number:03}", 100.0 + number, 50.0 + number, provider="one") for number in range(100)]
     late = machine("late", 900.0, 90.0, provider="two")
     rows = [*many, late, CHEAPEST]
     document = comparison_document("w", rows)
-    shown = [row["hardware"] for row in rows_that_matter(document["rows"], FEW)]
-    assert len(shown) == FEW and {"late", "b", "m000", "m001"} <= set(shown)
+    shown = [row["hardware"] for row in rows_that_matter(document["rows"], MOST_ROWS)]
+    assert len(shown) == MOST_ROWS and {"late", "b", "m000", "m001"} <= set(shown)
     assert shown == [row["hardware"] for row in document["rows"] if row["hardware"] in shown]
-    text = comparison_text(document, FEW)
-    assert f"\n{len(rows) - FEW} more machines: --all shows them\n" in text and "w: 102 machines" in text
+    text = comparison_text(document, MOST_ROWS)
+    assert f"\n{len(rows) - MOST_ROWS} more machines: --all shows them\n" in text and "w: 102 machines" in text
     assert "more machines" not in comparison_text(document) and "m099" in comparison_text(document)
     assert comparison_text(document, len(rows)) == comparison_text(document)
     sizes = [replace(row, nodes=count, document={**(row.document or {}), "nodes": count}) for row in many for count in (1, 2)]
-    text = comparison_text(comparison_document("w", sizes), FEW)
-    assert "w: 100 machines, 200 choices of machine and nodes\n" in text and f"\n{200 - FEW} more rows: --all shows them\n" in text
+    text = comparison_text(comparison_document("w", sizes), MOST_ROWS)
+    assert "w: 100 machines, 200 choices of machine and nodes\n" in text and f"\n{200 - MOST_ROWS} more rows: --all shows them\n" in text
 
 
 def test_prices_are_listed_of_the_machines_in_the_table_only() -> None:
@@ -173,8 +174,21 @@ def test_prices_are_listed_of_the_machines_in_the_table_only() -> None:
     document["prices"] = [
         {"hardware": row.hardware, "market": "on_demand", "region": "", "date": "", "source": f"source of {row.hardware}"} for row in rows
     ]
-    text = comparison_text(document, FEW)
-    assert text.count("source of") == FEW and comparison_text(document).count("source of") == 40
+    text = comparison_text(document, MOST_ROWS)
+    assert text.count("source of") == MOST_ROWS and comparison_text(document).count("source of") == 40
+
+
+def test_machines_that_train_with_narrower_states_are_named() -> None:
+    """Oracle: PRECISION_TRAITS; in bf16 a stack without layouts keeps 2 bytes of each state, layouts keep 4. Autocast keeps 4 in both."""
+    plain = {"hardware": "a", "precision": "bf16", "stack": "torch-2.x-ddp"}
+    planned = {"hardware": "b", "precision": "bf16", "stack": "megatron-core", "layout_gap": 0.0}
+    note = width_note([plain, planned, plain | {"hardware": "c"}])
+    assert note.startswith(
+        "bf16 differs between machines: on a, c, whose GPUs hold the whole model, weights and optimizer states have 16 bits"
+    )
+    assert "the layouts of the others keep 32-bit states (megatron-core)" in note
+    assert width_note([plain]) == width_note([planned]) == ""
+    assert width_note([{**each, "precision": "amp_bf16"} for each in (plain, planned)]) == ""
 
 
 def test_machines_that_cannot_run_it_for_one_reason_share_a_line() -> None:

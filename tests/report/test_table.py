@@ -39,6 +39,21 @@ def test_an_epoch_of_tokens_says_how_many() -> None:
     assert "\n  epoch: " in run_text(case_answer("exchange").run, document("exchange"))
 
 
+def test_the_first_line_has_the_tokens_of_a_sample_and_the_micro_batches_of_a_step() -> None:
+    """Oracle: the workload. Without its sequence and its micro-batches, a step of some samples says little about a decoder."""
+    run, own = case_answer("tokens").run, document("tokens")
+    sequence = run.jobs[0].job.workload.sequence
+    assert f" sample of {sequence:,} tokens per GPU, " in run_text(run, own | {"batch_per_gpu": 1}).splitlines()[0]
+    assert f", 8 micro-batches of 1 sample of {sequence:,} tokens per GPU, " in run_text(
+        run, own | {"batch_per_gpu": 1, "micro_batches": 8}
+    )
+    accumulated = ("training.gradient_accumulation_steps=3",)
+    scenario = Scenario("p3.2xlarge", "resnet18", accumulated, batch=8)
+    figures = described(scenario)
+    assert figures["micro_batches"] == 3
+    assert "micro_batches" not in document("tokens")
+
+
 def test_a_job_of_tokens_shows_its_own_energy_and_not_an_epoch() -> None:
     """Closed form: 2 kW for 10 h are 20 kWh, 8 kg at 0.4 kg/kWh. An epoch of the stream says nothing about such a job."""
     run, own = case_answer("tokens").run, document("tokens")

@@ -177,6 +177,7 @@ def test_names_of_the_wrong_kind(capsys: pytest.CaptureFixture[str]) -> None:
         capsys, "run", "vgg16", "p3.16xlarge"
     )
     assert "did you mean gpus?" in refusal(capsys, "list", "gpu")
+    assert "found 4090; did you mean rtx4090? write a block (" in refusal(capsys, "run", "hgx-h100", "vgg16", "--set", "node.gpu=4090")
 
 
 def test_an_example_follows_the_help_and_errors_once(capsys: pytest.CaptureFixture[str]) -> None:

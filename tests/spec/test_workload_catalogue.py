@@ -63,6 +63,12 @@ PUBLISHED = {
     "googlenet": 13004888,
     "bert-base-seq384": 108893186,
     "bert-base-seq128": 110106428,
+    # roberta-base on the hub (its tensors); T5 and Inception v4: presets of keras-hub
+    "roberta-base-seq128": 124697433,
+    "roberta-base-seq512": 124697433,
+    "t5-small": 60506624,
+    "t5-base": 222903552,
+    "inception_v4": 42679816,
     # torchvision's documentation of pretrained weights
     "densenet121": 7978856,
     "mobilenet_v3_large": 5483032,
@@ -81,7 +87,8 @@ PUBLISHED = {
 APPROXIMATE = {
     # millions of parameters as their authors round them: kuangliu/pytorch-cifar 11.17 (44.7 MB), YOLOv3 61.6 (the Pollux tables),
     # fairseq's big Transformer 210, NVIDIA's GNMT v2 160 and Transformer-XL base 192, NeuMF on MovieLens 1M 1.60, DeepSpeech2 of
-    # five GRUs of width 800 about 41, DLRM on Criteo Kaggle 540, U-Net 31.03 (zhixuhao/unet: 31,030,593 with one class, 65 less)
+    # five GRUs of width 800 about 41, DLRM on Criteo Kaggle 540, U-Net 31.03 (zhixuhao/unet: 31,030,593 with one class, 65 less),
+    # RoBERTa large 355 (Liu et al., arXiv 1907.11692, table 9), T5 large 770 with the encoder-decoder of its paper, 738 as released
     "cifar10-resnet18": 11.17,
     "yolov3": 61.6,
     "transformer-big": 210,
@@ -91,6 +98,8 @@ APPROXIMATE = {
     "deepspeech2": 41,
     "dlrm-criteo": 540,
     "unet": 31.03,
+    "t5-large": 738,
+    "roberta-large-seq512": 355,
 }
 
 
@@ -140,6 +149,16 @@ def test_parameters_are_the_published_ones(name: str) -> None:
 def test_parameters_are_about_the_published_ones(name: str) -> None:
     layer_table = model(name)
     assert layer_table.parameters == sum(tensors(layer_table)) == pytest.approx(APPROXIMATE[name] * 1e6, rel=0.006)
+
+
+@pytest.mark.parametrize(("layers", "millions"), [(20, 0.27), (32, 0.46), (44, 0.66), (56, 0.85), (110, 1.7)])
+def test_parameters_of_resnets_for_cifar_by_hand(layers: int, millions: float) -> None:
+    """He et al., arXiv 1512.03385, section 4.2 and table 6: 2n convolutions a stage, each with a norm, and shortcuts without parameters."""
+    n = (layers - 2) // 6
+    convolutions = 9 * (3 * 16 + 2 * n * 16**2 + 16 * 32 + (2 * n - 1) * 32**2 + 32 * 64 + (2 * n - 1) * 64**2)
+    parameters = convolutions + 2 * (16 + 2 * n * (16 + 32 + 64)) + 64 * 10 + 10
+    assert model(f"cifar10-resnet{layers}").parameters == parameters
+    assert round(parameters / 1e6, 1 if millions > 1 else 2) == millions
 
 
 def test_forward_flop_of_vgg16_by_hand() -> None:

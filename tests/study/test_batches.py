@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from sim.cli import main
+from sim.events import Cause
+from sim.report.verdict import verdict
 from sim.spec.yaml import SpecError
 from sim.study.batch_search import BatchShare, Search, find_shortest_step
 from sim.study.batches import batches
@@ -83,6 +85,20 @@ def test_equal_machines_take_equal_batches_and_batches_mean_what_batch_does(unli
     alike.write_text(EQUAL)
     with pytest.raises(SpecError, match="identical machines"):
         answer(Scenario(str(alike), "alexnet", (SYNTHETIC, "training.batches=[8,4]")))
+
+
+def test_a_run_with_equal_batches_on_unlike_gpus_names_what_divides_them(tmp_path: Path) -> None:
+    """By hand: the share of the step that GPUs wait for others. Only batches of their own shorten it, which the verdict left out."""
+    box, said = tmp_path / "box.yaml", []
+    for other, fields in (("g5.12xlarge", ()), ("g5.12xlarge", ("training.batches=[74,86]",)), ("p3.8xlarge", ())):
+        box.write_text(f"name: box\ngroups:\n  - {{node: p3.8xlarge, count: 1}}\n  - {{node: {other}, count: 1}}\n")
+        run = answer(Scenario(str(box), "resnet50", (SYNTHETIC, *fields))).run
+        said.append(verdict(run).partition("Unlike GPUs with equal batches wait ")[2])
+        waited = 100 * run.jobs[0].warm.stalls[Cause.STRAGGLER] / run.jobs[0].warm.step_time
+        assert not said[-1] or said[-1].startswith(
+            f"{waited:.0f}% of the step for the slowest: 'python -m sim batches' with --global-batch 640"
+        )
+    assert [bool(words) for words in said] == [True, False, False]
 
 
 def test_the_command_says_the_answer(unlike: str, capsys: pytest.CaptureFixture[str]) -> None:

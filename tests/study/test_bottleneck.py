@@ -197,3 +197,13 @@ def test_the_moment_of_a_loader_that_bounds_the_step_does_not_matter() -> None:
     assert bottleneck.spread == pytest.approx((1.0, 1.0), rel=1e-6)
     assert moment_warning(bottleneck) == []
     assert bottlenecks(run(machine(1), toy_workload()))[0].phases == ()
+
+
+def test_accumulated_batches_are_moved_within_the_time_between_two_of_them() -> None:
+    """Closed form: a loader far faster than the GPU. A batch moved by up to three quarters of a micro-batch never holds up the step."""
+    options = {"num_workers": 1, "prefetch_factor": 1, "pin_memory": False}
+    work = toy_workload(loader="pytorch", prep=1e-4, inputs=options, accumulation=8)
+    simulated = run(machine(1, disk=volume()), work)
+    [bottleneck] = bottlenecks(simulated)
+    assert simulated.jobs[0].warm.step_time == pytest.approx(8 * COMPUTE, rel=1e-2)
+    assert bottleneck.spread == pytest.approx((8 * COMPUTE, 8 * COMPUTE), rel=1e-2)

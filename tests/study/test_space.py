@@ -39,6 +39,7 @@ def test_values(text: str, values: tuple[str, ...]) -> None:
         ("k=1..4:1", "2 or more values"),
         ("k=0..4", "start above 0"),
         ("k=1..x:3", "write a range as two numbers"),
+        ("k=16..64..2", "write a range as two numbers"),
         ("k=1,,2", "between two commas"),
     ],
 )

@@ -18,6 +18,7 @@ from sim.parallel.wraps import TORCHS_SIZE
 from sim.report.assumed_network import network_assumption, network_figures
 from sim.report.energy import energy_text, epoch_tokens, with_energy
 from sim.report.inputs import values_of
+from sim.report.kinds import sample_tokens
 from sim.report.layouts.layout_error import expected_layout_error
 from sim.report.pretraining import pretraining_document, pretraining_lines
 from sim.report.prices import date_of, market_assumptions, missing_price, paid_text, source_of
@@ -32,7 +33,7 @@ from sim.study.layout import LayoutAnswer
 from sim.training.layouts.loader import count_loading, readers_of
 from sim.training.layouts.scene import BESIDE
 from sim.training.layouts.stream import download_of, first_batch_time
-from sim.units import pluralized, rounded_dollars, show
+from sim.units import dollars, pluralized, rounded_dollars, show
 
 SCHEMA = 1
 NOTEWORTHY = 0.02
@@ -182,7 +183,7 @@ def _slowed(run: LayoutRun) -> str:
     seconds = sum(each for _, each in rows)
     if seconds < NOTEWORTHY * run.step_time:
         return ""
-    return f", {100 * seconds / run.step_time:.0f}% because compute is {rows[0][0]}"
+    return f", of which {100 * seconds / run.step_time:.0f}% is lost because compute is {rows[0][0]}"
 
 
 def _bubble(run: LayoutRun, seconds: float) -> str:
@@ -329,10 +330,11 @@ def layout_text(run: LayoutRun, document: Mapping[str, Any], verbose: bool = Fal
     gpu, step = run.node.gpu, document["step_time_s"]
     nodes = pluralized(document["nodes"], "node")
     micro = f"{document['micro_batches']:,} micro-batch{'es' * (document['micro_batches'] != 1)} of {document['batch_per_gpu']:,}"
+    tokens = f", {tokens:,} tokens per sample" if (tokens := sample_tokens(document)) else ""
     lines = [
         f"{document['workload']} on {document['hardware']}: {document['gpus']:,} x {gpu.name}, {nodes}, {document['precision']}, "
         f"{document['stack']}",
-        f"  layout: {layout_name(document)}; {micro}, global batch {document['global_batch']:,}",
+        f"  layout: {layout_name(document)}; {micro}, global batch {document['global_batch']:,}{tokens}",
         "",
         f"  step {show(step, 'time')}   {_rates(document)}",
         "",
@@ -344,7 +346,7 @@ def layout_text(run: LayoutRun, document: Mapping[str, Any], verbose: bool = Fal
         lines.append(f"  Exposed: {shown}")
     lines += ["", *_memory_lines(document, gpu.memory)]
     if document["cost_per_token_usd"] is not None:
-        lines.append(f"  cost: ${1e6 * document['cost_per_token_usd']:.3g} per million tokens")
+        lines.append(f"  cost: ${dollars(1e6 * document['cost_per_token_usd'])} per million tokens")
     lines += [f"  {line}" for line in paid_text(document["price"])]
     if document["energy"] is not None:
         lines.append(f"  {energy_text(document['energy'], epoch_tokens(document), job=document['whole_job'])}")

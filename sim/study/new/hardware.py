@@ -89,7 +89,7 @@ def hardware_yaml(wiring: Wiring, file: Path, name: str, options: Options = Opti
     gpu = new_parts.find_gpu(wiring, options.gpu, file)
     cpu = PartChoice(options.cpu.lower(), "given") if options.cpu else new_parts.find_cpu(wiring.processor, gpu)
     lanes = new_parts.pcie_lanes(gpu, wiring.lanes)
-    notes = [*wiring.notes, *_notes(wiring, gpu, lanes)]
+    notes = [*wiring.notes, *_notes(wiring, gpu, lanes, options)]
     lines = [
         *for_editors("hardware"),
         f"name: {name}",
@@ -144,7 +144,7 @@ def _estimate(reason: str) -> str:
 # --- blocks ----------------------------------------------------------------------------------------------------------
 
 
-def _notes(wiring: Wiring, gpu: Gpu, lanes: Lanes) -> Iterable[str]:
+def _notes(wiring: Wiring, gpu: Gpu, lanes: Lanes, options: Options) -> Iterable[str]:
     if not wiring.nvlink_known:
         yield "The topology does not show NVLink; if the GPUs have it, add node.topology.nvlink."
     if wiring.lanes is not None and wiring.lanes.rate > lanes.rate:
@@ -152,7 +152,8 @@ def _notes(wiring: Wiring, gpu: Gpu, lanes: Lanes) -> Iterable[str]:
     if wiring.gpus > 1 and not gpu.pcie_peers:
         yield f"{gpu.name} has no peer access over PCIe, so copies between GPUs without NVLink go through host memory."
     if not wiring.cards:
-        yield "The topology shows no network card; one is assumed, set node.nic."
+        given = " of the bandwidth that you gave" if options.nic_bandwidth is not None else ""
+        yield f"The topology shows no network card; one{given} is assumed, set node.nic."
 
 
 def _topology(wiring: Wiring, gpu: Gpu, lanes: Lanes, file: Path) -> list[str]:
@@ -271,6 +272,9 @@ def _nic(wiring: Wiring, gpu: Gpu, options: Options) -> list[str]:
     transport = new_parts.find_transport(wiring.cards, options.transport)
     speed, speed_source = _speed(wiring.cards, options)
     direct, direct_source = _gpudirect(wiring.cards, gpu, transport.name)
+    count_source = _quoted(wiring.form) if wiring.cards else _estimate(_NOT_TOLD)
+    if not wiring.cards and options.nic_bandwidth is not None:
+        count_source = _quoted("one card, of the bandwidth given by the user")
     return [
         "  nic:",
         f"    count: {max(1, len(wiring.cards))}",
@@ -278,7 +282,7 @@ def _nic(wiring: Wiring, gpu: Gpu, options: Options) -> list[str]:
         f"    transport: {transport.name}",
         f"    gpudirect: {'true' if direct else 'false'}",
         "    source:",
-        f"      count: {_quoted(wiring.form) if wiring.cards else _estimate(_NOT_TOLD)}",
+        f"      count: {count_source}",
         f"      bandwidth: {speed_source}",
         f"      transport: {_quoted('given by the user') if transport.reason == 'given' else _estimate(transport.reason)}",
         f"      gpudirect: {direct_source}",

@@ -35,7 +35,7 @@ from sim.study.new.named_files import accelerate_file, json_of, text_of, with_na
 from sim.units import pluralized, rounded
 
 LONGEST: Final = 8192
-"""Tokens per sample if not specified: as many as the model takes, up to this; estimate (what most decoders are trained at)."""
+"""Tokens per sample of a model outside the catalog if not specified: as many as it takes, up to this; estimate (usual in training)."""
 MOST_PARAMETERS: Final = 10**15
 """Maximum parameters of a model; products of more are no longer exact."""
 _HUB_ID: Final = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
@@ -120,8 +120,8 @@ def write(
 ) -> NewWorkload:
     """Write *told* as the workload *name*; *origin* names its sources. Raise SpecError, and write nothing, if it is invalid."""
     name, path = place_of(name, output, overwrite)
-    shape = _shape(told, origin)
-    tokens = sequence or told.sequence or min(shape.max_seq or LONGEST, LONGEST)
+    shape, trained = _shape(told, origin)
+    tokens = sequence or told.sequence or trained or min(shape.max_seq or LONGEST, LONGEST)
     if shape.max_seq is not None and tokens > shape.max_seq:
         raise SpecError(
             f"{origin}: a sequence of {tokens} tokens is longer than the model's {shape.max_seq} positions; write --sequence "
@@ -163,11 +163,12 @@ def _machine(told: LaunchSettings) -> NextMachine:
     return machine or MACHINE
 
 
-def _shape(told: LaunchSettings, origin: str) -> Transformer:
+def _shape(told: LaunchSettings, origin: str) -> tuple[Transformer, int | None]:
+    """Return the sizes of the model, and the tokens of a sample with which one of the catalogue was trained."""
     if told.model:
-        transformer = load_part(Model, told.model, "workloads/models").transformer
-        assert transformer is not None, f"{told.model} is not a decoder"
-        return transformer
+        model = load_part(Model, told.model, "workloads/models")
+        assert model.transformer is not None, f"{told.model} is not a decoder"
+        return model.transformer, model.sequence
     try:
         shape = Transformer.model_validate(told.shape)
     except ValueError as error:
@@ -180,7 +181,7 @@ def _shape(told: LaunchSettings, origin: str) -> Transformer:
             f"{origin}: {told.keys.get(name, name)} {size:,} makes a model of over {MOST_PARAMETERS / 1e12:,.0f} trillion parameters; "
             "write a smaller number"
         )
-    return shape
+    return shape, None
 
 
 def _whole_steps(told: LaunchSettings, origin: str) -> None:

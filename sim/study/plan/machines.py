@@ -24,7 +24,7 @@ from sim.study.memory_fit import is_shortage
 from sim.study.plan.question import PlanQuestion, any_fits, plan, prepare_plan, workloads_of
 from sim.study.plan.search import Limits
 from sim.study.plan.space import LayoutCandidate
-from sim.study.pool import FEW, process_count
+from sim.study.pool import LEAST_FOR_PROCESSES, process_count
 from sim.study.scenario import Scenario, sorted_overrides, split_overrides
 
 SIMULATIONS: Final = 40
@@ -182,7 +182,7 @@ def _at_once(computing: Computing) -> int:
     if computing.cluster is not None:
         return ON_CLUSTER
     processes = process_count(computing.processes)
-    return 1 if processes == 1 else max(FEW + 1, processes)
+    return 1 if processes == 1 else max(LEAST_FOR_PROCESSES + 1, processes)
 
 
 def with_planned_layouts(

@@ -108,7 +108,7 @@ class LayoutPlan:
 
     def front(self) -> list[bool]:
         """Return for each simulated layout whether it is on the Pareto front of time, free memory and cost."""
-        points = [(each.time, -headroom(each), cost_of_step(each) or 0.0) for each in self.tally.outcomes]
+        points = [(each.time, -headroom(each), each.penalty * (cost_of_step(each) or 0.0)) for each in self.tally.outcomes]
         return [not any(_beats(other, own) for other in points) for own in points]
 
 
@@ -122,9 +122,9 @@ def headroom(outcome: Outcome) -> float:
 
 
 def cost_of_step(outcome: Outcome) -> float | None:
-    """Return the USD of one step; None without a price."""
+    """Return the USD of one step, without the penalty of one that thrashes; None without a price."""
     rate = outcome.placed_layout.setting.rate
-    return None if rate is None else rate * outcome.time
+    return None if rate is None else rate * outcome.step_time
 
 
 def plan(

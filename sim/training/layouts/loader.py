@@ -150,3 +150,15 @@ class RankLoader:
         ready = max(now, self.ready)
         self.take_times.append(ready)
         return ready, [(*feed.slowest, begins), (Cause.FETCH, feed.source, read), (Cause.PREP, CORES, self.ready)]
+
+    def leads(self, now: float) -> tuple[float, ...]:
+        """Return what decides when further micro-batches are ready, relative to *now* (s); empty while some of those built ahead are left.
+
+        Equal leads at two times mean that the loader repeats in between.
+        """
+        feed, number = self.feed, len(self.take_times)
+        if number < feed.ahead + len(self.workers):
+            return ()
+        turn = number % len(self.workers)
+        times = (*self.workers[turn:], *self.workers[:turn], self.disk, self.cores, self.ready, *self.take_times[number - feed.ahead :])
+        return tuple(time - now for time in times)

@@ -114,6 +114,10 @@ class Meetings:
         """Return the number of simulated stages, or ranks."""
         return len(set(map(id, self.kernels)))
 
+    def only_messages_left(self) -> bool:
+        """Return whether all operations of groups that have been entered so far have ended."""
+        return all(meeting.is_over or meeting.target >= 0 for meeting in self.by_key.values())
+
     def add_key(self, key: MeetingKey, meeting: Meeting) -> None:
         """Register *meeting* under *key* as well."""
         if key not in self.by_key:

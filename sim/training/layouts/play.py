@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
@@ -13,6 +14,8 @@ MOST_RANKS: Final = 4096
 """Maximum number of ranks for which classes are computed. With more, all nodes of a stage are simulated as if equal to its first."""
 MOST_CLASSES: Final = 256
 """Maximum number of classes of ranks that are simulated; with more, as above. 192 classes of a 16-stage pipeline take 3 s."""
+Simulate = Callable[[LayoutScene, int, bool, bool], Simulation]
+"""Returns a simulation, with the parameters of `Simulation`."""
 
 
 def play(scene: LayoutScene, steps: int = 0, keep_rates: bool = False, exact: bool = False) -> PlayedLayout:
@@ -20,16 +23,26 @@ def play(scene: LayoutScene, steps: int = 0, keep_rates: bool = False, exact: bo
 
     *exact* computes classes of ranks also if only the distribution of a stage over switches is uneven, which takes about ten times as long.
     """
-    mesh = scene.layout.mesh
-    even = mesh.is_even and (scene.prices.even_below_switches or not exact)
-    if not even and mesh.gpus <= MOST_RANKS:
+    if not plays_stages(scene, exact):
         by_rank = _by_rank(scene, steps, keep_rates)
         if by_rank is not None:
             return by_rank
+    return play_stages(scene, steps, keep_rates)
+
+
+def plays_stages(scene: LayoutScene, exact: bool = False) -> bool:
+    """Return whether one rank of each stage is simulated, without computing classes of ranks."""
+    mesh = scene.layout.mesh
+    return (mesh.is_even and (scene.prices.even_below_switches or not exact)) or mesh.gpus > MOST_RANKS
+
+
+def play_stages(scene: LayoutScene, steps: int = 0, keep_rates: bool = False, simulate: Simulate = Simulation) -> PlayedLayout:
+    """Simulate one rank of each stage with *simulate*; see `play`."""
+    mesh = scene.layout.mesh
     chosen = (steps or (2 if scene.layout.clips_gradients or mesh.stages == 1 else 4)) + (DRAWN_STEPS - 1 if scene.noise.draws else 0)
-    played = Simulation(scene, chosen, keep_rates).run()
+    played = simulate(scene, chosen, keep_rates, False).run()
     if _starves(scene, played):
-        played = Simulation(scene, chosen, keep_rates, starved=True).run()
+        played = simulate(scene, chosen, keep_rates, True).run()
     return replace(played, exact=mesh.is_even and scene.prices.even_below_switches)
 
 

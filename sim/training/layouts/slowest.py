@@ -6,7 +6,18 @@ not its own, so it catches up by that amount. It gains nothing if the others mak
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import simpy
+
+
+class Lateness(NamedTuple):
+    """What decides how far the slowest rank of a stage is behind the others, while these do not compute."""
+
+    behind: float
+    """How far it would be behind (s) if its compute were slowed like that of the others."""
+    sooner: float
+    """The part of the compute (s) that the others lost to blocks waiting for it, for which they have not made up yet."""
 
 
 class SlowestRank:
@@ -46,6 +57,14 @@ class SlowestRank:
     def resume(self, since: float) -> None:
         """Register that the others could not continue before *since* (s), even if they had arrived earlier, and so made up for losses."""
         self._sooner, self._since = min(self._not_made_up(), max(0.0, self.env.now - since)), self.env.now
+
+    def lateness(self) -> Lateness:
+        """Return what decides its lag from now on, while the others do not compute."""
+        return Lateness(self._behind, self._not_made_up())
+
+    def set_lateness(self, lateness: Lateness) -> None:
+        """Set what decides its lag from now on, while the others do not compute."""
+        (self._behind, self._sooner), self._since = lateness, self.env.now
 
     def lag(self) -> float:
         """Return how far (s) it is behind now, while the others do not compute."""

@@ -1,9 +1,9 @@
-"""How long is an FSDP step of many micro-batches? A few are simulated; if each further one adds the same time, the result is extrapolated.
+"""How long is a step of many micro-batches? A few are simulated; if each further one adds the same time, the result is extrapolated.
 
-Without a pipeline, a step repeats for each micro-batch (a max-plus system with one input becomes periodic: Baccelli et al.,
-"Synchronization and Linearity", section 3.7). Three steps that differ by one micro-batch each show whether it has become periodic. It stays
-so if neither the host nor the loader is slower than a micro-batch. Pipelines are always simulated completely, because their backlogs may
-settle much later.
+In a pipeline, and if weights are not sharded, turns of its steady state are left out (`turning`). With FSDP and without a pipeline, a
+step repeats for each micro-batch (a max-plus system with one input becomes periodic: Baccelli et al., "Synchronization and Linearity",
+section 3.7). Three steps that differ by one micro-batch each show whether it has become periodic. It stays so if neither the host nor the
+loader is slower than a micro-batch.
 Limits: the log does not cover the micro-batches that were not simulated.
 """
 
@@ -17,6 +17,7 @@ from sim.parallel.lower.layouts import program
 from sim.parallel.program import Copy, Work
 from sim.training.layouts.play import play
 from sim.training.layouts.scene import LayoutScene, PlayedLayout, StageStep
+from sim.training.layouts.turning import play_turns
 
 _SAME: Final = 1e-9
 """Tolerance, as a share of the step time, for the difference between the increments of two micro-batches."""
@@ -32,7 +33,9 @@ def play_steadily(scene: LayoutScene) -> PlayedLayout:
     """Return the result of `play`, with an accuracy of 1e-8; with many micro-batches, the log has fewer of them."""
     micro_batches = scene.layout.micro_batches
     alone = scene.layout.shards_parameters and scene.layout.mesh.stages == 1
-    if not alone or scene.noise.draws or sum(_FEW) > _WORTH * micro_batches:
+    if not alone:
+        return play_turns(scene) or play(scene)
+    if scene.noise.draws or sum(_FEW) > _WORTH * micro_batches:
         return play(scene)
     played = [play(_with_micro_batches(scene, count)) for count in _FEW]
     turn = played[2].time - played[1].time

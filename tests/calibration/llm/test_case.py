@@ -38,6 +38,9 @@ def test_published_parameter_totals(tmp_path: Path) -> None:
     published = {
         "Llama 3.1 8B": 8.03e9, "LLAMA3_70B": 70.55e9, "Llama 3.1 405b": 405.85e9, "DeepSeek V3": 671.0e9, "Qwen3_30B_a3B": 30.53e9,
         "Qwen3_235B_a22B": 235.1e9, "GPT OSS 120B": 116.8e9, "Nemotron4 15b": 15.63e9, "Mixtral 8x7B": 46.7e9, "GPT-3 175B": 175e9,
+        "granite-7b": 6.74e9, "vicuna-7b-v1.5": 6.74e9, "LLaMA-7B": 6.74e9, "Qwen-7B": 7.72e9,
+        "internlm-7b": 7.32e9, "pythia-160m": 0.1623e9,
+        "Pythia-410M": 0.4053e9, "pythia-1b": 1.0118e9, "pythia-70m": 0.0704e9, "Qwen2-0.5B": 0.494e9,
         "gpt-neox-20b": 20.55e9, "Pythia-12B": 11.85e9, "Pythia 6.9B": 6.86e9, "pythia-1.4b": 1.415e9, "pythia-2.8b": 2.775e9,
         "EleutherAI/gpt-j-6B": 6.05e9, "tiiuae/falcon-7b": 6.92e9, "Falcon-40B": 41.3e9, "Falcon 180B": 179.5e9, "StarCoder 15.5B": 15.52e9,
         "LLaMA-65B": 65.29e9, "LLaMA 13B": 13.02e9, "LLaMA-30B": 32.53e9, "Llama 3.3 70B": 70.55e9, "CodeLlama 34B": 33.74e9,
@@ -323,6 +326,39 @@ def test_graphs_of_whole_iterations_replay_no_experts_without_a_capacity(tmp_pat
     assert graphed == {"25.11NeMo": False, "26.02NeMo": False, "26.02.01NeMo": True}
 
 
+def test_a_point_tells_models_apart(tmp_path: Path) -> None:
+    """1.3 and 13 billion parameters: the papers' tables of OPT (arXiv 2205.01068) and GPT-3 (arXiv 2005.14165)."""
+    blank = dict.fromkeys(("layers", "hidden", "heads", "kv_heads", "ffn_hidden", "vocab"), "")
+    names = ("facebook/opt-1.3b", "OPT 13B", "GPT3-1.3B", "gpt-3 13b", "GPT 1.3B", "GPT-6.7B")
+    shapes = [one(tmp_path, model=name, seq_len="2048", **blank).shape for name in names]
+    assert [shape.hidden for shape in shapes] == [2048, 5120, 2048, 5120, 2048, 4096]
+    assert [shape.layers for shape in shapes] == [24, 40, 24, 40, 24, 32]
+
+
+def test_rows_without_axes_are_data_parallel_if_their_software_is(tmp_path: Path) -> None:
+    """ZeRO-2 and ZeRO-3 have no other axis; Megatron's distributed optimizer (ZeRO-1) may have any."""
+    blank = dict(dp="", tp="", pp="", cp="", micro_batch="", grad_accum="")
+    told = {
+        "DeepSpeed": ("ZeRO-2", 2), "HF Trainer + DeepSpeed": ("ZeRO-1", 1), "Megatron-DeepSpeed": ("ZeRO-3", 3), "nanoGPT": ("", 0),
+        "PyTorch DDP": ("", 0),
+    }  # fmt: skip
+    for framework, (stage, meant) in told.items():
+        case = one(tmp_path, framework=framework, zero_stage=stage, **blank)
+        assert (case.data, case.zero) == (8, meant) and any("no axis is stated" in text for text in case.assumptions), framework
+    (refused,) = cases(tmp_path, dict(framework="Megatron-DeepSpeed", zero_stage="ZeRO-1", **blank))
+    assert isinstance(refused, str) and refused.endswith("so the layout is unknown; for data parallelism write dp 8")
+
+
+def test_plain_torch_has_the_whole_model_on_each_gpu(tmp_path: Path) -> None:
+    plain, sharded = (one(tmp_path, framework="PyTorch 2.1", zero_stage="", fsdp_mode=mode) for mode in ("", "FULL_SHARD"))
+    assert (plain.stack, plain.zero, sharded.zero) == ("torch-fsdp1", 0, 3)
+
+
+def test_a_machine_in_place_of_a_gpu_is_its_gpu(tmp_path: Path) -> None:
+    case = one(tmp_path, gpu="AWS p4d.24xlarge")
+    assert case.chip.name == "A100-SXM4-40GB" and "A100-SXM4-40GB, the GPU of AWS p4d.24xlarge" in case.assumptions
+
+
 def test_rows_that_cannot_be_described_say_why(tmp_path: Path) -> None:
     reasons = {
         "Cerebras": dict(gpu="Cerebras CS-3"),
@@ -331,7 +367,7 @@ def test_rows_that_cannot_be_described_say_why(tmp_path: Path) -> None:
         "state-space": dict(model="Nemotron-H 56b"),
         "less than one sequence": dict(global_batch="4"),
         "global_batch": dict(global_batch="a lot", grad_accum=""),
-        "layout is unknown": dict(dp="", tp="", pp="", cp=""),
+        "layout is unknown; for data parallelism write dp ": dict(dp="", tp="", pp="", cp=""),
         "'GPT 65B': layers, hidden": dict(model="GPT 65B", layers="", hidden="", heads="", vocab=""),  # was read as 5B
         "'GPT-15B': layers, hidden": dict(model="GPT-15B", layers="", hidden="", heads="", vocab=""),
         "missing in the row": dict(model="Mystery", layers="", hidden="", heads="", vocab=""),

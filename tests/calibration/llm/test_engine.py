@@ -13,7 +13,7 @@ from calibration import HARDWARE
 from calibration.llm.chips import chip_named
 from calibration.llm.closed_form import predict
 from calibration.llm.constants import fitted_constants
-from calibration.llm.engine import hardware_of, practice_overrides, simulate_case, workload_of
+from calibration.llm.engine import hardware_of, memory_of, practice_overrides, simulate_case, workload_document, workload_of
 from sim.spec.library import load_hardware
 from tests.calibration.llm.test_case import one
 from tests.calibration.llm.test_closed_form import nanotron
@@ -114,6 +114,25 @@ def test_the_machine_of_a_gpu_has_it() -> None:
         if chip.machine and load_hardware(chip.machine, library=HARDWARE).spec.groups[0].node.gpu.name != name
     }
     assert (without, wrong) == ({"H200-NVL-141GB"}, set())
+
+
+@pytest.mark.parametrize(("gpu", "pcie"), [("A100 PCIe 80GB", 4), ("RTX 4090", 4), ("V100-PCIe-32GB", 3), ("T4", 3), ("L4", 4)])
+def test_a_gpu_of_no_described_machine_is_in_a_server_with_eight_slots(tmp_path: Path, gpu: str, pcie: int) -> None:
+    """Its memory and its generation of PCIe are the GPU's own, its NICs the row's; the step is about that of the closed form."""
+    case = one(tmp_path, gpu=gpu, model="Llama-3.2-1B", nodes="2", gpus="16", dp="16", global_batch="64", network="HDR InfiniBand per GPU")
+    assert not case.chip.machine
+    node = hardware_of(case).groups[0].node
+    assert (node.gpu_count, node.topology.pcie.name) == (8, f"pcie{pcie}-x16")
+    assert node.gpu.memory == case.chip.memory and node.nic.bandwidth * node.nic.count == 8 * case.nic == 8 * 25e9
+    assert simulate_case(case, AT).step_time == pytest.approx(predict(case, AT).step_time, rel=0.6)
+    assert memory_of(case).nbytes > 0
+
+
+@pytest.mark.parametrize(("gpu", "precision"), [("T4", "fp16"), ("P100", "fp16"), ("V100", "fp16"), ("A30", "bf16"), ("L4", "bf16")])
+def test_old_gpus_train_in_float16(tmp_path: Path, gpu: str, precision: str) -> None:
+    """Oracle: NVIDIA's table of compute capabilities: no products in bfloat16 below 8.0, where torch would emulate them."""
+    case = one(tmp_path, gpu=gpu, precision="bf16")
+    assert workload_document(case)["training"]["precision"] == precision
 
 
 def test_what_scripts_set_reaches_the_simulator(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,8 +14,11 @@ import pytest
 from calibration.llm import closed_form, engine
 from calibration.llm.case import Case
 from calibration.llm.constants import fitted_constants
-from calibration.llm.published import PAGE, SimulatedRun, factor_table, factors_of_others, publish, scored_runs, step_table
+from calibration.llm.published import PAGE, factor_table, factors_of_others, publish, scored_runs, step_table
+from calibration.llm.published_runs import PREDICTIONS, kept_steps
+from calibration.llm.simulated import SimulatedRun, simulated_runs
 from sim.report.layouts.layout_error import SUMMARY
+from sim.spec.yaml import SpecError
 from tests.calibration.llm.test_choice import cases
 
 
@@ -76,13 +80,46 @@ def test_page_and_summary_are_written(tmp_path: Path) -> None:
     described: list[Case] = cases(tmp_path, [{"step_time_s": str(9.0 + number)} for number in range(6)])
     (tmp_path / PAGE).parent.mkdir(parents=True)
     (tmp_path / SUMMARY).parent.mkdir(parents=True)
+    (tmp_path / PREDICTIONS).parent.mkdir(parents=True)
     (tmp_path / PAGE).write_text("before\n<!-- validated -->\nof last year\n<!-- end -->\nbehind\n", encoding="utf-8")
     progress: list[tuple[int, int]] = []
     used = publish(described, lambda done, of: progress.append((done, of)), 1, tmp_path)
     page = (tmp_path / PAGE).read_text(encoding="utf-8")
-    assert used == {"simulated": 6, "refused": 0, "quoted": 6}
-    assert progress[-1] == (6, 6)
+    assert used == {"predicted": 6, "refused": 0, "quoted": 6}
+    assert progress == [(1, 1)]  # the six runs differ in what was measured only
     assert page.startswith("before\n<!-- validated -->\n```\n") and page.endswith("<!-- end -->\nbehind\n") and "of last year" not in page
     groups = json.loads((tmp_path / SUMMARY).read_text(encoding="utf-8"))["groups"]
     simulated = engine.predict(described[0], fitted_constants(described[0].row.source).constants).step_time
     assert next(iter(groups.values()))["high"] == pytest.approx(14.0 / simulated, rel=0.03)
+    rows = list(csv.DictReader((tmp_path / PREDICTIONS).read_text(encoding="utf-8").splitlines()))
+    assert [float(row["step_time_s"]) for row in rows] == [case.measured for case in described]
+    assert {float(row["simulated_s"]) for row in rows} == {simulated}
+    for row in rows:
+        assert float(row["predicted_s"]) == pytest.approx(sqrt(float(row["closed_form_s"]) * float(row["simulator_s"])), rel=1e-4)
+        assert float(row["low95_s"]) < float(row["closed_form_s"]) < float(row["high95_s"])
+
+
+def test_kept_steps_are_those_of_equal_machines_and_workloads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page written again simulates nothing; a run with another sequence length is simulated."""
+    before = cases(tmp_path, [{"step_time_s": "9.0"}, {"step_time_s": "10.0"}])
+    for file in (PAGE, SUMMARY, PREDICTIONS):
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / PAGE).write_text("<!-- validated -->\n<!-- end -->\n", encoding="utf-8")
+    publish(before, lambda done, of: None, 1, tmp_path)
+    written = [(tmp_path / file).read_text(encoding="utf-8") for file in (PAGE, PREDICTIONS)]
+    after = [*before, *cases(tmp_path, [{"step_time_s": "9.0", "seq_len": "1024"}])]
+    kept = kept_steps(tmp_path / PREDICTIONS)
+    simulated: list[int] = []
+    new = simulated_runs(after, lambda done, of: simulated.append(of), 1, kept)
+    assert simulated == [1] and new[0].step == new[1].step != new[2].step
+    monkeypatch.setattr(engine, "simulate_case", None)
+    publish(before, lambda done, of: None, 1, tmp_path, keep_steps=True)
+    assert [(tmp_path / file).read_text(encoding="utf-8") for file in (PAGE, PREDICTIONS)] == written
+
+
+def test_kept_steps_need_a_file_with_steps(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="without --keep-steps, all runs are simulated"):
+        kept_steps(tmp_path / "predictions.csv")
+    (tmp_path / "predictions.csv").write_text("line,simulated_s\n2,1.5\n", encoding="utf-8")
+    with pytest.raises(SpecError, match=r"predictions.csv:2: has no simulated step"):
+        kept_steps(tmp_path / "predictions.csv")

@@ -255,7 +255,7 @@ def test_gpus_by_what_people_call_them(name: str, chip: str | None) -> None:
         ("NVIDIA A40", "A40"), ("NVIDIA RTX A6000", "RTXA6000"), ("NVIDIA GeForce RTX 3090", "RTX3090"), ("Tesla T4", "T4"),
         ("NVIDIA RTX 6000 Ada Generation", "RTX6000Ada"), ("Quadro RTX 8000", "QuadroRTX8000"), ("NVIDIA A10G", "A10G"),
         ("NVIDIA H100 NVL", "H100-NVL-94GB"), ("NVIDIA H200", "H200-SXM-141GB"), ("NVIDIA H100 80GB HBM2e", "H100-PCIe-80GB"),
-        ("AMD Instinct MI250X", "MI250X-GCD"), ("NVIDIA L40", None), ("NVIDIA A30", "A30"),
+        ("AMD Instinct MI250X", "MI250X-GCD"), ("NVIDIA L40", "L40"), ("NVIDIA A30", "A30"),
     ],
 )  # fmt: skip
 def test_gpus_as_torch_names_them(name: str, chip: str | None) -> None:

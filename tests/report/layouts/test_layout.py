@@ -67,6 +67,14 @@ def test_an_epoch_of_a_stream_says_its_tokens() -> None:
     assert "CO2 per epoch of 100 billion tokens (" in document()["text"]
 
 
+def test_the_tokens_of_a_sample_and_whole_cents_are_shown() -> None:
+    """By hand: the sequence of the catalog; 0.1999 USD are $0.20, with both digits."""
+    answer = layout_answer(Scenario("hgx-h100", "llama-3.2-1b", layout=(("--shard", "parallel.shard", "parameters"),)))
+    document = layout_document(answer)
+    assert ", global batch 8, 8,192 tokens per sample\n" in layout_text(answer.run, document)
+    assert "cost: $0.20 per million tokens" in layout_text(answer.run, document | {"cost_per_token_usd": 0.1999e-6})
+
+
 def test_widths_that_tensor_cores_do_not_want_are_told() -> None:
     """Oracle: multiples of 8 elements of 16 bits (NVIDIA, Matrix Multiplication Background, 'Requirements to use Tensor Cores')."""
 

@@ -199,10 +199,11 @@ def test_a_gpu_that_cannot_be_is_refused(text, gpu, words, tmp_path):
     ("NVIDIA A100-SXM4-40GB", "a100-sxm4-40gb"), ("A100-SXM-80GB", "a100-sxm4-80gb"), ("NVIDIA A100 80GB PCIe", "a100-pcie-80gb"),
     ("NVIDIA H100 80GB HBM3", "h100-sxm5-80gb"), ("NVIDIA H100 PCIe", "h100-pcie-80gb"), ("NVIDIA H200", "h200-sxm-141gb"),
     ("NVIDIA B200", "b200-sxm-180gb"), ("Tesla T4", "t4"), ("NVIDIA A10G", "a10g"), ("NVIDIA L4", "l4"), ("NVIDIA L40S", "l40s"),
-    ("NVIDIA GeForce RTX 3090", "rtx3090"), ("GeForce GTX 1080 Ti", "gtx1080ti"), ("NVIDIA RTX 6000 Ada Generation", "rtx6000ada"),
+    ("NVIDIA L40", "l40"), ("NVIDIA GeForce RTX 3090", "rtx3090"), ("GeForce GTX 1080 Ti", "gtx1080ti"),
+    ("NVIDIA RTX 6000 Ada Generation", "rtx6000ada"),
     ("Quadro RTX 6000", "quadrortx6000"), ("NVIDIA RTX A6000", "rtxa6000"), ("Tesla K80", "k80"),
     ("Tesla P100-PCIE-16GB", "p100-pcie-16gb"), ("NVIDIA A10", "a10"), ("NVIDIA A100-PCIE-40GB", "a100-pcie-40gb"),
-    ("NVIDIA L40", None), ("NVIDIA H100 NVL", "h100-nvl-94gb"), ("NVIDIA A30", "a30"), ("Tesla V100-PCIE-32GB", None),
+    ("NVIDIA H100 NVL", "h100-nvl-94gb"), ("NVIDIA A30", "a30"), ("Tesla V100-PCIE-32GB", None),
     ("Tesla V100", None), ("", None), ("NVIDIA", None),
 ])  # fmt: skip
 def test_printed_names(printed, name):
@@ -345,6 +346,14 @@ def test_options_win(tmp_path):
     assert (node.gpu.name, node.host.cpu.name, node.nic.transport.name) == ("V100-PCIe-16GB", "epyc-7742", "efa")
     assert (node.nic.bandwidth, node.host.memory) == (50e9, 2**40)
     assert isinstance(node.nic.source, dict) and node.nic.source["bandwidth"] == "given by the user"
+
+
+def test_a_network_whose_rate_the_user_gave_is_no_estimate(tmp_path):
+    """Oracle: the option. A run on two nodes called 10 Gbps an estimate although the user had written it."""
+    print_of_two = "\tGPU0\tGPU1\nGPU0\t X \tPHB\nGPU1\tPHB\t X \n"
+    for options, estimated in (({}, True), ({"nic_bandwidth": "25 Gbps"}, False)):
+        nic = written(tmp_path, print_of_two, "RTX4090", **options).nic
+        assert bool({"count", "bandwidth"} & {estimate.key for estimate in count_estimates(nic)}) == estimated
 
 
 @pytest.mark.parametrize(("options", "words"), [

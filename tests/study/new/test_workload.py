@@ -94,6 +94,14 @@ def test_a_configuration_becomes_a_workload_that_loads(tmp_path: Path) -> None:
     assert load_workload(str(made.path)).spec.model.sequence == 128
 
 
+def test_a_catalog_model_is_trained_at_the_sequence_of_the_catalog(tmp_path: Path) -> None:
+    """Oracle: the catalog's description. Qwen 2.5 was trained at 4,096 tokens, although it takes 131,072."""
+    for name, stated, tokens in (("qwen2.5-7b", None, 4096), ("mixtral-8x7b", None, 32768), ("qwen2.5-7b", 2048, 2048)):
+        made = new_workload([name], tmp_path / "made.yaml", sequence=stated, overwrite=True)
+        assert load_workload(str(made.path)).spec.model.sequence == tokens
+        assert f"sequences of {tokens:,} tokens" in made.note
+
+
 def test_answers_on_a_terminal(tmp_path: Path) -> None:
     answers = {"layers": "4", "hidden size": "512", "attention heads": "8", "tokens per sample": "1024", "vocabulary": "5000"}
     made = write(by_questions(lambda question, default: answers.get(question, default)), "mine", tmp_path / "mine.yaml", None, "answers")

@@ -50,6 +50,19 @@ def test_the_command_says_what_the_plan_decided_and_what_it_kept(model: str, ove
     assert_commands_repeat(made, made.tally.outcomes[:3])
 
 
+def test_the_cost_of_a_layout_that_thrashes_is_that_of_the_step_shown() -> None:
+    """Closed form: USD per token are the price over tokens/s. The penalty ranks; it multiplied costs, but not the step beside them."""
+    question = PlanQuestion(Scenario("1h200.141s.44v", "llama-3.1-8b", global_batch=8), (1,), tokens="50M")
+    document = plan_document(plan(question))
+    row, usd_per_s = document["layouts"][0], 3.39 / 3600
+    assert row["memory_verdict"] == "thrashes" and row["penalized_step_time_s"] == 3 * row["step_time_s"]
+    assert row["cost_per_token_usd"] == pytest.approx(usd_per_s / row["tokens_per_s_per_gpu"])
+    assert row["cost_per_step_usd"] == pytest.approx(usd_per_s * row["step_time_s"])
+    assert row["job_time_s"] == pytest.approx(5e7 / row["tokens_per_s_per_gpu"], rel=1e-3)
+    assert row["job_cost_usd"] == pytest.approx(usd_per_s * row["job_time_s"])
+    assert "Its memory is nearly full, so steps may take up to 3 times as long." in document["verdict"]
+
+
 def test_the_document_counts_every_layout_and_its_command_simulates_the_same_step(small: LayoutPlan) -> None:
     document = plan_document(small)
     assert document["candidates"] == document["infeasible"] + document["excluded_by_bound"] + document["open"] + document["simulated"]

@@ -110,3 +110,15 @@ def test_an_upgrade_of_the_disk_helps_a_step_that_it_bounds() -> None:
     assert disk.resource == "disk" and now.stalls[Cause.FETCH] > 0.2 * now.step_time
     assert now.step_time == pytest.approx(8 * 4096 * 4 / 1e6, rel=1e-3)  # tokens of 4 bytes, a sequence of each GPU
     assert disk.infinite == pytest.approx(now.stalls[Cause.COMPUTE], rel=0.05)
+
+
+@pytest.mark.parametrize(("turn", "repeats"), [(3.0, True), (1.5, True), (0.9, False)])
+def test_leads_repeat_once_a_loader_keeps_pace(turn: float, repeats: bool) -> None:
+    """Two workers need 3 s for a micro-batch each, so that one is ready every 1.5 s: a rank that takes them sooner uses up those built ahead."""
+    loader = RankLoader(Feed(disk=0.5, read=1.0, prep=2.0, cores=0.1, workers=2, ahead=4), starts_empty=False)
+    leads = []
+    for number in range(12):
+        loader.next(number * turn)
+        leads.append(loader.leads(number * turn))
+    assert leads[:5] == [()] * 5  # four are built ahead, and then each worker builds its first
+    assert (leads[-1] == pytest.approx(leads[-2], abs=1e-9)) is repeats

@@ -12,10 +12,20 @@ from sim.training.layouts import steady
 from sim.training.layouts.play import play
 from sim.training.layouts.scene import PlayedLayout
 from sim.training.layouts.steady import play_steadily
+from sim.training.layouts.turning import play_turns
 from tests.examples import examples
 from tests.harness import machine
 from tests.training.layouts.drawn_layouts import layouts, model, stacks
 from tests.training.layouts.toys import blocks, workload
+
+PIPELINES: tuple[dict[str, Any], ...] = (
+    {"pipeline": 4, "micro_batches": 64, "shard": "optimizer"},
+    {"pipeline": 4, "micro_batches": 66},
+    {"pipeline": 2, "micro_batches": 48, "tensor": 2, "schedule": "interleaved_1f1b", "virtual_stages": 4, "shard": "optimizer"},
+    {"pipeline": 4, "micro_batches": 64, "schedule": "interleaved_1f1b", "virtual_stages": 2, "mesh": {"pipeline_overlap": True}},
+    {"pipeline": 4, "micro_batches": 64, "schedule": "zb_h1", "mesh": {"pipeline_overlap": True}},
+    {"micro_batches": 32, "shard": "optimizer"},
+)
 
 
 def assert_same(shortened: PlayedLayout, full: PlayedLayout) -> None:
@@ -37,6 +47,42 @@ def test_a_step_of_many_micro_batches(drawn: tuple[dict[str, Any], int, int], st
     assert_same(play_steadily(scene), play(scene))
 
 
+@examples(6, 40, layouts(), stacks(), st.integers(9, 20), st.integers(0, 3), st.sampled_from((2e8, 2e7)))
+def test_a_pipeline_of_many_micro_batches(
+    drawn: tuple[dict[str, Any], int, int], stack: dict[str, Any], many: int, rest: int, nvlink: float
+) -> None:
+    fields, each, nodes = drawn
+    turn = fields["pipeline"]
+    fields |= {"shard": "optimizer" if fields["shard"] == "parameters" else fields["shard"]}
+    fields.pop("reshard_after_forward", None)
+    fields |= {"micro_batches": turn * many + (0 if fields["schedule"] == "interleaved_1f1b" else rest % turn)}
+    hardware = machine(each, nodes, nvlink=nvlink, nic=5e7, launch=1e-4)
+    given_ = workload(model(), **stack, **fields)
+    scene = layout_scene(hardware, given_, prepare(hardware, given_))
+    assert_same(play_steadily(scene), play(scene))
+
+
+@pytest.mark.parametrize("slow", [{"launch_cpu": "40 ms"}, {}], ids=["host", "gpu"])
+@pytest.mark.parametrize("fields", PIPELINES, ids=str)
+def test_turns_of_a_pipeline_are_left_out(fields: dict[str, Any], slow: dict[str, Any]) -> None:
+    given_ = workload(model(), stack={"gradient_clipping": True} | slow, **fields)
+    hardware = machine(2, 4, nvlink=2e8, nic=5e7)
+    scene = layout_scene(hardware, given_, prepare(hardware, given_))
+    few, every = play_turns(scene), play(scene)
+    assert few is not None
+    assert_same(few, every)
+    assert len(few.log.work) < 0.7 * len(every.log.work)
+
+
+def test_stages_that_drift_apart_are_simulated_completely() -> None:
+    """The first and the last stage send less, and so run ahead of the others until the pipeline holds them back."""
+    given_ = workload(model(), pipeline=4, micro_batches=64, schedule="interleaved_1f1b", virtual_stages=2)
+    hardware = machine(2, 4, nvlink=2e8, nic=5e7)
+    scene = layout_scene(hardware, given_, prepare(hardware, given_))
+    assert play_turns(scene) is None
+    assert play_steadily(scene).time == play(scene).time
+
+
 def test_few_are_simulated(monkeypatch: pytest.MonkeyPatch) -> None:
     simulated: list[int] = []
 
@@ -48,8 +94,8 @@ def test_few_are_simulated(monkeypatch: pytest.MonkeyPatch) -> None:
     for fields, wanted in (
         ({"shard": "parameters", "micro_batches": 64}, [4, 5, 6]),
         ({"shard": "parameters", "micro_batches": 16}, [16]),
-        ({"shard": "optimizer", "micro_batches": 64}, [64]),
-        ({"shard": "parameters", "pipeline": 2, "micro_batches": 64}, [64]),
+        ({"shard": "optimizer", "micro_batches": 8}, [8]),
+        ({"pipeline": 2, "schedule": "gpipe", "micro_batches": 64}, [64]),
     ):
         given_ = workload(blocks(4), **fields)
         hardware = machine(2)

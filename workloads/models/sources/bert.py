@@ -1,4 +1,4 @@
-"""BERT as its first releases ran it (Devlin et al., NAACL 2019).
+"""BERT as its first releases ran it (Devlin et al., NAACL 2019), and RoBERTa, which has its layers.
 
 Attention is separate matrix products, softmax and dropout, as torch ran it up to version 1.13.
 """
@@ -15,11 +15,11 @@ from torch import nn
 class Bert(nn.Module):  # type: ignore[misc, unused-ignore]
     """The encoder: embeddings and *depth* layers, without the pooler."""
 
-    def __init__(self, width: int, depth: int, heads: int, vocabulary: int = 30522, positions: int = 512) -> None:
+    def __init__(self, width: int, depth: int, heads: int, vocabulary: int = 30522, positions: int = 512, types: int = 2) -> None:
         super().__init__()
         self.word_embeddings = nn.Embedding(vocabulary, width, padding_idx=0)
         self.position_embeddings = nn.Embedding(positions, width)
-        self.token_type_embeddings = nn.Embedding(2, width)
+        self.token_type_embeddings = nn.Embedding(types, width)
         self.norm = nn.LayerNorm(width, eps=1e-12)
         self.dropout = nn.Dropout(0.1)
         self.layer = nn.ModuleList(BertLayer(width, heads) for _ in range(depth))
@@ -97,6 +97,24 @@ class BertForPretraining(nn.Module):  # type: ignore[misc, unused-ignore]
         return words, self.seq_relationship(self.tanh(self.pooler(hidden[:, 0])))
 
 
+class Roberta(nn.Module):  # type: ignore[misc, unused-ignore]
+    """RoBERTa with its head for masked tokens (decoder tied to the word embeddings): BERT's layers, one type of token, no pooler."""
+
+    def __init__(self, width: int, depth: int, heads: int, vocabulary: int = 50265, positions: int = 514) -> None:
+        super().__init__()
+        self.bert = Bert(width, depth, heads, vocabulary, positions, types=1)
+        self.transform, self.activation, self.norm = nn.Linear(width, width), nn.GELU(), nn.LayerNorm(width, eps=1e-5)
+        self.decoder = nn.Linear(width, vocabulary)
+        self.decoder.weight = self.bert.word_embeddings.weight
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, masked_positions: torch.Tensor) -> torch.Tensor:
+        """Return vocabulary scores at the masked positions (batch, masked)."""
+        hidden = self.bert(input_ids, torch.zeros_like(input_ids), attention_mask)
+        masked = hidden.gather(1, masked_positions.unsqueeze(-1).expand(-1, -1, hidden.shape[-1]))
+        words: torch.Tensor = self.decoder(self.norm(self.activation(self.transform(masked))))
+        return words
+
+
 _BERT = {"base": (768, 12, 12), "large": (1024, 24, 16)}
 
 
@@ -108,3 +126,8 @@ def bert_qa(size: str) -> BertForQuestionAnswering:
 def bert_pretraining(size: str) -> BertForPretraining:
     """Return BERT ``base`` or ``large`` with both heads of pretraining."""
     return BertForPretraining(*_BERT[size])
+
+
+def roberta(size: str) -> Roberta:
+    """Return RoBERTa ``base`` or ``large`` (Liu et al., arXiv 1907.11692; sizes of transformers' roberta-base and roberta-large)."""
+    return Roberta(*_BERT[size])
