@@ -10,11 +10,13 @@ from __future__ import annotations
 import asyncio
 import gc
 import multiprocessing
+import os
 import signal
 import threading
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any, Final
 
 from sim.spec.elsewhere import read_files
@@ -119,6 +121,30 @@ async def _canceled(connection: Connection, received: asyncio.Future[WorkMessage
     return False
 
 
+_STARTING: Final = threading.Lock()
+
+
+@contextmanager
+def _package_found_first() -> Iterator[None]:
+    """Let the fork server, if it starts inside the block, import this package, not another ``sim`` in the current folder.
+
+    That of Python 3.11 ignores the path of its parent and searches the current folder first.
+    """
+    names = ("PYTHONPATH", "PYTHONSAFEPATH")
+    with _STARTING:
+        before = {name: os.environ.get(name) for name in names}
+        folders = [str(Path(__file__).resolve().parents[2]), *filter(None, [before["PYTHONPATH"]])]
+        os.environ |= {"PYTHONPATH": os.pathsep.join(folders), "PYTHONSAFEPATH": "1"}
+        try:
+            yield
+        finally:
+            for name, value in before.items():
+                if value is None:
+                    del os.environ[name]
+                else:
+                    os.environ[name] = value
+
+
 class Worker:
     """A process that runs one task at a time; canceling the task may end it."""
 
@@ -160,7 +186,8 @@ class Worker:
             if self._connection is None or not self._process.is_alive():
                 self._connection, theirs = self._context.Pipe()
                 self._process = self._context.Process(target=_serve, args=(theirs, gc.get_threshold()), daemon=True)
-                self._process.start()
+                with _package_found_first():
+                    self._process.start()
                 theirs.close()
             return self._connection
 
