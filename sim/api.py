@@ -188,7 +188,7 @@ def compare(
 ) -> DataFrame:
     """Return one row per machine, fastest first or in the order of *sort*; column names include the unit.
 
-    *hardware* defaults to all single machines of the catalogue; *where* holds conditions such as ``gpus=8``. Machines that cannot run
+    *hardware* defaults to all single machines of the catalog; *where* holds conditions such as ``gpus=8``. Machines that cannot run
     the workload come last, with the reason in ``problem``. With *epochs*, *hours* or *tokens* (``"300B"``) machines are compared by
     the whole job, and its figures have columns of their own. *parallel* sets the layout of the model, as after ``--parallel``:
     ``{"tp": 8, "shard": "optimizer"}``. *processes* is the number of processes that simulate machines in parallel (None: one per core).

@@ -95,7 +95,7 @@ def run(
     prices: object = None,
     **options: Any,
 ) -> Result | LayoutResult:
-    """Simulate *workload* on *hardware*; both are catalogue names or YAML files.
+    """Simulate *workload* on *hardware*; both are catalog names or YAML files.
 
     *parallel* is a layout such as ``{"tp": 8, "pp": 4, "shard": "optimizer"}``, in addition to the workload's own layout. *batch* is in
     samples per GPU, and *gpus* is the total number of GPUs. *overrides* are fields by dotted key, as after ``--set``. *prices* is a price
@@ -130,7 +130,7 @@ def _has_layout(
 
 
 def load(name: str | PathLike[str], overrides: Sequence[str] = ()) -> Hardware | Workload:
-    """Return the checked description of *name* (a catalogue name or a YAML file), with ``KEY=VALUE`` *overrides*."""
+    """Return the checked description of *name* (a catalog name or a YAML file), with ``KEY=VALUE`` *overrides*."""
     from sim.spec.catalogue import UnknownName, locate
     from sim.spec.library import load_hardware, load_workload
 
@@ -148,9 +148,9 @@ def load(name: str | PathLike[str], overrides: Sequence[str] = ()) -> Hardware |
 
 
 def check(*paths: str | PathLike[str]) -> list[str]:
-    """Return the problems in description files (or catalogue names), as ``sim check`` reports them; empty if there are none.
+    """Return the problems in description files (or catalog names), as ``sim check`` reports them; empty if there are none.
 
-    Without *paths*, check the whole catalogue.
+    Without *paths*, check the whole catalog.
     """
     from sim.check import validate
 

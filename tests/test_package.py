@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import json
+import re
 import subprocess
 import sys
 import tomllib
@@ -247,3 +248,13 @@ def test_the_image_has_the_extra_of_the_page_and_the_package_names_its_pythons()
     assert "[ui]" in (ROOT / "Dockerfile").read_text(encoding="utf-8") and "ui" in project["optional-dependencies"]
     least = project["requires-python"].removeprefix(">=")
     assert f"Programming Language :: Python :: {least}" in project["classifiers"]
+
+
+def test_help_of_a_function_names_options_as_python_does() -> None:
+    """Oracle: the signatures. An option of the command, such as --with-failures, is a keyword here."""
+    for name in ("run", "goodput", "plan", "sweep", "whatif"):
+        function = getattr(stallsim, name)
+        keywords = {f"--{keyword.replace('_', '-')}" for keyword in inspect.signature(function).parameters}
+        listed = (function.__doc__ or "").partition("Options, as in the command:")[2]
+        assert listed and not keywords & set(re.findall(r"--[a-z][a-z-]*", listed)), name
+    assert "how often machines fail, with *with_failures*" in (stallsim.run.__doc__ or "")

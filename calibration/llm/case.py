@@ -316,8 +316,7 @@ def _gpus(row: LlmRow, chip: Chip, assumed: list[str]) -> int:
     if ranks:
         assumed.append(f"{ranks} GPUs, the product of dp, tp, pp and cp")
         return ranks
-    nodes = count(row, "nodes")
-    if not nodes:
+    if not (nodes := count(row, "nodes")):
         raise CannotDescribe("neither gpus nor nodes is a number; add gpus")
     assumed.append(f"{nodes * chip.usual_gpus} GPUs, {chip.usual_gpus} on each node")
     return nodes * chip.usual_gpus

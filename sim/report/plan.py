@@ -18,8 +18,9 @@ from sim.report.layouts.layout_error import expected_layout_error
 from sim.report.layouts.layout_files import run_command
 from sim.report.plan_changes import flip_lines, turn_text
 from sim.report.prices import price_lines, price_rows
-from sim.report.table import basis_lines
+from sim.report.table import basis_lines, rate_text
 from sim.report.whole_job import long_time, tokens_text
+from sim.spec.library import load_workload
 from sim.spec.yaml import SpecError
 from sim.study.layout import LayoutAnswer
 from sim.study.not_validated import not_validated
@@ -31,6 +32,7 @@ from sim.study.plan.sensitivity import ChangeEffect
 from sim.study.plan.space import LayoutCandidate, cut_parts
 from sim.study.power_cap import slower_runs
 from sim.study.saving import slowdown_by_store
+from sim.study.scenario import sorted_overrides
 from sim.study.weeks import Weeks, with_reliability
 from sim.units import any_of, pluralized, rounded, rounded_dollars, show
 
@@ -317,12 +319,20 @@ def _assumptions(plan: LayoutPlan) -> list[str]:
     ]
     if plan.question.scenario.stack is None:
         stacks = sorted({setting.workload.training.stack.name for setting, _ in plan.layouts})
-        texts.append(f"stack{'s' * (len(stacks) > 1)} {', '.join(stacks)}, each with the layouts that it supports (--stack)")
+        several, own = "s" * (len(stacks) > 1), _own_stack(plan, stacks)
+        texts.append(f"stack{several} {', '.join(stacks)}, each with the layouts that it supports (--stack){own}")
     texts += _cuts_assumed(plan)
     texts += _sizes_left_out(plan)
     run = plan.tally.outcomes[0].run
     texts += price_lines(price_rows(run.hardware, (plan.question.scenario.market,)))
     return texts if plan.steps is None or run.node.gpu.power is None else [*texts, grid_text(_grid(run))]
+
+
+def _own_stack(plan: LayoutPlan, stacks: Sequence[str]) -> str:
+    """Return that the workload's own stack is not among *stacks*, and how to plan it; empty if it is."""
+    scenario = plan.question.scenario
+    own = load_workload(scenario.workload, sorted_overrides(scenario)[1]).spec.training.stack.name
+    return "" if own in stacks else f"; the workload's own stack holds the whole model on each GPU: --stack {own} plans it"
 
 
 def _uneven_batch(plan: LayoutPlan) -> list[str]:
@@ -452,11 +462,6 @@ def _failures_text(weeks: Mapping[str, Any]) -> str:
         f"{100 * weeks['effective_share']:.1f}% effective, {rounded(weeks['interruptions'])} interruptions; failure rate "
         f"'{weeks['reliability']['level']}' (--reliability), {pluralized(weeks['spares'], 'spare node')} (--spares)"
     )
-
-
-def rate_text(per_second: float) -> str:
-    """Return *per_second* as a whole number, or with three digits if it is below 100."""
-    return f"{per_second:,.0f}" if per_second >= 100 else f"{per_second:.3g}"
 
 
 _FigureColumn = tuple[str, str, Callable[[float], str]]

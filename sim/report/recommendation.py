@@ -144,7 +144,8 @@ def recommendation_text(document: dict[str, Any]) -> str:
         Title("epochs" if by_time else "time"), Title("USD"), Title("price of", True),
     ]  # fmt: skip
     more = len(document["candidates"]) - len(rows)
-    table = ["", align(titles, rows), "", "* within the budget", *([f"and {more} more (--json lists them)"] if more else [])]
+    table = ["", align(titles, rows), ""]
+    table += [*(["* within the budget"] if document["best"] else []), *([f"and {more} more (--json lists them)"] if more else [])]
     return "\n".join([*lines, *(table if rows else []), *(_left_out(document) if chosen else [])])
 
 

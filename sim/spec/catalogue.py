@@ -156,6 +156,10 @@ def read(path: Path, before: str | None = None) -> Document:
     return _read_unchanged(path, stat.st_mtime_ns, stat.st_size, before)
 
 
+_TYPO: Final = 0.9
+"""Similarity from which a name is that of the catalog with a wrong letter, not of another model: vit_l_16 and vit_b_16 have 0.875."""
+
+
 def unknown_name_hint(name: str, folder: str, path: bool = False) -> str:
     """Return a hint for an unknown *name*: similar names in *folder*, or where it may belong. *path*: whether the name was a path."""
     other = {"hardware": "workloads", "workloads": "hardware"}.get(folder)
@@ -178,7 +182,9 @@ def unknown_name_hint(name: str, folder: str, path: bool = False) -> str:
     if folder == "hardware" and not path and (of_gpu := _with_gpu_in(name)):
         return f"; did you mean {any_of(of_gpu)}?"
     if near := suggestions(name, list(catalogue(folder))) or suggestions(name, file_names):
-        return f"; did you mean {any_of(near)}?"
+        another = folder == "workloads" and not path and difflib.SequenceMatcher(None, name.lower(), near[0].lower()).ratio() < _TYPO
+        described = " 'python -m sim new workload --help' shows how to describe another model" if another else ""
+        return f"; did you mean {any_of(near)}?{described}"
     if len(file_names) <= MOST_NAMED:
         return f"; known: {', '.join(file_names) or 'none'}"
     return f"; {listing}"

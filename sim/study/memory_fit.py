@@ -41,7 +41,7 @@ def memory_problem(
         would = "" if workload.training.batch == 1 else f"; even batch 1 needs {least}"
     return (
         f"batch {workload.training.batch} per GPU needs {show(needed, 'binary size')} {_NEEDS}, "
-        f"{gpu.name} has {show(gpu.memory, 'binary size')}{would}{_remedy(gpu, workload, ranks, channels, plan)}"
+        f"{gpu.name} has {show(gpu.memory, 'binary size')}{would}{_remedy(gpu, workload, ranks, channels, plan, of_global)}"
     )
 
 
@@ -75,14 +75,18 @@ _REMEDIES: Final[tuple[tuple[str, dict[str, str]], ...]] = (
 """Changes that reduce a step's memory and (nearly) keep its result, smallest change first."""
 
 
-def _remedy(gpu: Gpu, workload: Workload, ranks: int, channels: int | None, plan: str) -> str:
-    """Return the first remedy with which the requested batch would fit, else the hint of `_sharding`."""
+def _remedy(gpu: Gpu, workload: Workload, ranks: int, channels: int | None, plan: str, of_global: bool) -> str:
+    """Return the first remedy with which the requested batch would fit, else the largest that fits with blocks recomputed, else a hint."""
     full = workload.training.precision in ("fp32", "tf32")
     for options, changes in _REMEDIES:
         training = workload.training.model_copy(update=changes)
         smaller = workload.model_copy(update={"training": training})
         if (full or "precision" not in changes) and gpu_memory(smaller, gpu, ranks=ranks, channels=channels).total <= gpu.memory:
             return f"; batch {workload.training.batch} fits with {options}"
+    if not of_global and not largest_batch(workload, gpu, ranks=ranks, channels=channels):
+        training = workload.training.model_copy(update=_BLOCKS)
+        if most := largest_batch(workload.model_copy(update={"training": training}), gpu, ranks=ranks, channels=channels):
+            return f"; batch {most} fits with --batch {most} {_REMEDIES[0][0]}"
     return _sharding(gpu, workload, ranks, channels, plan)
 
 

@@ -6,7 +6,8 @@ the command line but an object in Python (``--set``, ``--nodes 1..8``, ``--paral
 """
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from functools import cache, wraps
 from types import MappingProxyType
@@ -253,6 +254,16 @@ def select_options(options: Mapping[str, Any], group: type) -> dict[str, Any]:
     return {name: options[name] for name in options_of(group) if name in options}
 
 
+def _in_python(words: str, options: Collection[str]) -> str:
+    """Return the help *words* of an option with the *options* options that they name written as in Python: ``with_failures``."""
+
+    def written(match: re.Match[str]) -> str:
+        name = match[1].replace("-", "_")
+        return f"*{name}*" if name in options else match[0]
+
+    return re.sub(r"--([a-z][a-z-]*)", written, words)
+
+
 def documents_options(*groups: type) -> Callable[[T], T]:
     """Return a decorator that adds the options of *groups* to signature and help of a function, which takes them as ``**options``."""
 
@@ -265,7 +276,8 @@ def documents_options(*groups: type) -> Callable[[T], T]:
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=each.option.default, annotation=each.type)
             for name, each in declared.items()
         ]
-        lines = [f"- *{name}*: {each.option.help}" for name, each in declared.items()]
+        options = {*signature.parameters, *declared}
+        lines = [f"- *{name}*: {_in_python(each.option.help, options)}" for name, each in declared.items()]
         function.__dict__["__signature__"] = signature.replace(parameters=[*own, *shared])
         function.__doc__ = "\n".join([f"{inspect.getdoc(function)}\n\nOptions, as in the command:\n", *lines])
         return function

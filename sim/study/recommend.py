@@ -223,8 +223,13 @@ def _partly_left_out(rows: Sequence[ComparedMachine]) -> list[str]:
     for row in rows:
         if row.document is None and row.hardware in ran and row.nodes is not None:
             failed[row.hardware].append(row)
-    reasons = {name: each[0].problem.removeprefix(f"{name}, {each[0].nodes} nodes: ") for name, each in failed.items()}
-    return [f"{name}: not on {', '.join(str(row.nodes) for row in each)} nodes: {reasons[name]}" for name, each in failed.items()]
+    reasons = {
+        name: each[0].problem.removeprefix(f"{name}, {each[0].nodes} nodes: ").removeprefix(f"{name}: ") for name, each in failed.items()
+    }
+    return [
+        f"{name}: not on {', '.join(str(row.nodes) for row in each)} node{'s' * ([row.nodes for row in each] != [1])}: {reasons[name]}"
+        for name, each in failed.items()
+    ]
 
 
 def usable_markets(machine: Hardware, markets: Sequence[Market], mean: float | None) -> Sequence[Market]:

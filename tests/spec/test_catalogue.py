@@ -79,6 +79,14 @@ def test_unknown_names_come_with_near_ones(shelves: Path) -> None:
     assert {name: unknown(name) for name in messages} == messages
 
 
+def test_another_model_than_those_of_the_catalog_can_be_described() -> None:
+    """A wrong letter needs no such words; ViT-L is not ViT-B."""
+    for name, near, described in (("vit_l_16", "vit_b_16", True), ("alexnett", "alexnet", False), ("resnet-50", "resnet50", False)):
+        with pytest.raises(catalogue.UnknownName, match=rf"did you mean {near}") as caught:
+            catalogue.locate(name, "workloads")
+        assert ("'python -m sim new workload --help' shows how to describe another model" in str(caught.value)) == described
+
+
 def test_a_large_folder_is_not_listed_in_a_hint() -> None:
     with pytest.raises(catalogue.UnknownName, match=r"\(hardware/\); 'python -m sim list hardware' lists all \d+$"):
         catalogue.locate("zzz", "hardware")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -51,6 +52,22 @@ def test_the_nearest_remedy_is_named_and_helps() -> None:
     assert gpu_memory(changed, GPU).total <= GPU.memory < gpu_memory(bert, GPU).total
     none = memory_problem(GPU.model_copy(update={"memory": 1e9}), bert, 1)
     assert none is not None and "even batch 1 needs " in none
+
+
+def test_where_no_batch_fits_the_largest_with_recomputation_is_named() -> None:
+    """Oracle: the memory of the workload as the message says; LoRA on 24 GiB had been sent to look for a layout."""
+    gpu = load_hardware("g5.xlarge").spec.groups[0].node.gpu
+    options = ["model.lora.rank=16", "model.sequence=2048", "training.batch=4"]
+    said = memory_problem(gpu, load_workload("llama-3.1-8b", options).spec, 1, plan="plan") or ""
+    most = int(
+        re.findall(r"even batch 1 needs .*; batch (\d+) fits with --batch \1 --set training.activation_checkpointing=blocks$", said)[0]
+    )
+    blocks = "training.activation_checkpointing=blocks"
+    recomputed = [
+        gpu_memory(load_workload("llama-3.1-8b", [*options, f"training.batch={batch}", blocks]).spec, gpu).total
+        for batch in (most, most + 1)
+    ]
+    assert recomputed[0] <= gpu.memory < recomputed[1]
 
 
 def test_accumulating_gradients_keeps_the_batch() -> None:

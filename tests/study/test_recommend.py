@@ -199,6 +199,14 @@ def test_it_says_which_numbers_of_nodes_cannot_share_the_batch() -> None:
     ]
 
 
+def test_a_machine_that_runs_on_several_nodes_only_is_named_once() -> None:
+    """By hand: what follows the number of nodes is the reason, which began with the machine's name again."""
+    several = compare(SCENARIO, ["p3.16xlarge"], document, nodes=[2], global_batch=16)
+    alone = replace(several[0], nodes=1, document=None, problem="p3.16xlarge: it does not fit")
+    advice = recommend(SCENARIO, [*several, alone], JobPlan(1), Budget(money=1e6), ("on_demand",), global_batch=16)
+    assert "p3.16xlarge: not on 1 node: it does not fit" in advice.notes
+
+
 def test_a_little_more_money_may_save_much_time(rows: list[ComparedMachine]) -> None:
     budget = Budget(money=1e6)
     advice = recommend(SCENARIO, rows, JobPlan(EPOCHS, checkpoints=False), budget)

@@ -11,8 +11,9 @@ from sim.report.page.frame import PagePart, outcome, page
 from sim.report.page.goodput import with_failures
 from sim.report.page.markup import Child, Figures, Html, bullets, command_line, join, note_box, section, table, tag, tiles
 from sim.report.page.words import as_carbon, as_energy, as_memory, as_money, as_number, as_percent, as_time
-from sim.report.plan import NOT_VALIDATED, PARTS, rate_text
+from sim.report.plan import NOT_VALIDATED, PARTS
 from sim.report.plan_changes import flip_lines
+from sim.report.table import rate_text
 from sim.units import any_of, show
 
 SHOWN: Final = 10

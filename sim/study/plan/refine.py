@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, Protocol
 
-from sim.analysis.layout_memory import StageMemory, memory_by_stage
+from sim.analysis.layout_memory import StageMemory, memory_by_stage, shorten_layout
 from sim.mesh import layout_scene, prepare, worker_node
 from sim.parallel.lower.layouts import Layout
 from sim.spec.workload import Workload
@@ -174,8 +174,8 @@ def fits(placed_layout: PlacedLayout, memory: float | None) -> bool:
         if memory_of(placed_layout).needed_bytes > usable_memory(placed_layout.setting, memory):
             return False
         workload, layout = workload_and_layout(placed_layout)
-        if not isinstance(placed_layout.setting, DataParallelSetting):
-            layout_scene(placed_layout.setting.hardware, workload, layout, placed_layout.setting.book)
+        if not isinstance(placed_layout.setting, DataParallelSetting):  # what the engine refuses does not depend on how often passes repeat
+            layout_scene(placed_layout.setting.hardware, workload, shorten_layout(layout), placed_layout.setting.book)
     except SpecError:
         return False
     return True

@@ -30,7 +30,7 @@ K = TypeVar("K", bound=Hashable)
 
 
 def play_steadily(scene: LayoutScene) -> PlayedLayout:
-    """Return the result of `play`, with an accuracy of 1e-8; with many micro-batches, the log has fewer of them."""
+    """Return the result of `play`, with an accuracy of 1e-6 (most: 1e-8); with many micro-batches, the log has fewer of them."""
     micro_batches = scene.layout.micro_batches
     alone = scene.layout.shards_parameters and scene.layout.mesh.stages == 1
     if not alone:

@@ -24,7 +24,7 @@ _SAME: Final = 1e-10
 """Tolerance, as a share of a turn, for the difference between the times of two turns."""
 _FEW: Final = (6, 12)
 """Turns that are simulated: filling and draining take one to two each, and three are compared; with backlogs, it takes more to settle."""
-_WORTH: Final = 0.6
+_WORTH: Final = 0.5
 """Maximum share of a step's micro-batches that is simulated before all of them are, if turns are not equal."""
 
 
@@ -159,6 +159,7 @@ class _TurningStage(Stage):
         """Change what grows from turn to turn by as much as in the turns left out, each like the one from *first* to *last*."""
         kernels, left_out = self.kernels, self.turns.left_out
         kernels.host += left_out * (last.host - first.host)
+        kernels.floor -= left_out * (last.time - first.time)  # a time in the past
         kernels.worked_in_step += left_out * (last.worked - first.worked)
         (behind, sooner), before = last.lateness, first.lateness
         kernels.slowest.set_lateness(

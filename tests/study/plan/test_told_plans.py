@@ -60,6 +60,8 @@ def test_the_cost_of_a_layout_that_thrashes_is_that_of_the_step_shown() -> None:
     assert row["cost_per_step_usd"] == pytest.approx(usd_per_s * row["step_time_s"])
     assert row["job_time_s"] == pytest.approx(5e7 / row["tokens_per_s_per_gpu"], rel=1e-3)
     assert row["job_cost_usd"] == pytest.approx(usd_per_s * row["job_time_s"])
+    own = "; the workload's own stack holds the whole model on each GPU: --stack torch-2.x-ddp plans it"
+    assert any(line.endswith(f"each with the layouts that it supports (--stack){own}") for line in document["assumptions"])
     assert "Its memory is nearly full, so steps may take up to 3 times as long." in document["verdict"]
 
 

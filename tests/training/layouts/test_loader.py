@@ -114,7 +114,7 @@ def test_an_upgrade_of_the_disk_helps_a_step_that_it_bounds() -> None:
 
 @pytest.mark.parametrize(("turn", "repeats"), [(3.0, True), (1.5, True), (0.9, False)])
 def test_leads_repeat_once_a_loader_keeps_pace(turn: float, repeats: bool) -> None:
-    """Two workers need 3 s for a micro-batch each, so that one is ready every 1.5 s: a rank that takes them sooner uses up those built ahead."""
+    """Two workers need 3 s for a micro-batch each, so that one is ready every 1.5 s: a rank that takes them sooner uses these up."""
     loader = RankLoader(Feed(disk=0.5, read=1.0, prep=2.0, cores=0.1, workers=2, ahead=4), starts_empty=False)
     leads = []
     for number in range(12):
