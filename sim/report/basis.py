@@ -55,14 +55,20 @@ def machine_label(document: JsonDocument) -> str:
 def merged_by_machine(texts: Mapping[str, Sequence[str]]) -> list[str]:
     """Return each distinct line of *texts* (lines by machine) once: first those of all machines, then others prefixed with the names.
 
-    If there are several machines, 'each' replaces the machine's name inside a line.
+    In a line of several machines, 'each' replaces the machine's name. A line of one machine needs no prefix if it begins with the name.
     """
     names_of: dict[str, list[str]] = {}
+    written: dict[str, str] = {}
     for name, lines in texts.items():
         for line in lines:
-            names_of.setdefault(_replace_machine(line, name.partition(",")[0]) if len(texts) > 1 else line, []).append(name)
-    prefixed = [(_prefix(names, list(texts)), line) for line, names in names_of.items()]
-    return [prefix + line for prefix, line in sorted(prefixed, key=lambda pair: bool(pair[0]))]
+            merged = _replace_machine(line, name.partition(",")[0]) if len(texts) > 1 else line
+            names_of.setdefault(merged, []).append(name)
+            written.setdefault(merged, line)
+    prefixed = [(_prefix(names, list(texts)), written[line] if len(names) == 1 else line) for line, names in names_of.items()]
+    return [
+        line if line.startswith(f"{prefix.partition(',')[0].removesuffix(': ')} ") else prefix + line
+        for prefix, line in sorted(prefixed, key=lambda pair: bool(pair[0]))
+    ]
 
 
 def _replace_machine(line: str, machine: str) -> str:

@@ -232,18 +232,26 @@ def failure_lines(failed: Sequence[Mapping[str, Any]]) -> list[str]:
 def group_by_text(texts: Iterable[tuple[str, str]], most: int = NAMED) -> list[str]:
     """Return one line per distinct text in *texts* (pairs of machine and text), with its machines; long lists are cut to *most* names.
 
-    HW replaces the machine's name in a text that applies to several.
+    HW replaces the machine's name in a text that applies to several. The number of nodes may follow the name after a comma.
     """
     statements: dict[str, list[tuple[str, str]]] = {}
     for name, text in texts:
         text = text.removeprefix(f"{name}: ")
-        statements.setdefault(re.sub(rf"(?<![\w.-]){re.escape(name)}(?![\w.-])", "HW", text), []).append((name, text))
+        machine = re.escape(name.partition(_NODES)[0])
+        statements.setdefault(re.sub(rf"(?<![\w.-]){machine}(?![\w.-])", "HW", text), []).append((name, text))
     lines = []
     for text, each in statements.items():
         names = [name for name, _ in each]
         more = f" and {len(names) - most} more" if len(names) > most + 1 else ""
-        lines.append(f"{', '.join(names[:most] if more else names)}{more}: {each[0][1] if len(each) == 1 else text}")
+        nodes = {name.partition(_NODES)[2] for name in names}
+        alike = f", {nodes.pop()} each" if len(names) > 1 and len(nodes) == 1 and all(nodes) else ""
+        shown = [name.partition(_NODES)[0] if alike else name for name in (names[:most] if more else names)]
+        lines.append(f"{', '.join(shown)}{more}{alike}: {each[0][1] if len(each) == 1 else text}")
     return lines
+
+
+_NODES = ", "
+"""What separates a machine's name from its number of nodes."""
 
 
 def cannot_run(failed: Mapping[str, Any]) -> str:

@@ -10,14 +10,15 @@ from __future__ import annotations
 import asyncio
 import gc
 import multiprocessing
+import os
 import signal
 import threading
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any, Final
 
-from sim.__main__ import OBJECTS
 from sim.spec.elsewhere import read_files
 from sim.spec.library import load_hardware, load_workload
 from sim.spec.memo import caching
@@ -85,10 +86,10 @@ def _tidy_until_task(connection: Connection) -> None:
         gc.collect(generation)
 
 
-def _serve(connection: Connection) -> None:
-    """Run the tasks received through *connection* until it is closed."""
+def _serve(connection: Connection, threshold: Sequence[int]) -> None:
+    """Run the tasks received through *connection* until it is closed; garbage is collected while there is none, or at *threshold*."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl+C ends the server, which ends this process
-    gc.set_threshold(OBJECTS)
+    gc.set_threshold(*threshold)
     while True:
         try:
             _tidy_until_task(connection)
@@ -118,6 +119,30 @@ async def _canceled(connection: Connection, received: asyncio.Future[WorkMessage
                     return True
                 received = None
     return False
+
+
+_STARTING: Final = threading.Lock()
+
+
+@contextmanager
+def _package_found_first() -> Iterator[None]:
+    """Let the fork server, if it starts inside the block, import this package, not another ``sim`` in the current folder.
+
+    That of Python 3.11 ignores the path of its parent and searches the current folder first.
+    """
+    names = ("PYTHONPATH", "PYTHONSAFEPATH")
+    with _STARTING:
+        before = {name: os.environ.get(name) for name in names}
+        folders = [str(Path(__file__).resolve().parents[2]), *filter(None, [before["PYTHONPATH"]])]
+        os.environ |= {"PYTHONPATH": os.pathsep.join(folders), "PYTHONSAFEPATH": "1"}
+        try:
+            yield
+        finally:
+            for name, value in before.items():
+                if value is None:
+                    del os.environ[name]
+                else:
+                    os.environ[name] = value
 
 
 class Worker:
@@ -160,8 +185,9 @@ class Worker:
         with self._starting:
             if self._connection is None or not self._process.is_alive():
                 self._connection, theirs = self._context.Pipe()
-                self._process = self._context.Process(target=_serve, args=(theirs,), daemon=True)
-                self._process.start()
+                self._process = self._context.Process(target=_serve, args=(theirs, gc.get_threshold()), daemon=True)
+                with _package_found_first():
+                    self._process.start()
                 theirs.close()
             return self._connection
 

@@ -23,6 +23,12 @@ def test_one_machine_says_its_own_words() -> None:
     assert merged_by_machine({}) == []
 
 
+def test_a_line_of_one_machine_of_several_keeps_its_name() -> None:
+    """The line of one machine does not say 'each', and names it once."""
+    assert merged_by_machine({"a": ["a has no disk"], "b": ["cold in b"]}) == ["a has no disk", "b: cold in b"]
+    assert merged_by_machine({"a, 2 nodes": ["a has no disk", "warm"], "b, 2 nodes": []}) == ["a has no disk", "a, 2 nodes: warm"]
+
+
 def test_a_run_rests_on_what_its_document_says() -> None:
     scenario = Scenario("p3.2xlarge", "alexnet", seed=3)
     answered, full_document = answer(scenario), document(scenario)

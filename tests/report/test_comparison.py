@@ -15,6 +15,7 @@ from sim.report.comparison import (
     comparison_document,
     comparison_plot,
     comparison_text,
+    failure_lines,
     rows_that_matter,
     width_note,
 )
@@ -188,3 +189,16 @@ def test_machines_that_train_with_narrower_states_are_named() -> None:
     assert "the layouts of the others keep 32-bit states (megatron-core)" in note
     assert width_note([plain]) == width_note([planned]) == ""
     assert width_note([{**each, "precision": "amp_bf16"} for each in (plain, planned)]) == ""
+
+
+def test_machines_that_cannot_run_it_for_one_reason_share_a_line() -> None:
+    """On one node as on several; the command in the reason names each."""
+
+    def failed(name: str, nodes: int) -> dict[str, Any]:
+        return {"hardware": name, "nodes": nodes, "problem": f"m does not fit: 'python -m sim plan {name} m' says what would"}
+
+    assert failure_lines([failed("a", 1), failed("b", 1)]) == ["a, b: m does not fit: 'python -m sim plan HW m' says what would"]
+    assert failure_lines([failed("a", 2), failed("b", 2)]) == [
+        "a, b, 2 nodes each: m does not fit: 'python -m sim plan HW m' says what would"
+    ]
+    assert failure_lines([failed("a", 2)]) == ["a, 2 nodes: m does not fit: 'python -m sim plan a m' says what would"]

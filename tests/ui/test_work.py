@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
+import sys
 from collections.abc import AsyncGenerator
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -100,3 +102,28 @@ def test_an_own_file_is_read_again_when_it_changes_and_only_then(tmp_path: Path)
     assert work.cache_name(chosen) == name != work.cache_name(choice_of([]))
     base.write_text(base.read_text(encoding="utf-8").replace("1 USD/h", "1000 USD/h"), encoding="utf-8")
     assert cost() != before, "a file that the user's file extends"
+
+
+def test_a_package_of_the_same_name_in_the_current_folder_is_not_imported(tmp_path: Path) -> None:
+    (tmp_path / "sim").mkdir()
+    (tmp_path / "sim" / "__init__.py").write_text("", encoding="utf-8")
+    script = tmp_path / "scripts" / "ask.py"
+    script.parent.mkdir()
+    script.write_text(
+        "import asyncio\n"
+        "from sim.ui.choice import choice_of\n"
+        "from sim.ui.work import Worker\n"
+        "async def ask():\n"
+        "    worker = Worker()\n"
+        "    chosen = choice_of([('workload', 'alexnet')])\n"
+        "    print([kind async for kind, _ in worker.answers('view', chosen)])\n"
+        "    worker.end()\n"
+        "if __name__ == '__main__':\n"
+        "    asyncio.run(ask())\n",
+        encoding="utf-8",
+    )
+    root = str(Path(work.__file__).resolve().parents[2])
+    said = subprocess.run(
+        [sys.executable, str(script)], cwd=tmp_path, env=os.environ | {"PYTHONPATH": root}, capture_output=True, text=True
+    )
+    assert said.stdout == "['said']\n", said.stderr

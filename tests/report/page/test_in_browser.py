@@ -188,6 +188,23 @@ def test_the_page_fits_its_window(tab: Tab, width: int) -> None:
     tab.size(1200, 900)
 
 
+def test_no_table_is_cut_at_1400_and_a_phone_shows_figures_beside_names(tab: Tab, tmp_path: Path) -> None:
+    compared = tmp_path / "compared.html"
+    names = ["p3.16xlarge", "gpu-h100-sxm_8gpu-128vcpu-1600gb"]
+    assert main(["compare", "alexnet", *names, "--html", str(compared)]) == 0
+    with opened(compared) as other:
+        for each in (tab, other):
+            each.size(1400, 900)
+            assert each.evaluate(f"[...document.querySelectorAll('.table, nav')].filter(part => {WIDER}).map(part => part.innerText)") == []
+        other.size(400, 900)
+        assert other.evaluate(f"document.querySelector({COST!r}).getBoundingClientRect().left") < 300
+    tab.size(1200, 900)
+
+
+WIDER = "part.getBoundingClientRect().width > 0 && part.scrollWidth > part.clientWidth"
+COST = "#table tbody td:nth-child(4)"
+
+
 def test_paper_shows_what_matters(tab: Tab) -> None:
     tab.wear("dark", "print")
     assert tab.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
