@@ -46,6 +46,7 @@ _AROUND: Final = re.compile(
 )
 """Words around a GPU's name that a part's name lacks."""
 _MODELS: Final[Mapping[str, str]] = {
+    "bert": "bert-large-seq384",
     "bertbase": "bert-base-seq128",
     "bertlarge": "bert-large-seq384",
     "densenet": "densenet121",
@@ -113,7 +114,7 @@ def with_catalog_names(records: Sequence[RunRecord], folders: Folders) -> tuple[
     notes: dict[str, str] = {}
     renamed = []
     for record in records:
-        workload = _workload(record.workload, record.sequence, folders.workloads)
+        workload = _workload(record.workload, record.sequence or _length_in(f"{record.workload}; {record.note}"), folders.workloads)
         machine = _machine_of(record, (folders.hardware, HARDWARE))
         machine = _on_network(record, machine, (folders.hardware, HARDWARE))
         if machine.machine.lower() != record.hardware.lower() or machine.override:
@@ -219,10 +220,15 @@ def _workload(name: str, sequence: int | None, folder: Path | None) -> str:
     """Return the workload of the catalog or *folder* that *name* means, of *sequence* tokens if there is one; *name* if there is none."""
     meant = next((spelled for text in _readings(name) if (spelled := _known(text, folder))), name)
     own_length = re.search(r"-seq\d+$", meant) if _known(name, folder) == meant and re.search(r"-seq\d+$", name.lower()) else None
-    stated = re.search(r"(?<![a-z])seq(?:uence)?[-_ ]?(?:len(?:gth)?)?[-_ ]?(\d+)", name.lower())
-    length = sequence or (int(stated.group(1)) if stated else None)
+    length = sequence or _length_in(name)
     of_length = re.sub(r"-seq\d+$", "", meant.lower()) + f"-seq{length}"
     return of_length if length and not own_length and of_length in all_files("workloads") else meant
+
+
+def _length_in(text: str) -> int | None:
+    """Return the tokens of a sequence that *text* states, such as ``seq128`` or ``sequence length = 128``; None if it states none."""
+    stated = re.search(r"(?<![a-z])seq(?:uence)?[-_ ]?(?:len(?:gth)?)?\s?[-_=:]?\s?(\d+)", text.lower())
+    return int(stated.group(1)) if stated else None
 
 
 def _readings(name: str) -> list[str]:

@@ -101,6 +101,10 @@ def test_models_by_other_names(name: str, sequence: int | None, meant: str) -> N
 
 
 def test_a_length_that_the_workload_has_by_its_name_is_no_contradiction() -> None:
+    ((row,), _) = with_catalog_names(
+        [replace(record(), workload="BERT", note="raw batch '8'; Sequence length=512; commit de664900")], Folders()
+    )
+    assert row.workload == "bert-large-seq512"
     assert question(replace(record(), workload="bert-large-seq384", sequence=384)).workload.name == "bert-large-seq384"
 
 

@@ -86,18 +86,18 @@ def test_a_front_that_is_complete_is_that_of_all_machines(
         results["bound"][name] = LeastEpoch(share * time, None if cost is None else share * cost) if runs else None
     search = MachineSearch(names, {name: name[-1] for name in names})
     search.rows.update({name: machine for name in names[1:] if int(name[1:]) in before and (machine := results["row"][name])})  # type: ignore[misc]
-    order, asked, running = random.Random(seed), list[MachineTask](), list[MachineTask]()
+    order, tasks, running = random.Random(seed), list[MachineTask](), list[MachineTask]()
 
     def on_front() -> list[str]:
-        known = [machine for machine in search.known if machine.document is not None]
-        marks = front([(machine.document["epoch_time_s"], machine.document["cost_per_epoch_usd"]) for machine in known])  # type: ignore[index]
-        return [machine.hardware for machine, mark in zip(known, marks, strict=True) if mark]
+        answered = [machine for machine in search.known if machine.document is not None]
+        marks = front([(machine.document["epoch_time_s"], machine.document["cost_per_epoch_usd"]) for machine in answered])  # type: ignore[index]
+        return [machine.hardware for machine, mark in zip(answered, marks, strict=True) if mark]
 
     complete = []
     while True:
         while len(running) < workers and (task := search.next_task()) is not None:
             running.append(task)
-            asked.append(task)
+            tasks.append(task)
         if search.front_is_complete:
             complete.append(on_front())
         if not running:
@@ -105,8 +105,8 @@ def test_a_front_that_is_complete_is_that_of_all_machines(
         done = running.pop(order.randrange(len(running)))
         search.note(done, {name: results[done.kind][name] for name in done.names})
     assert [machine.hardware for machine in search.known] == names
-    assert complete and all(found == complete[-1] for found in complete)
-    rows = [name for task in asked if task.kind == "row" for name in task.names]
+    assert complete and all(names_on_front == complete[-1] for names_on_front in complete)
+    rows = [name for task in tasks if task.kind == "row" for name in task.names]
     assert sorted(rows) == sorted({*names} - {name for name in names[1:] if int(name[1:]) in before}), "each once"
     assert rows[:1] == names[:1], "the chosen machine first"
 
