@@ -264,8 +264,8 @@ def _require_one_speed(question: RunQuestion) -> None:
             due = question.samples * counted / step_time / (question.job.ranks if each else 1)
             raise SpecError(
                 f"{column}: {stated[column]:g} contradicts {first} {stated[first]:g}: {question.samples} samples a step "
-                f"({question.job.ranks} GPUs) are {due:.4g} {unit}/s{each}; correct one of the two, or leave it "
-                "blank"
+                f"({question.job.ranks} GPUs) are {due:.4g} {unit}/s{each}; correct one of the two, or "
+                "leave it blank"
             )
 
 

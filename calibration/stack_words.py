@@ -37,41 +37,11 @@ _SERVER_NAMES: Final = frozenset({"ps", "parameterserver", "parameterservers", "
 _SERVERS: Final = _SERVER_NAMES | {"sync", "async"}
 _REDUCTIONS: Final = frozenset({"allreduce", "nccl", "ring", "mirrored", "replicated"})
 """Words for exchanges that the stacks of the frameworks have anyway."""
-_ALONGSIDE: Final = frozenset(
-    {
-        "amp",
-        "and",
-        "apex",
-        "backend",
-        "benchmark",
-        "benchmarks",
-        "container",
-        "cuda",
-        "cudnn",
-        "dali",
-        "data",
-        "distributed",
-        "docker",
-        "eager",
-    }
-    | {
-        "estimator",
-        "example",
-        "examples",
-        "gpu",
-        "graph",
-        "grpc",
-        "module",
-        "multi",
-        "native",
-        "ngc",
-        "node",
-        "nvidia",
-        "official",
-        "parallel",
-    }
-    | {"single", "the", "version", "with"}
-)
+_ALONGSIDE: Final = frozenset({
+    "amp", "and", "apex", "backend", "benchmark", "benchmarks", "container", "cuda", "cudnn", "dali", "data", "distributed", "docker",
+    "eager", "estimator", "example", "examples", "gpu", "graph", "grpc", "module", "multi", "native", "ngc", "node", "nvidia", "official",
+    "parallel", "single", "the", "version", "with",
+})  # fmt: skip
 """Words that change nothing."""
 _JOINED: Final[tuple[tuple[str, str], ...]] = (
     (r"parameter servers?", "parameterserver"),

@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from sim.mesh import LayoutRun
 
 PCIE_BOX: Final = "pcie-box"
-"""The machine of GPUs that no machine of the catalog has: a server with eight slots."""
+"""The machine of GPUs that no machine of the catalog has: a server with eight slots and InfiniBand, whose rate is each row's. Rows of
+data-parallel runs, for which host and disk count, have `catalog_names.PCIE_BOX`."""
 _RECOMPUTE: Final = {"none": "none", "full": "blocks", "attention": "selective", "operators": "operators"}
 _SHARD: Final = {0: "none", 1: "optimizer", 2: "gradients", 3: "parameters"}
 EXPOSED_TENSOR: Final = 0.4

@@ -40,6 +40,8 @@ NAMED = 3
 """Number of machines listed by name if the same text applies to many."""
 MOST_ROWS = 30
 """Number of rows of a table that shows only what matters of many machines: more if the front and the providers need more."""
+_NODES = ", "
+"""What separates a machine's name from its number of nodes."""
 _FRONT = "* Pareto-optimal: nothing else is both faster and cheaper"
 
 
@@ -248,10 +250,6 @@ def group_by_text(texts: Iterable[tuple[str, str]], most: int = NAMED) -> list[s
         shown = [name.partition(_NODES)[0] if alike else name for name in (names[:most] if more else names)]
         lines.append(f"{', '.join(shown)}{more}{alike}: {each[0][1] if len(each) == 1 else text}")
     return lines
-
-
-_NODES = ", "
-"""What separates a machine's name from its number of nodes."""
 
 
 def cannot_run(failed: Mapping[str, Any]) -> str:

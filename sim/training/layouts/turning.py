@@ -150,10 +150,10 @@ class _TurningStage(Stage):
         """Return whether nothing that changes from turn to turn will have an effect after more of them."""
         within = _SAME * (last.time - first.time)
         if self.loader is not None and self.turns.loads:
-            alike = bool(first.loader) and all(abs(a - b) <= within for a, b in zip(first.loader, last.loader, strict=True))
-        else:
-            alike = True
-        return alike and last.host <= first.host + within and self.kernels.waiting == 0 and self.meetings.only_messages_left()
+            keeps_pace = bool(first.loader) and all(abs(a - b) <= within for a, b in zip(first.loader, last.loader, strict=True))
+            if not keeps_pace:
+                return False
+        return last.host <= first.host + within and self.kernels.waiting == 0 and self.meetings.only_messages_left()
 
     def _leave_out(self, first: _TurnState, last: _TurnState) -> None:
         """Change what grows from turn to turn by as much as in the turns left out, each like the one from *first* to *last*."""
