@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Final, Literal
 
 from sim.spec.parallel import MEGATRON_ORDER, Axis, Parallel
@@ -139,16 +139,27 @@ class Mesh:
 
     def _pool(self, rank: int) -> tuple[int, ...]:
         """Return the ranks that differ from *rank* only along data and context."""
-        stride = self._strides["context"]
-        first = rank - self.coordinate(rank, "context") * stride
-        offsets = range(0, stride * self.sizes["context"], stride)
-        return tuple(sorted(peer + offset for peer in self._along(first, "data") for offset in offsets))
+        return self._across(rank, ("context", "data"))
 
     def _expert_pool(self, rank: int) -> tuple[int, ...]:
         """Return the ranks that together hold the experts of a layer, each expert equally often."""
-        if self.parallel.expert == 1:
-            return self._pool(rank)
-        return tuple(sorted(other for peer in self._pool(rank) for other in self._along(peer, "tensor")))
+        return self._pool(rank) if self.parallel.expert == 1 else self._across(rank, ("tensor", "context", "data"))
+
+    def _across(self, rank: int, axes: tuple[Axis, ...]) -> tuple[int, ...]:
+        """Return the ranks that differ from *rank* only along *axes*, in order."""
+        first = rank - sum(self.coordinate(rank, axis) * self._strides[axis] for axis in axes)
+        if axes not in self._offsets:
+            offsets = [0]
+            for axis in axes:
+                stride = self._strides[axis]
+                offsets = [offset + number * stride for offset in offsets for number in range(self.sizes[axis])]
+            self._offsets[axes] = sorted(offsets)
+        return tuple([first + offset for offset in self._offsets[axes]])
+
+    @cached_property
+    def _offsets(self) -> dict[tuple[Axis, ...], list[int]]:
+        """Return the numbers of the ranks that differ from the first one only along some axes, for those axes so far."""
+        return {}
 
     def stage_of(self, rank: int) -> int:
         """Return the pipeline stage of *rank*."""
@@ -161,21 +172,7 @@ class Mesh:
     @cached_property
     def is_even(self) -> bool:
         """Return whether one node can represent all nodes with the same stage: ranks, groups and messages are placed identically."""
-        if self._boxes:
-            return True
-        by_stage: dict[int, object] = {}
-        for node in range(-(-self.gpus // self.gpus_per_node)):
-            ranks = self.on_node(node)
-            held = tuple(self.stage_of(rank) for rank in ranks)
-            by_axis = [self._placements(ranks, axis) for axis in _POOLED]
-            for stage in set(held):
-                placements = [[by_rank[rank] for by_rank in by_axis] for rank in ranks if self.stage_of(rank) == stage]
-                if any(counts != placements[0][axis][1] for each in placements for axis, (_, counts) in enumerate(each)):
-                    return False
-                key = (held, [[where for where, _ in each] for each in placements])
-                if by_stage.setdefault(stage, key) != key:
-                    return False
-        return True
+        return self._boxes or _is_even(_Grouping(self))
 
     @property
     def _boxes(self) -> bool:
@@ -189,28 +186,57 @@ class Mesh:
         ends = [stride * self.sizes[axis] for axis, stride in self._strides.items()]
         return all(end % inside == 0 or inside % end == 0 for end in ends)
 
-    def _placements(self, ranks: range, axis: GroupAxis) -> dict[int, tuple[object, object]]:
-        """Return `_placement` of each of *ranks*, which are those of one node; it is the same for all of them in one group."""
-        placed: dict[int, tuple[object, object]] = {}
-        for rank in ranks:
-            if rank not in placed:
-                members = self.group(rank, axis)
-                placement = self._placement(rank, axis, members)
-                placed |= {other: placement for other in members if other in ranks}
-        return placed
 
-    def _placement(self, rank: int, axis: GroupAxis, members: Sequence[int]) -> tuple[object, object]:
-        """Return the GPUs of *members*, the group of *rank*, on its own node and on other nodes, and their numbers per node."""
-        home, _ = self.place(rank)
-        if axis == "pipeline":  # here the order of the members matters
-            return (tuple((self.place(other)[1], self.place(other)[0] == home) for other in members), ())
-        by_node: dict[int, list[int]] = {}
-        for other in members:
-            node, gpu = self.place(other)
-            by_node.setdefault(node, []).append(gpu)
-        own = by_node.pop(home)
-        others = tuple(map(tuple, by_node.values()))
-        return (tuple(own), tuple(sorted(others))), (len(own), tuple(sorted(map(len, others))))
+class _Grouping:
+    """A mesh as part of a cache key, compared by its groups."""
+
+    def __init__(self, mesh: Mesh) -> None:
+        self.mesh, self._grouping = mesh, mesh.grouping
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Grouping) and self._grouping == other._grouping
+
+    def __hash__(self) -> int:
+        return hash(self._grouping)
+
+
+@lru_cache(maxsize=4096)
+def _is_even(held: _Grouping) -> bool:
+    """Return whether all nodes of a mesh with the same stage place their ranks, groups and messages identically."""
+    mesh = held.mesh
+    by_stage: dict[int, object] = {}
+    placed: dict[GroupAxis, dict[int, tuple[object, object]]] = {axis: {} for axis in _POOLED}
+    for node in range(-(-mesh.gpus // mesh.gpus_per_node)):
+        ranks = mesh.on_node(node)
+        stages = tuple([mesh.stage_of(rank) for rank in ranks])
+        for axis, by_rank in placed.items():
+            for rank in ranks:
+                if rank not in by_rank:
+                    by_rank |= _placements(mesh, mesh.group(rank, axis), axis)
+        for stage in set(stages):
+            placements = [[by_rank[rank] for by_rank in placed.values()] for rank, own in zip(ranks, stages, strict=True) if own == stage]
+            if any(counts != placements[0][axis][1] for each in placements for axis, (_, counts) in enumerate(each)):
+                return False
+            key = (stages, [[where for where, _ in each] for each in placements])
+            if by_stage.setdefault(stage, key) != key:
+                return False
+    return True
+
+
+def _placements(mesh: Mesh, members: Sequence[int], axis: GroupAxis) -> dict[int, tuple[object, object]]:
+    """Return for each of *members*, a group along *axis*, the GPUs of all on its own node and on all nodes, and their numbers per node."""
+    places = [divmod(member, mesh.gpus_per_node) for member in members]
+    if axis == "pipeline":  # here the order of the members matters
+        from_node = {home: (tuple([(gpu, node == home) for node, gpu in places]), ()) for home, _ in places}
+        return {member: from_node[home] for member, (home, _) in zip(members, places, strict=True)}
+    on_node: dict[int, list[int]] = {}
+    for node, gpu in places:
+        on_node.setdefault(node, []).append(gpu)
+    gpus = {node: tuple(own) for node, own in on_node.items()}
+    every = tuple(sorted(gpus.values()))
+    sizes = tuple(sorted(map(len, every)))
+    by_node = {node: ((own, every), (len(own), sizes)) for node, own in gpus.items()}
+    return {member: by_node[node] for member, (node, _) in zip(members, places, strict=True)}
 
 
 def nearest_divisors(number: int, near: int) -> str:

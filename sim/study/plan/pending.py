@@ -17,7 +17,7 @@ from typing import Final
 import numpy
 
 from sim.study.plan.floor import Floors
-from sim.study.plan.refine import FLOOR, Level, PlacedLayout
+from sim.study.plan.refine import FLOOR, LEAST, Level, PlacedLayout
 
 Entry = tuple[float, int, Level]
 """A lower bound of the value of a layout, the layout's number, and the source of that bound."""
@@ -37,13 +37,15 @@ class Pending:
         """Floors, and the value of a second of their steps."""
         self._priced: list[Entry] = []
         """Layouts with a bound with messages, a heap."""
+        self._evaluated: list[Entry] = []
+        """Layouts with a recurrence, a heap."""
         self._unpriced: list[tuple[float, int]] = []
         """The value of the compute, and the number, of the other layouts, in descending order."""
         self._rises: list[float] = []
         """For layouts that were priced, the bound with messages relative to that of compute."""
 
     def __len__(self) -> int:
-        return len(self._priced) + len(self._unpriced)
+        return len(self._priced) + len(self._evaluated) + len(self._unpriced)
 
     def add(self, layouts: Iterable[tuple[int, PlacedLayout]], floors: Floors, weight: float) -> None:
         """Add *layouts*, each with its place in *floors*; a second of their steps has the value *weight*."""
@@ -58,37 +60,50 @@ class Pending:
     @property
     def least(self) -> float:
         """Return a lower bound of the value of all layouts, infinite if there are none."""
-        priced = self._priced[0][0] if self._priced else math.inf
+        priced = min((heap[0][0] for heap in self._heaps), default=math.inf)
         return min(priced, self._unpriced[-1][0]) if self._unpriced else priced
 
     @property
     def first(self) -> Entry:
         """Return the layout with the least bound of those that are priced: of all, after `settle`."""
-        return self._priced[0]
+        return min(heap[0] for heap in self._heaps)
+
+    def next_within(self, gap: float) -> Entry:
+        """Return the layout with the least recurrence if no other layout can be better by more than the share *gap*, otherwise `first`."""
+        if self._evaluated and self._evaluated[0][0] * (1.0 - gap) <= self.least:
+            return self._evaluated[0]
+        return self.first
+
+    @property
+    def _heaps(self) -> list[list[Entry]]:
+        return [heap for heap in (self._priced, self._evaluated) if heap]
 
     def settle(self, limit: float = math.inf) -> None:
         """Price layouts until no other whose compute is below *limit* may come before `first`."""
-        while self._price_next(min(limit, self._priced[0][0]) if self._priced else limit):
+        while self._price_next(min([limit, *(heap[0][0] for heap in self._heaps)])):
             pass
 
-    def replace_first(self, value: float, level: Level) -> None:
-        """Replace the bound of `first` by *value*, which is not less."""
-        heapq.heapreplace(self._priced, (value, self._priced[0][1], level))
+    def evaluate(self, entry: Entry, value: float) -> None:
+        """Replace the bound of *entry*, which is `first`, by *value* by its recurrence, which is not less."""
+        self.remove(entry)
+        heapq.heappush(self._evaluated, (value, entry[1], LEAST))
 
-    def remove_first(self) -> None:
-        """Remove `first`."""
-        heapq.heappop(self._priced)
+    def remove(self, entry: Entry) -> None:
+        """Remove *entry*, which is `first` or the result of `next_within`."""
+        heap = self._evaluated if entry[2] == LEAST else self._priced
+        assert heap[0] == entry
+        heapq.heappop(heap)
 
     def leading(self, most: int, limit: float) -> list[Entry]:
         """Return up to *most* layouts with the least bounds, if these are below *limit*."""
         while True:
-            entries = [entry for entry in heapq.nsmallest(most, self._priced) if entry[0] < limit]
+            entries = [entry for entry in heapq.nsmallest(most, self._priced + self._evaluated) if entry[0] < limit]
             if not self._price_next(entries[-1][0] if len(entries) == most else limit):
                 return entries
 
     def by_memory(self) -> list[PlacedLayout]:
         """Return all layouts in ascending order of the lower bounds of their memory."""
-        numbers = [number for _, number, _ in self._priced] + [number for _, number in self._unpriced]
+        numbers = [number for _, number, _ in self._priced + self._evaluated] + [number for _, number in self._unpriced]
         return [self.layouts[number] for number in sorted(numbers, key=self._memory)]
 
     def _memory(self, number: int) -> float:
@@ -98,7 +113,7 @@ class Pending:
     def estimates(self) -> list[Entry]:
         """Return all layouts with their bounds, estimated for those that are not priced from those that are."""
         rise = median(self._rises or [1.0])
-        return self._priced + [(rise * value, number, FLOOR) for value, number in self._unpriced]
+        return self._priced + self._evaluated + [(rise * value, number, FLOOR) for value, number in self._unpriced]
 
     def _price_next(self, limit: float) -> bool:
         """Price the next layouts whose compute is below *limit*; return False if there are none."""

@@ -232,7 +232,7 @@ def best_by_recurrence(layouts: PlacedCandidates, limits: Limits) -> tuple[float
             _bounded(setting, candidates, limits, Tally(), pending)
     while pending:
         pending.settle()
-        value, number, level = pending.first
+        entry = value, number, level = pending.first
         placed_layout = pending.layouts[number]
         if level == LEAST:
             return value, placed_layout
@@ -240,9 +240,9 @@ def best_by_recurrence(layouts: PlacedCandidates, limits: Limits) -> tuple[float
             held = memory_of(placed_layout)
             if held.needed_bytes <= usable_memory(placed_layout.setting, limits.memory):
                 bound = limits.share(placed_layout) * least_of(placed_layout, limits.objective).value
-                pending.replace_first(max(value, bound * (THRASH if held.thrashes(placed_layout) else 1.0)), LEAST)
+                pending.evaluate(entry, max(value, bound * (THRASH if held.thrashes(placed_layout) else 1.0)))
                 continue
-        pending.remove_first()
+        pending.remove(entry)
     return None
 
 
@@ -283,10 +283,13 @@ def _note_tightest(tally: Tally, excess: float, placed_layout: PlacedLayout) -> 
 
 
 def _refined(tally: Tally, pending: Pending, limits: Limits, outlook: Outlook) -> Iterator[None]:
-    """Refine the layout with the least value until the table is proven, or the limit of simulations is reached."""
+    """Refine layouts until the table is proven, or the limit of simulations is reached: the one with the least value.
+
+    A layout is simulated earlier if that may end the search, because no other can be better by more than the gap.
+    """
     bounds: dict[int, float] = {}
     while _goes_on(tally, pending, limits):
-        value, number, level = pending.first
+        entry = value, number, level = pending.next_within(limits.gap)
         placed_layout = pending.layouts[number]
         refined = outlook.answer(RefineTask(number, level, placed_layout), lambda most: _next(tally, pending, limits, most), value)
         if isinstance(refined, StepBound):
@@ -295,9 +298,9 @@ def _refined(tally: Tally, pending: Pending, limits: Limits, outlook: Outlook) -
             if refined.thrashes:
                 tally.least_thrashing = min(tally.least_thrashing, refined.time)
             bound = limits.share(placed_layout) * refined.value * (THRASH if refined.thrashes else 1.0)
-            pending.replace_first(max(value, bound), LEAST)
+            pending.evaluate(entry, max(value, bound))
             continue
-        pending.remove_first()
+        pending.remove(entry)
         if refined is None:  # a combination that the engine refuses
             tally.infeasible += 1
             continue

@@ -146,7 +146,7 @@ def test_layouts_come_in_the_order_of_their_bounds_with_messages() -> None:
         every.settle()
         assert every.first == (value, number, FLOOR) and every.least == value
         assert len(set(counted)) == len(counted) <= max(place + 20, sum(compute < value)) + 2 * BATCH
-        every.remove_first()
+        every.remove(every.first)
     assert len(every) == 500
 
 
@@ -157,17 +157,42 @@ def test_the_limit_of_a_search_keeps_layouts_unpriced() -> None:
     assert not counted and every.least == 1.0 and len(every) == 3
     every.settle(2.0)
     assert counted == [0] and every.least == 2.0
-    every.replace_first(7.0, LEAST)
+    every.evaluate(every.first, 7.0)
     assert every.estimates() == [(7.0, 0, LEAST), (18.0, 2, FLOOR), (12.0, 1, FLOOR)]
     every.settle()
     assert every.first == (2.5, 1, FLOOR)
-    every.remove_first()
+    every.remove(every.first)
     every.settle()
     assert every.first == (3.1, 2, FLOOR)
-    every.remove_first()
+    every.remove(every.first)
     assert every.first == (7.0, 0, LEAST) and len(every) == 1 and every.least == 7.0
-    every.remove_first()
+    every.remove(every.first)
     assert not every and every.least == math.inf
+
+
+def test_a_layout_comes_first_if_no_other_can_be_better_by_more_than_the_gap() -> None:
+    """Only one with a recurrence, since its simulation may end the search; without a gap, layouts come in the order of their bounds."""
+    every = made([1.0, 1.95, 3.0], [0.5, 0.05, 0.1])
+    every.settle()
+    assert every.next_within(0.9) == every.first == (1.5, 0, FLOOR)
+    every.evaluate(every.first, 2.2)
+    every.settle()
+    assert every.least == 2.0
+    assert every.next_within(0.1) == (2.2, 0, LEAST)
+    assert every.next_within(0.09) == every.next_within(0.0) == every.first == (2.0, 1, FLOOR)
+    every.remove(every.next_within(0.1))
+    assert every.next_within(0.1) == every.first == (2.0, 1, FLOOR) and len(every) == 2
+
+
+@pytest.mark.parametrize("gap", [0.0, 0.02, 0.2])
+def test_a_search_with_a_gap_ends_within_it_and_compares_fewer_layouts(gap: float) -> None:
+    """Oracle: the search of the best layout, which has no gap."""
+    question = replace(QUESTIONS[0], allowed=frozenset[str]())
+    best, near = (plan(replace(question, limits=Limits(shown=1, gap=own, early=False))).tally for own in (0.0, gap))
+    assert best.best is not None and near.best is not None
+    assert best.best.value <= near.best.value <= best.best.value / (1.0 - gap) * (1 + 1e-12)
+    assert near.gap <= gap and best.best.value >= near.best.value * (1.0 - near.gap) * (1 - 1e-12)
+    assert (near.bounded, len(near.outcomes)) == (best.bounded, len(best.outcomes)) if gap == 0.0 else near.bounded < 0.7 * best.bounded
 
 
 def test_the_first_of_a_sample_changes_no_row_of_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
