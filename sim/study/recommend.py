@@ -175,7 +175,7 @@ def _gathered(
     gathered = _Gathered([], {}, set(), {})
     for row in rows:
         if row.document is None:
-            gathered.left_out.setdefault(row.hardware, _of_several_groups(scenario, row.hardware) or row.problem)
+            gathered.left_out[row.hardware] = _of_several_groups(scenario, row.hardware) or row.problem  # that on the most nodes
             continue
         machine = load_hardware(row.hardware, for_hardware).spec
         priced = usable_markets(machine, markets, mean)

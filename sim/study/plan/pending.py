@@ -11,8 +11,9 @@ import heapq
 import math
 from collections import defaultdict
 from collections.abc import Iterable
+from itertools import chain
 from statistics import median
-from typing import Final
+from typing import Final, Literal
 
 import numpy
 
@@ -21,6 +22,12 @@ from sim.study.plan.refine import FLOOR, LEAST, Level, PlacedLayout
 
 Entry = tuple[float, int, Level]
 """A lower bound of the value of a layout, the layout's number, and the source of that bound."""
+Effort = Literal[0, 1, 2]
+QUICK: Final[Effort] = 0
+"""Layouts that may be simulated before their turn, because it takes little time."""
+USUAL: Final[Effort] = 1
+SLOW: Final[Effort] = 2
+"""Layouts whose turn comes after all others, because a simulation takes much time."""
 BATCH: Final = 8
 """Maximum number of layouts that are priced at once: numpy's calls then take a few percent of the time of the prices."""
 
@@ -37,15 +44,15 @@ class Pending:
         """Floors, and the value of a second of their steps."""
         self._priced: list[Entry] = []
         """Layouts with a bound with messages, a heap."""
-        self._evaluated: list[Entry] = []
-        """Layouts with a recurrence, a heap."""
+        self._evaluated: dict[Effort, list[Entry]] = {QUICK: [], USUAL: [], SLOW: []}
+        """Layouts with a recurrence, a heap for each effort."""
         self._unpriced: list[tuple[float, int]] = []
         """The value of the compute, and the number, of the other layouts, in descending order."""
         self._rises: list[float] = []
         """For layouts that were priced, the bound with messages relative to that of compute."""
 
     def __len__(self) -> int:
-        return len(self._priced) + len(self._evaluated) + len(self._unpriced)
+        return len(self._priced) + sum(map(len, self._evaluated.values())) + len(self._unpriced)
 
     def add(self, layouts: Iterable[tuple[int, PlacedLayout]], floors: Floors, weight: float) -> None:
         """Add *layouts*, each with its place in *floors*; a second of their steps has the value *weight*."""
@@ -60,50 +67,61 @@ class Pending:
     @property
     def least(self) -> float:
         """Return a lower bound of the value of all layouts, infinite if there are none."""
-        priced = min((heap[0][0] for heap in self._heaps), default=math.inf)
+        slow = self._evaluated[SLOW]
+        return min(self.least_in_turn, slow[0][0]) if slow else self.least_in_turn
+
+    @property
+    def least_in_turn(self) -> float:
+        """Return a lower bound of the value of all layouts except slow ones, infinite if there are none."""
+        priced = min((heap[0][0] for heap in self._in_turn), default=math.inf)
         return min(priced, self._unpriced[-1][0]) if self._unpriced else priced
 
     @property
     def first(self) -> Entry:
-        """Return the layout with the least bound of those that are priced: of all, after `settle`."""
-        return min(heap[0] for heap in self._heaps)
-
-    def next_within(self, gap: float) -> Entry:
-        """Return the layout with the least recurrence if no other layout can be better by more than the share *gap*, otherwise `first`."""
-        if self._evaluated and self._evaluated[0][0] * (1.0 - gap) <= self.least:
-            return self._evaluated[0]
-        return self.first
+        """Return the layout with the least bound of those that are priced and not slow: of all, after `settle`."""
+        return min(heap[0] for heap in self._in_turn)
 
     @property
-    def _heaps(self) -> list[list[Entry]]:
-        return [heap for heap in (self._priced, self._evaluated) if heap]
+    def first_slow(self) -> Entry:
+        """Return the slow layout with the least bound."""
+        return self._evaluated[SLOW][0]
+
+    @property
+    def first_quick(self) -> Entry | None:
+        """Return the quick layout with the least bound; None if there is none."""
+        quick = self._evaluated[QUICK]
+        return quick[0] if quick else None
+
+    @property
+    def _in_turn(self) -> list[list[Entry]]:
+        """Return the heaps, except that of slow layouts, that are not empty."""
+        return [heap for heap in (self._priced, self._evaluated[QUICK], self._evaluated[USUAL]) if heap]
 
     def settle(self, limit: float = math.inf) -> None:
         """Price layouts until no other whose compute is below *limit* may come before `first`."""
-        while self._price_next(min([limit, *(heap[0][0] for heap in self._heaps)])):
+        while self._price_next(min([limit, *(heap[0][0] for heap in self._in_turn)])):
             pass
 
-    def evaluate(self, entry: Entry, value: float) -> None:
+    def evaluate(self, entry: Entry, value: float, effort: Effort = USUAL) -> None:
         """Replace the bound of *entry*, which is `first`, by *value* by its recurrence, which is not less."""
         self.remove(entry)
-        heapq.heappush(self._evaluated, (value, entry[1], LEAST))
+        heapq.heappush(self._evaluated[effort], (value, entry[1], LEAST))
 
     def remove(self, entry: Entry) -> None:
-        """Remove *entry*, which is `first` or the result of `next_within`."""
-        heap = self._evaluated if entry[2] == LEAST else self._priced
-        assert heap[0] == entry
-        heapq.heappop(heap)
+        """Remove *entry*, which is `first`, `first_quick` or `first_slow`."""
+        heapq.heappop(next(heap for heap in (self._priced, *self._evaluated.values()) if heap and heap[0] == entry))
 
     def leading(self, most: int, limit: float) -> list[Entry]:
-        """Return up to *most* layouts with the least bounds, if these are below *limit*."""
+        """Return up to *most* layouts with the least bounds, if these are below *limit*, without slow ones."""
         while True:
-            entries = [entry for entry in heapq.nsmallest(most, self._priced + self._evaluated) if entry[0] < limit]
+            entries = [entry for entry in heapq.nsmallest(most, chain.from_iterable(self._in_turn)) if entry[0] < limit]
             if not self._price_next(entries[-1][0] if len(entries) == most else limit):
                 return entries
 
     def by_memory(self) -> list[PlacedLayout]:
         """Return all layouts in ascending order of the lower bounds of their memory."""
-        numbers = [number for _, number, _ in self._priced + self._evaluated] + [number for _, number in self._unpriced]
+        priced = chain(self._priced, *self._evaluated.values())
+        numbers = [number for _, number, _ in priced] + [number for _, number in self._unpriced]
         return [self.layouts[number] for number in sorted(numbers, key=self._memory)]
 
     def _memory(self, number: int) -> float:
@@ -111,9 +129,9 @@ class Pending:
         return float(self._floors[source][0].memory[place])
 
     def estimates(self) -> list[Entry]:
-        """Return all layouts with their bounds, estimated for those that are not priced from those that are."""
+        """Return all layouts except slow ones with their bounds, estimated for those that are not priced from those that are."""
         rise = median(self._rises or [1.0])
-        return self._priced + self._evaluated + [(rise * value, number, FLOOR) for value, number in self._unpriced]
+        return [*chain.from_iterable(self._in_turn)] + [(rise * value, number, FLOOR) for value, number in self._unpriced]
 
     def _price_next(self, limit: float) -> bool:
         """Price the next layouts whose compute is below *limit*; return False if there are none."""

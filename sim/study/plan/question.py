@@ -131,12 +131,12 @@ def plan(
     question: PlanQuestion,
     progress: Callable[[Tally], None] | None = None,
     journal: Path | None = None,
-    trying: Callable[[str], None] = lambda change: None,
+    trying: Callable[[str], None] | None = lambda change: None,
     crew: Workers | None = None,
 ) -> LayoutPlan:
     """Return the best layouts, none if all take longer than the limit. Raise SpecError for an invalid request, Infeasible if nothing fits.
 
-    *trying* gets each change that is tried if nothing fits. A *crew* refines layouts ahead of time; the result is the same without one.
+    *trying* gets each change that is tried if nothing fits; None if none is to be tried, which may take a second. A *crew* refines layouts ahead of time; the result is the same without one.
 
     With a *journal* file, layouts that an interrupted plan simulated are read from it, and new ones are added.
     """
@@ -350,17 +350,19 @@ def _has_layouts(layouts: Sequence[tuple[Setting, Sequence[LayoutCandidate]]], s
     return any(layouts_of(setting.workload, setting.nodes, setting.gpus_per_node, space) for setting, _ in layouts)
 
 
-def _no_fit_error(layout_plan: LayoutPlan, trying: Callable[[str], None]) -> Infeasible:
+def _no_fit_error(layout_plan: LayoutPlan, trying: Callable[[str], None] | None) -> Infeasible:
     """Return the error that no layout fits, with the excess of the nearest one, and the smallest change that would help."""
     tally, setting = layout_plan.tally, layout_plan.layouts[-1][0]
     node = worker_node(setting.hardware)
     limit = layout_plan.question.limits.memory
     memory = node.gpu.memory if limit is None else min(limit, node.gpu.memory)
-    nearest = "" if tally.tightest is None else f"the nearest needs {tally.tightest[0] / 2**30:.1f} GiB more; "
+    details = [] if tally.tightest is None else [f"the nearest needs {tally.tightest[0] / 2**30:.1f} GiB more"]
+    details += [] if trying is None else [_helpful_change(layout_plan, trying)]
     text = (
         f"{setting.workload.name} fits in none of {tally.candidates:,} layouts on {setting.nodes * setting.gpus_per_node} {node.gpu.name} "
-        f"({show(memory, 'binary size')} each): {nearest}{_helpful_change(layout_plan, trying)}"
+        f"({show(memory, 'binary size')} each)"
     )
+    text += f": {'; '.join(details)}" if details else ""
     gpus = setting.nodes * setting.gpus_per_node
     return Infeasible([text], setting.nodes, gpus, "does not fit into GPU memory", nothing_qualifies=True)
 

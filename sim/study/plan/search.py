@@ -17,6 +17,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from statistics import median
 from typing import Final
 
 from sim.mesh import LayoutRun, worker_node
@@ -24,7 +25,7 @@ from sim.spec.parallel import SCHEDULES, SHARDS
 from sim.spec.yaml import SpecError
 from sim.study.plan.floor import Floors, Setting
 from sim.study.plan.objective import Objective, joules_of_step, scale
-from sim.study.plan.pending import Pending
+from sim.study.plan.pending import QUICK, SLOW, USUAL, Effort, Entry, Pending
 from sim.study.plan.refine import (
     FLOOR,
     LEAST,
@@ -44,6 +45,7 @@ from sim.study.plan.refine import least_step as least_of
 from sim.study.plan.remaining import Outlook, RemainingWork
 from sim.study.plan.space import LayoutCandidate
 from sim.study.power_cap import LimitedSteps, least_share, limit_run
+from sim.training.layouts.play import MOST_CLASSES
 
 THRASH: Final = 3.0
 """Factor by which a step is longer if the allocator frees and retries: 3 to 7 (nanotron on 80 GB, `sim.analysis.memory`)."""
@@ -57,6 +59,8 @@ SAMPLE: Final = 512
 """Maximum number of layouts that the first is chosen from: their bounds take a second, those of all layouts may take ten."""
 FEW: Final = 256
 """Maximum number of passes of the first layout, if there is such a layout: a millisecond each, while other layouts take half a minute."""
+LONG: Final = 1024
+"""Maximum number of passes, summed over all ranks that are simulated for a stage, of a quick layout: about a second."""
 
 PlacedCandidates = Sequence[tuple[Setting, Sequence[LayoutCandidate]]]
 """The candidate layouts of each setting."""
@@ -285,11 +289,12 @@ def _note_tightest(tally: Tally, excess: float, placed_layout: PlacedLayout) -> 
 def _refined(tally: Tally, pending: Pending, limits: Limits, outlook: Outlook) -> Iterator[None]:
     """Refine layouts until the table is proven, or the limit of simulations is reached: the one with the least value.
 
-    A layout is simulated earlier if that may end the search, because no other can be better by more than the gap.
+    Within a gap, a quick simulation comes earlier if it may end the search, because no other layout can be better by more, and slow ones
+    come last.
     """
     bounds: dict[int, float] = {}
     while _goes_on(tally, pending, limits):
-        entry = value, number, level = pending.next_within(limits.gap)
+        entry = value, number, level = _chosen(tally, pending, limits)
         placed_layout = pending.layouts[number]
         refined = outlook.answer(RefineTask(number, level, placed_layout), lambda most: _next(tally, pending, limits, most), value)
         if isinstance(refined, StepBound):
@@ -298,7 +303,7 @@ def _refined(tally: Tally, pending: Pending, limits: Limits, outlook: Outlook) -
             if refined.thrashes:
                 tally.least_thrashing = min(tally.least_thrashing, refined.time)
             bound = limits.share(placed_layout) * refined.value * (THRASH if refined.thrashes else 1.0)
-            pending.evaluate(entry, max(value, bound))
+            pending.evaluate(entry, max(value, bound), _effort(placed_layout) if limits.gap else USUAL)
             continue
         pending.remove(entry)
         if refined is None:  # a combination that the engine refuses
@@ -314,6 +319,18 @@ def _refined(tally: Tally, pending: Pending, limits: Limits, outlook: Outlook) -
             tally.outcomes.sort(key=lambda each: each.value)
         pending.settle(_enough(tally, limits))
         yield
+
+
+def _chosen(tally: Tally, pending: Pending, limits: Limits) -> Entry:
+    """Return the layout of *pending* to refine next: the quick one that may end the search, if its step is as much longer as those so far."""
+    if _enough(tally, limits) <= pending.least_in_turn:
+        return pending.first_slow
+    quick = pending.first_quick
+    if quick is not None:
+        expected = quick[0] * median([each.step_time / each.bound for each in tally.outcomes] or [1.0])
+        if expected < tally.least_value and expected * (1.0 - limits.gap) <= pending.least_in_turn:
+            return quick
+    return pending.first
 
 
 def _next(tally: Tally, pending: Pending, limits: Limits, most: int) -> list[RefineTask]:
@@ -383,19 +400,33 @@ def _passes(placed_layout: PlacedLayout) -> int:
 def _goes_on(tally: Tally, pending: Pending, limits: Limits) -> bool:
     """Return whether the first layout of *pending* is to be refined, after layouts that may come before it are priced."""
     pending.settle(_enough(tally, limits))
-    return len(pending) > 0 and not _proven(tally, pending.least, limits)
+    return len(pending) > 0 and not _proven(tally, pending, limits)
 
 
-def _proven(tally: Tally, bound: float, limits: Limits) -> bool:
-    """Return whether the table cannot change any more, or no simulation is left."""
-    if len(tally.outcomes) >= limits.simulations:
+def _proven(tally: Tally, pending: Pending, limits: Limits) -> bool:
+    """Return whether the table cannot change any more, except by slow layouts, or no simulation is left."""
+    if len(tally.outcomes) >= limits.simulations or (tally.outcomes and _table(tally, limits) <= pending.least_in_turn):
         return True
-    return _enough(tally, limits) <= bound
+    return _enough(tally, limits) <= pending.least
+
+
+def _effort(placed_layout: PlacedLayout) -> Effort:
+    """Return how much time the simulation of *placed_layout* takes: if nodes are unequal, up to `MOST_CLASSES` ranks are simulated."""
+    mesh = workload_and_layout(placed_layout)[1].mesh
+    ranks = 1.0 if mesh.is_even else min(mesh.gpus, MOST_CLASSES) / mesh.stages
+    if ranks * _passes(placed_layout) <= LONG:
+        return QUICK
+    return USUAL if mesh.is_even else SLOW
+
+
+def _table(tally: Tally, limits: Limits) -> float:
+    """Return the value that no other layout may be below when the table is proven; infinite until it is full."""
+    return tally.outcomes[limits.shown - 1].value * (1.0 - limits.gap) if len(tally.outcomes) >= limits.shown else math.inf
 
 
 def _enough(tally: Tally, limits: Limits) -> float:
     """Return the value that no other layout may be below when the search ends; infinite as long as nothing ends it."""
-    table = tally.outcomes[limits.shown - 1].value * (1.0 - limits.gap) if len(tally.outcomes) >= limits.shown else math.inf
+    table = _table(tally, limits)
     return table if tally.least_thrashing < limits.cutoff else min(table, limits.cutoff)  # a layout that thrashes has a greater value
 
 

@@ -13,7 +13,7 @@ from sim.commands.plan import progress_text
 from sim.report.plan import plan_document
 from sim.study.plan import floor, search
 from sim.study.plan.floor import CandidatePlaces, Floors, Setting, floors
-from sim.study.plan.pending import BATCH, Pending
+from sim.study.plan.pending import BATCH, QUICK, SLOW, Pending
 from sim.study.plan.question import PlanQuestion, plan, prepare_plan
 from sim.study.plan.refine import FLOOR, LEAST, PlacedLayout, bounds
 from sim.study.plan.search import Limits, Tally
@@ -170,18 +170,21 @@ def test_the_limit_of_a_search_keeps_layouts_unpriced() -> None:
     assert not every and every.least == math.inf
 
 
-def test_a_layout_comes_first_if_no_other_can_be_better_by_more_than_the_gap() -> None:
-    """Only one with a recurrence, since its simulation may end the search; without a gap, layouts come in the order of their bounds."""
+def test_quick_layouts_are_told_apart_and_slow_ones_come_last() -> None:
     every = made([1.0, 1.95, 3.0], [0.5, 0.05, 0.1])
     every.settle()
-    assert every.next_within(0.9) == every.first == (1.5, 0, FLOOR)
-    every.evaluate(every.first, 2.2)
+    assert every.first == (1.5, 0, FLOOR) and every.first_quick is None
+    every.evaluate(every.first, 2.2, QUICK)
     every.settle()
-    assert every.least == 2.0
-    assert every.next_within(0.1) == (2.2, 0, LEAST)
-    assert every.next_within(0.09) == every.next_within(0.0) == every.first == (2.0, 1, FLOOR)
-    every.remove(every.next_within(0.1))
-    assert every.next_within(0.1) == every.first == (2.0, 1, FLOOR) and len(every) == 2
+    assert every.first == (2.0, 1, FLOOR) and every.first_quick == (2.2, 0, LEAST) and every.least == every.least_in_turn == 2.0
+    every.evaluate(every.first, 2.1, SLOW)
+    every.settle()
+    assert every.first == every.first_quick == (2.2, 0, LEAST) and every.first_slow == (2.1, 1, LEAST)
+    assert (every.least, every.least_in_turn, len(every)) == (2.1, 2.2, 3)
+    assert every.leading(9, math.inf) == [(2.2, 0, LEAST), (3.1, 2, FLOOR)]
+    for entry in (every.first_quick, every.first_slow):
+        every.remove(entry)
+    assert every.first == (3.1, 2, FLOOR) and every.least == 3.1 and len(every) == 1
 
 
 @pytest.mark.parametrize("gap", [0.0, 0.02, 0.2])
