@@ -175,7 +175,10 @@ def _gathered(
     gathered = _Gathered([], {}, set(), {})
     for row in rows:
         if row.document is None:
-            gathered.left_out[row.hardware] = _of_several_groups(scenario, row.hardware) or row.problem  # that on the most nodes
+            reason = _of_several_groups(scenario, row.hardware) or row.problem
+            if reason.startswith(f"{row.hardware}: "):  # of layouts, the reason on the most nodes says what would fit
+                gathered.left_out[row.hardware] = reason
+            gathered.left_out.setdefault(row.hardware, reason)
             continue
         machine = load_hardware(row.hardware, for_hardware).spec
         priced = usable_markets(machine, markets, mean)
