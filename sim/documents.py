@@ -21,7 +21,7 @@ from sim.report.extras import require_failures
 from sim.report.goodput import goodput_of, goodput_of_run
 from sim.report.layouts.layout import layout_document
 from sim.report.limited import under_power_cap
-from sim.report.recommendation import batch_note, gap_note, recommendation_document
+from sim.report.recommendation import batch_note, candidate_words, gap_note, recommendation_document
 from sim.report.rows import run_row
 from sim.simulate import Run
 from sim.spec.elsewhere import read_files
@@ -41,7 +41,7 @@ from sim.study.one_batch import own_batch_option, usual_global_batch
 from sim.study.plan.machines import needs_layout, planned_rows, require_readable_workload, shared_batch, with_planned_layouts
 from sim.study.power_cap import slower_runs
 from sim.study.pretraining import parts_of
-from sim.study.recommend import MARKETS, Budget, recommend, require_one_budget, unrentable
+from sim.study.recommend import MARKETS, Budget, Candidate, recommend, require_one_budget, unrentable
 from sim.study.saving import slowdown_by_store
 from sim.study.scenario import Answer, Scenario, answer, has_layout, refuse_parts, sorted_overrides, workload_name
 from sim.study.weeks import Weeks, reliability_of
@@ -202,19 +202,22 @@ def recommendation(
             rentable = [name for name in names if not reasons[name]]
             with_batch = replace(without_batch, global_batch=global_batch)
             exclusion = _exclusion(with_batch, plan, markets, renting, ())
+            hears = _with_best(hears, exclusion, renting.notice)
             rows = planned_rows(with_batch, rentable, counts, make_document.layout_document, hears, renting.power_cap, by, exclusion)
             rows += [ComparedMachine(name, None, None, reasons[name]) for name in excluded]
         else:
             with_batch = replace(without_batch, global_batch=global_batch)
             exclusion = _exclusion(with_batch, plan, markets, renting, rows)
+            hears = _with_best(hears, exclusion, renting.notice)
             rows = with_planned_layouts(with_batch, rows, make_document.layout_document, hears, excluded, renting.power_cap, by, exclusion)
     limited = replace(without_batch, power_cap=renting.power_cap)
     tried = counts if exclusion is not None else []
     chosen = recommend(limited, rows, plan, renting.budget, markets, renting.mean_lifetime, renting.with_failures, global_batch, tried)
     planned = {(row.hardware, row.nodes) for row in rows} | {(name, count) for name in excluded for count in counts}
     beaten = [] if exclusion is None else [point for point in product(names, counts) if point not in planned]
+    tries = len(names) * len(counts or (1,)), len({(row.hardware, row.nodes) for row in rows if row.document is not None})
     bounds = [least for point in beaten for least in exclusion.least(point)] if exclusion is not None else []
-    document = recommendation_document(workload_name(bare), chosen, list(renting.hardware), bounds)
+    document = recommendation_document(workload_name(bare), chosen, list(renting.hardware), bounds, tries)
     gaps = [each.document["layout_gap"] for each in rows if each.document and "layout_gap" in each.document]
     document["notes"] += [batch_note(global_batch, scenario.batch)] if gaps and needs_plan and global_batch is not None else []
     document["notes"] += [gap_note(gaps)] if gaps else []
@@ -223,6 +226,25 @@ def recommendation(
         {machine_label(ran): (ran["expected_error"] or {}).get("not_validated", ()) for each in rows if (ran := each.document) is not None}
     )
     return document, [each.hardware for each in rows if each.document]
+
+
+def _with_best(
+    hears: Callable[[int, int], None] | None, exclusion: Exclusion | None, notice: Callable[[str], None]
+) -> Callable[[int, int], None] | None:
+    """Return *hears*, which also gives *notice* of the best candidate so far, whenever it is another one."""
+    if exclusion is None:
+        return hears
+    last: Candidate | None = None
+
+    def hears_best(done: int, of: int) -> None:
+        nonlocal last
+        if (best := exclusion.best) is not None and best != last:
+            notice(f"best so far: {candidate_words(best)}")
+            last = best
+        if hears is not None:
+            hears(done, of)
+
+    return hears_best
 
 
 def _exclusion(

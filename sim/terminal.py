@@ -55,8 +55,10 @@ class Console:
         self.said = time.monotonic()
 
     def __call__(self, text: str) -> None:
-        """Write *text* on a line of its own, unless quiet."""
+        """Write *text* on a line of its own, in place of a line of progress, unless quiet."""
         if not self.quiet:
+            if sys.stderr.isatty():
+                self.progress("")
             typer.echo(named_as_called(text), err=True)
 
     def counter(self, what: str) -> Callable[[int, int], None]:

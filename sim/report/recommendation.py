@@ -22,11 +22,16 @@ from sim.units import axis_unit, dollars, pluralized, rounded_dollars, show
 
 
 def recommendation_document(
-    workload: str, answer: Recommendation, machine_names: Sequence[str] = (), bounds: Sequence[Candidate] = ()
+    workload: str,
+    answer: Recommendation,
+    machine_names: Sequence[str] = (),
+    bounds: Sequence[Candidate] = (),
+    tried: tuple[int, int] = (0, 0),
 ) -> dict[str, Any]:
     """Return the JSON document of a recommendation among *machine_names*; ``best`` is null if no candidate meets the budget.
 
-    *bounds* are lower bounds of time and cost of machines that were not planned because of them.
+    *bounds* are lower bounds of time and cost of machines that are left out because of them. *tried* are the numbers of choices of machine
+    and nodes, and of those that are not left out for any reason.
     """
     shown = [candidate.document for candidate in answer.ranked[:SHOWN]]
     return {
@@ -43,7 +48,7 @@ def recommendation_document(
         "best": _candidate(answer, answer.best),
         "runner_up": _candidate(answer, answer.runner_up),
         "nearest": _candidate(answer, answer.nearest),
-        "notes": [*answer.notes, *worker_notes(shown), *network_notes(shown), *_excluded_notes(bounds)],
+        "notes": [*answer.notes, *worker_notes(shown), *network_notes(shown), *_excluded_notes(bounds, tried)],
         "candidates": [_candidate(answer, candidate) for candidate in answer.ranked],
         "excluded_by_bound": [_bound(least) for least in bounds],
         "left_out": dict(answer.left_out),
@@ -79,13 +84,15 @@ def _candidate(answer: Recommendation, candidate: Candidate | None) -> dict[str,
     }
 
 
-def _excluded_notes(bounds: Sequence[Candidate]) -> list[str]:
-    """Return a note on machines that were not planned because of their *bounds*."""
+def _excluded_notes(bounds: Sequence[Candidate], tried: tuple[int, int]) -> list[str]:
+    """Return a note on machines that are left out because of their *bounds*, and on what becomes of the other choices that were *tried*."""
     if not bounds:
         return []
-    counts = len({(least.hardware, least.nodes) for least in bounds})
-    many = f"{counts:,} choices of machine and nodes are" if counts > 1 else "1 choice of machine and nodes is"
-    return [f"{many} left out: by bounds of time and cost they are neither in the table nor on its front; named machines never are"]
+    excluded, (every, ran) = len({(least.hardware, least.nodes) for least in bounds}), tried
+    return [
+        f"of {every:,} choices of machine and nodes, {ran:,} are compared, {every - ran - excluded:,} cannot run the job or have no price, "
+        f"and {excluded:,} are left out: by bounds of time and cost, not in the table or on its front; named machines never are"
+    ]
 
 
 def _bound(least: Candidate) -> dict[str, Any]:
@@ -189,6 +196,12 @@ def _answer(document: dict[str, Any], chosen: dict[str, Any] | None) -> str:
     times = f"{over:,.{0 if over >= 10 else 1}f}x" if over >= 2 else f"{100 * (over - 1):.2g}% {'longer' if of_time else 'more'} than"
     nearest = f"The fastest option takes {times} the budget" if of_time else f"The cheapest option costs {times} the budget"
     return f"Nothing meets {limit} for {workload}. {nearest}: {_named(chosen)}, {length} in {time_and_cost}."
+
+
+def candidate_words(candidate: Candidate) -> str:
+    """Return what *candidate* is, and the time and cost of its job."""
+    named = _named({name: getattr(candidate, name) for name in ("provider", "market", "nodes", "hardware")})
+    return f"{named}, {job_time(candidate.job.total)} and ${rounded_dollars(candidate.cost)}"
 
 
 def _named(candidate: dict[str, Any]) -> str:

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf
+from statistics import median
 from typing import Final
 
 from sim.analysis.cost import Market
@@ -96,6 +97,12 @@ class Contest:
             bounded.append(Candidate(name, nodes, market, {}, epochs, job, paid * time, provider=machine.provider))
         return bounded
 
+    def slowed(self, least: Candidate, factor: float) -> Candidate:
+        """Return *least*, which `least` returned, with steps that take *factor* times as long."""
+        if self.plan.time is not None:
+            return replace(least, epochs=least.epochs / factor)
+        return replace(least, job=least.job._replace(first_epoch=factor * least.job.first_epoch), cost=factor * least.cost)
+
 
 class Exclusion:
     """Decides which machines of a *contest* need no plan, given the rows that exist."""
@@ -106,6 +113,9 @@ class Exclusion:
         self._reached: list[tuple[float, float]] = []
         """Time per epoch and cost of each candidate."""
         self._least: dict[tuple[str, int], list[Candidate]] = {}
+        self._best: Candidate | None = None
+        self._rises: list[float] = []
+        """How much longer than the bound of `LeastWork` each step is that a row has."""
         self._steps: dict[tuple[str, int], float] = {}
         """Seconds of a step, or a bound of them that is above that of `LeastWork`, of each machine that a row has."""
         self.note(rows)
@@ -115,14 +125,42 @@ class Exclusion:
         for row in rows:
             step = row.least_step if row.document is None else row.document["step_time_s"]
             if step is not None and row.nodes is not None:
-                self._steps[row.hardware, row.nodes] = step
+                point = row.hardware, row.nodes
+                if row.document is not None and (bound := self._work.step_time(*point)):
+                    self._rises.append(max(1.0, step / bound))
+                self._steps[point] = step
             for candidate in self._contest.candidates(row):
+                if self._best is None or self._contest.key(candidate) < self._contest.key(self._best):
+                    self._best = candidate
                 insort(self._keys, self._contest.key(candidate))
                 self._reached.append((candidate.epoch_time, candidate.cost))
 
     def in_order(self, points: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
         """Return *points*, (machine, nodes), by the best place in the ranking that each may have; those without a bound first."""
         return sorted(points, key=lambda point: min(map(self._contest.key, self._known(point)), default=(0, -inf, -inf)))
+
+    def is_bounded(self, point: tuple[str, int]) -> bool:
+        """Return whether anything is known of the steps of *point*, so that it may be excluded."""
+        return bool(self._known(point))
+
+    def expected(self, points: Iterable[tuple[str, int]]) -> int:
+        """Return how many of *points* will probably be planned: those not beaten if steps exceed bounds as much as those planned so far."""
+        rise = median(self._rises or [1.0])
+        slowed = [[self._contest.slowed(each, rise) for each in self._known(point)] for point in points]
+        places = [[(self._contest.key(each), (each.epoch_time, each.cost)) for each in every] for every in slowed]
+        keys = sorted([*self._keys, *(key for every in places for key, _ in every)])
+        last = keys[SHOWN] if len(keys) > SHOWN else (2, 0.0, 0.0)
+        first, least = set[tuple[float, float]](), inf
+        for time, cost in sorted([*self._reached, *(pair for every in places for _, pair in every)]):
+            if cost < least:
+                first.add((time, cost))
+                least = cost
+        return sum(not every or any(key < last or pair in first for key, pair in every) for every in places)
+
+    @property
+    def best(self) -> Candidate | None:
+        """Return the candidate that is first in the ranking so far; None if there is none."""
+        return self._best
 
     def excludes(self, point: tuple[str, int]) -> bool:
         """Return whether *point*, with its step or the bound that is known of it, can change neither the table nor the Pareto front."""

@@ -235,3 +235,39 @@ def test_a_machine_is_excluded_once_others_fill_the_table_and_one_is_better_in_t
     assert not exclusion.excludes(("gpu_8x_a100", 2))
     exclusion.note([fast])
     assert exclusion.excludes(("gpu_8x_a100", 2))
+
+
+def test_what_is_expected_to_be_planned_is_what_bounds_do_not_exclude() -> None:
+    """Oracle: candidates as good as the bounds, or a bit worse, exclude the others; machines without a bound count."""
+    contest = Contest(JOB, JobPlan(None, tokens=10**9), Budget(time=1e5), ("on_demand",), None)
+    points = [(name, nodes) for name in machines([], ["provider=lambda,gcp", "nodes=1"]) for nodes in (1, 2, 4)]
+    with caching_inside():
+        exclusion = Exclusion(contest)
+        bounded = [point for point in points if exclusion.is_bounded(point)]
+        expected = exclusion.expected(points)
+        least = [(contest.key(each), point) for point in bounded for each in exclusion.least(point)]
+        marks = front([(each.epoch_time, each.cost) for point in bounded for each in exclusion.least(point)])
+        wanted = {point for _, point in sorted(least)[:SHOWN]} | {
+            point for (_, point), is_first in zip(least, marks, strict=True) if is_first
+        }
+        assert len(wanted) <= expected - (len(points) - len(bounded)) <= len(wanted) + 1  # two at equal places
+        assert expected < len(points) / 2
+        assert exclusion.best is None and exclusion.expected([]) == 0
+
+
+def test_the_best_candidate_so_far_is_shown_and_choices_are_counted() -> None:
+    """Oracle: the answer; each notice is better than the one before, and the last is the best."""
+    notices: list[str] = []
+    counted: list[tuple[int, int]] = []
+    renting = RentalOptions(Budget(time=3e5), where=["provider=lambda", "gpus=1..2"], nodes=[1, 2], processes=1, notice=notices.append)
+    with caching_inside():
+        document, _ = recommendation(JOB, renting, lambda what: lambda done, of: counted.append((done, of)))
+    best = document["best"]
+    assert notices and len(set(notices)) == len(notices)
+    assert notices[-1].startswith(f"best so far: {best['nodes']} x {best['hardware']} ({best['provider']}, on-demand), ")
+    names = machines([], ["provider=lambda", "gpus=1..2", "nodes=1"])
+    (note,) = [text for text in document["notes"] if "choices of machine and nodes" in text]
+    every, ran, unable, excluded_ = (int(word) for word in note.replace(",", "").split() if word.isdigit())
+    assert every == 2 * len(names) == ran + unable + excluded_
+    assert ran == len({(row["hardware"], row["nodes"]) for row in document["candidates"]})
+    assert excluded_ == len({(row["hardware"], row["nodes"]) for row in document["excluded_by_bound"]})

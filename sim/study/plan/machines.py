@@ -47,6 +47,12 @@ class ExclusionRule(Protocol):
     def in_order(self, points: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
         """Return machines with their numbers of nodes in the order in which to plan them."""
 
+    def is_bounded(self, point: tuple[str, int]) -> bool:
+        """Return whether a machine with a number of nodes may be excluded."""
+
+    def expected(self, points: Iterable[tuple[str, int]]) -> int:
+        """Return how many machines with their numbers of nodes will probably be planned."""
+
     def excludes(self, point: tuple[str, int]) -> bool:
         """Return whether a machine with a number of nodes needs no plan, or its row no place."""
 
@@ -167,11 +173,14 @@ def _planned(
         plan_all(points, [math.inf] * len(points), progress)
         return rows
     exclusion.note(bounds_kept(map(key_of, bounded), computing))
-    left = [point for point in bounded if not exclusion.excludes(point)]
+    sure = [point for point in bounded if not exclusion.is_bounded(point)]
+    plan_all(sure, [math.inf] * len(sure))
+    exclusion.note(rows.values())
+    left = [point for point in bounded if point not in rows and not exclusion.excludes(point)]
     while left:
         if progress is not None:  # machines that wait for others are not done
             done = sum(row.least_step is None for row in rows.values())
-            progress(done, done + len(left))
+            progress(done, done + exclusion.expected(left))
         some, later = (ordered := exclusion.in_order(left))[: _at_once(computing)], ordered[_at_once(computing) :]
         plan_all(some, [exclusion.cutoff(point) for point in some])
         exclusion.note(rows[point] for point in some)

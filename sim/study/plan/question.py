@@ -136,7 +136,8 @@ def plan(
 ) -> LayoutPlan:
     """Return the best layouts, none if all take longer than the limit. Raise SpecError for an invalid request, Infeasible if nothing fits.
 
-    *trying* gets each change that is tried if nothing fits; None if none is to be tried, which may take a second. A *crew* refines layouts ahead of time; the result is the same without one.
+    *trying* gets each change that is tried if nothing fits, which may take seconds; None if none is to be tried. A *crew* refines layouts
+    ahead of time; the result is the same without one.
 
     With a *journal* file, layouts that an interrupted plan simulated are read from it, and new ones are added.
     """

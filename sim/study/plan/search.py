@@ -322,7 +322,7 @@ def _refined(tally: Tally, pending: Pending, limits: Limits, outlook: Outlook) -
 
 
 def _chosen(tally: Tally, pending: Pending, limits: Limits) -> Entry:
-    """Return the layout of *pending* to refine next: the quick one that may end the search, if its step is as much longer as those so far."""
+    """Return the layout of *pending* to refine next: the first, or a quick one that may end the search."""
     if _enough(tally, limits) <= pending.least_in_turn:
         return pending.first_slow
     quick = pending.first_quick
