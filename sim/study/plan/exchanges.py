@@ -5,7 +5,7 @@ Each is priced once for all layouts that place their groups in the same way, fro
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from typing import Final, NamedTuple
@@ -79,6 +79,6 @@ def gather_time(layout: Layout, prices: LayoutPrices) -> float:
     taken, wraps = [0.0], WrapSequence(layout, layout.chunks[0]).wraps
     for axis, experts in _GATHERED:
         if layout.mesh.group_size(axis) > 1:
-            sizes = (layout.gathered_width * sum(layout.elements(unit, experts=experts) for unit in wrap) for wrap in wraps)
-            taken.append(sum(prices.least_time(0, axis, "all_gather", size) for size in sizes if size))
+            sizes = Counter(layout.gathered_width * sum(layout.elements(unit, experts=experts) for unit in wrap) for wrap in wraps)
+            taken.append(sum(count * prices.least_time(0, axis, "all_gather", size) for size, count in sizes.items() if size))
     return max(taken)

@@ -184,7 +184,9 @@ class LayoutPrices:
         """Return a lower bound (s) on the time of *op* on *nbytes* for the first rank of *stage*."""
         if self.mesh.is_even:
             return self.outline(stage, axis, op, nbytes).price.uncontended_time
-        return self.plans(stage, axis)[0].plan.cost(nbytes, op).uncontended_time  # other groups may run at other times
+        placement = self._placement(stage, axis)
+        plan, _ = self._plan(placement.groups[0], placement.node)  # other groups may run at other times
+        return plan.cost(nbytes, op).uncontended_time
 
     def least_send_time(self, source: int, target: int, nbytes: float) -> float:
         """Return a lower bound (s) on the time of a message from the first rank of stage *source* to the first of *target*."""
