@@ -28,8 +28,10 @@ from sim.parallel.schedule import RENDEZVOUS_SCHEDULES, holder
 from sim.parallel.split import Unit, split
 from sim.parallel.stages import distribution_of, stages
 from sim.parallel.units import UnitKind
+from sim.spec.extensions import has_registered
 from sim.spec.fields import Precision
 from sim.spec.hardware import Hardware
+from sim.spec.identity import content
 from sim.spec.layer import WIDTHS
 from sim.spec.parallel import SLOTTED, MeshOptions, Parallel
 from sim.spec.precision import PRECISION_TRAITS
@@ -37,6 +39,7 @@ from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 from sim.study.plan.block_sums import BlockSums, FloatRow, ShareShape, summed, sums_of
 from sim.study.plan.exchanges import SendRows, gather_time, least_sent, send_rows
+from sim.study.plan.in_flight import in_flight
 from sim.study.plan.space import LayoutCandidate, cut_parts
 from sim.training.layouts.prices import LayoutPrices, PriceBook
 from sim.training.layouts.times import UnitTimes
@@ -120,6 +123,51 @@ def floors(setting: Setting, candidates: Sequence[LayoutCandidate], most: float 
     If a candidate needs more than *most* bytes, its time is not computed, and is infinite. Messages are priced when a time with them is
     requested. Raise SpecError if the engine refuses all.
     """
+    alike = _without_messages(_SameGpus(setting, candidates, most))
+    shapes = alike.shapes.on(setting)
+
+    def time_of(places: CandidatePlaces) -> FloatRow:
+        least, by_form = numpy.zeros(len(places)), defaultdict[tuple[int, int, str], list[int]](list)
+        for row, place in enumerate(places):
+            by_form[_form(candidates[place])].append(row)
+        for rows in by_form.values():
+            own = [candidates[places[row]] for row in rows]
+            geometry = shapes.geometry(own[0])
+            stepped = _time(geometry, own, [shapes.passes(each) for each in own], shapes.sends(geometry, own))
+            least[rows] = numpy.maximum(stepped, [each.micro_batches * shapes.gather_time(each) for each in own])
+        return least
+
+    return Floors(alike.memory, alike.compute, time_of)
+
+
+class _SameGpus:
+    """A key for bounds without messages: equal for equal layouts of one workload on as many equal GPUs, whatever connects them."""
+
+    def __init__(self, setting: Setting, candidates: Sequence[LayoutCandidate], most: float) -> None:
+        self.setting, self.candidates, self.most = setting, candidates, most
+        gpu = content(worker_node(setting.hardware).gpu)
+        never = object() if has_registered() else None  # the user's own schedules may change
+        self.key = (id(setting.workload), setting.nodes, setting.gpus_per_node, most, len(candidates), gpu, never)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _SameGpus) and self.key == other.key and self.candidates == other.candidates
+
+    def __hash__(self) -> int:
+        return hash(self.key[:5])
+
+
+class _WithoutMessages(NamedTuple):
+    """Bounds without messages of the candidates of a setting, and their shapes."""
+
+    shapes: _Shapes
+    memory: FloatRow
+    compute: FloatRow
+
+
+@lru_cache(maxsize=2)
+def _without_messages(held: _SameGpus) -> _WithoutMessages:
+    """Return the bounds of *held*, cached for the stacks of one cluster: the next often has equal GPUs, from another provider."""
+    setting, candidates = held.setting, held.candidates
     memory, compute = numpy.full(len(candidates), numpy.inf), numpy.full(len(candidates), numpy.inf)
     groups: dict[tuple[int, int, str], list[tuple[int, ShareShape]]] = defaultdict(list)
     shapes = _Shapes(setting)
@@ -133,22 +181,10 @@ def floors(setting: Setting, candidates: Sequence[LayoutCandidate], most: float 
         at = numpy.array([number for number, _ in members])
         geometry = shapes.geometry(own[0])
         memory[at] = _memory(setting, geometry, own, [shape for _, shape in members])
-        if (fit := numpy.flatnonzero(memory[at] <= most)).size:
+        if (fit := numpy.flatnonzero(memory[at] <= held.most)).size:
             own = [own[place] for place in fit]
             compute[at[fit]] = _BELOW * _time(geometry, own, [shapes.compute_passes(each) for each in own], None)
-
-    def time_of(places: CandidatePlaces) -> FloatRow:
-        least, alike = numpy.zeros(len(places)), defaultdict[tuple[int, int, str], list[int]](list)
-        for row, place in enumerate(places):
-            alike[_form(candidates[place])].append(row)
-        for rows in alike.values():
-            own = [candidates[places[row]] for row in rows]
-            geometry = shapes.geometry(own[0])
-            stepped = _time(geometry, own, [shapes.passes(each) for each in own], shapes.sends(geometry, own))
-            least[rows] = numpy.maximum(stepped, [each.micro_batches * shapes.gather_time(each) for each in own])
-        return least
-
-    return Floors(memory, compute, time_of)
+    return _WithoutMessages(shapes, memory, compute)
 
 
 def _form(candidate: LayoutCandidate) -> tuple[int, int, str]:
@@ -243,7 +279,7 @@ def _memory(setting: Setting, geometry: _Geometry, own: Sequence[LayoutCandidate
         width = weights / numpy.where(level >= 3, ranks, 1.0) + states / numpy.where(level >= 1, ranks, 1.0)
         width += numpy.where(late, 0.0, gradients / numpy.where(level >= 2, ranks, 1.0))
         fixed += _staged(geometry, elements) * width[:, None]
-    flying = numpy.array([_in_flight(geometry, each.chunks, each.micro_batches) for each in own])
+    flying = numpy.array([in_flight(geometry.schedule, geometry.pipeline, each.chunks, each.micro_batches) for each in own])
     activations = numpy.zeros_like(fixed)
     if geometry.even:
         flying = numpy.ones_like(flying)
@@ -296,23 +332,6 @@ def _gather(
     bytes_ += unreduced
 
 
-@lru_cache(maxsize=65536)
-def _in_flight_of(schedule: str, pipeline: int, chunks: int, micro_batches: int) -> tuple[float, ...]:
-    """Return the minimum number of chunks whose activations each stage holds at once (Narayanan et al. 2021)."""
-    if schedule == "gpipe":
-        return (float(micro_batches),) * pipeline
-    if schedule == "1f1b":
-        return tuple(float(min(pipeline - stage, micro_batches)) for stage in range(pipeline))
-    if schedule == "interleaved_1f1b":
-        group = micro_batches // max(1, micro_batches // pipeline)
-        return tuple(float(min((chunks - 1) * group + 2 * (pipeline - 1 - stage) + 1, chunks * micro_batches)) for stage in range(pipeline))
-    return (1.0,) * pipeline
-
-
-def _in_flight(geometry: _Geometry, chunks: int, micro_batches: int) -> tuple[float, ...]:
-    return _in_flight_of(geometry.schedule, geometry.pipeline, chunks, micro_batches)
-
-
 class _Shapes:
     """The units of the model under each share, computed once."""
 
@@ -333,6 +352,14 @@ class _Shapes:
         self._gathers: dict[object, float] = {}
         self.refused: SpecError | None = None
         """Why the engine refuses the last share that it refused."""
+
+    def on(self, setting: Setting) -> _Shapes:
+        """Return these shapes on *setting*, which has as many equal GPUs."""
+        if setting is self.setting:
+            return self
+        shapes = _Shapes(setting)
+        shapes._laid, shapes._rows = self._laid, self._rows
+        return shapes
 
     def geometry(self, candidate: LayoutCandidate) -> _Geometry:
         """Return where the chunks of *candidate* begin, as specified in the workload's own layout or as the stack cuts."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from dataclasses import replace
 from functools import partial
 
@@ -69,3 +71,11 @@ def test_what_fits_nowhere_is_said_whatever_the_cutoff() -> None:
     scenario = replace(SMALL.scenario, overrides=("node.gpu.memory=1.9 GiB",))
     with pytest.raises(Infeasible, match="fits in none of"):
         plan(replace(SMALL, scenario=scenario, limits=Limits(shown=1, early=False, cutoff=1e-9)))
+
+
+def test_what_would_fit_is_tried_on_the_most_nodes_only() -> None:
+    """Fewer nodes say how much memory is missing; more are tried anyway."""
+    row_of = partial(_row, Scenario("", "llama-3.1-70b", global_batch=64), {}, lambda answer: {}, None, advised=2)
+    few, many = (row_of((("gpu_1x_h100_pcie", nodes), math.inf)).problem for nodes in (1, 2))
+    assert re.search(r"fits in none of .* the nearest needs [\d.]+ GiB more$", few)
+    assert re.search(r"the nearest needs [\d.]+ GiB more; --nodes \d+ would fit$", many)

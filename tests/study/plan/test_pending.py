@@ -11,9 +11,10 @@ import pytest
 
 from sim.commands.plan import progress_text
 from sim.report.plan import plan_document
+from sim.spec.memo import caching_inside
 from sim.study.plan import floor, search
 from sim.study.plan.floor import CandidatePlaces, Floors, Setting, floors
-from sim.study.plan.pending import BATCH, QUICK, SLOW, Pending
+from sim.study.plan.pending import BATCH, QUICK, SLOW, USUAL, Pending
 from sim.study.plan.question import PlanQuestion, plan, prepare_plan
 from sim.study.plan.refine import FLOOR, LEAST, PlacedLayout, bounds
 from sim.study.plan.search import Limits, Tally
@@ -185,6 +186,36 @@ def test_quick_layouts_are_told_apart_and_slow_ones_come_last() -> None:
     for entry in (every.first_quick, every.first_slow):
         every.remove(entry)
     assert every.first == (3.1, 2, FLOOR) and every.least == 3.1 and len(every) == 1
+
+
+def test_slow_simulations_are_part_of_the_gap_unless_nothing_else_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Oracle: the search in which no simulation is slow. Slow is what the search would simulate, then every layout."""
+    question = replace(QUESTIONS[0], allowed=frozenset[str](), limits=Limits(shown=1, gap=0.01, early=False))
+    usual = plan(question).tally
+    assert usual.best is not None and usual.gap <= 0.01
+    best = usual.best.placed_layout.candidate
+    monkeypatch.setattr(search, "_effort", lambda placed_layout: SLOW if placed_layout.candidate.pipeline == best.pipeline else USUAL)
+    others = plan(question).tally
+    assert others.best is not None and {each.placed_layout.candidate.pipeline for each in others.outcomes}.isdisjoint({best.pipeline})
+    assert usual.best.value * (1.0 - usual.gap) <= others.best.value
+    assert others.best.value * (1.0 - others.gap) <= usual.best.value
+    monkeypatch.setattr(search, "_effort", lambda placed_layout: SLOW)
+    alone = plan(question).tally
+    assert alone.best is not None and alone.best.value * (1.0 - alone.gap) <= usual.best.value and len(alone.outcomes) == 1
+
+
+def test_layouts_on_equal_gpus_share_bounds_without_messages() -> None:
+    """Oracle: bounds of that machine alone. The machines differ in their network, host and price."""
+    machines = ("bm.gpu.b200.8", "coreweave-hgx-b200")
+    with caching_inside():
+        layouts = [prepare_plan(PlanQuestion(Scenario(name, "llama-3.2-1b", global_batch=16), (2,))).layouts for name in machines]
+        both = [[floors(setting, each) for setting, each in of_machine] for of_machine in layouts]
+    for (setting, each), first, second in zip(layouts[1], *both, strict=True):
+        assert second.compute is first.compute and second.memory is first.memory
+        floor._without_messages.cache_clear()
+        alone, places = floors(setting, each), numpy.arange(0, len(each), 97)
+        assert (alone.compute == second.compute).all() and (alone.memory == second.memory).all()
+        assert (alone.time_of(places) == second.time_of(places)).all()
 
 
 @pytest.mark.parametrize("gap", [0.0, 0.02, 0.2])
