@@ -91,7 +91,8 @@ def _excluded_notes(bounds: Sequence[Candidate], tried: tuple[int, int]) -> list
     excluded, (every, ran) = len({(least.hardware, least.nodes) for least in bounds}), tried
     return [
         f"of {every:,} choices of machine and nodes, {ran:,} are compared, {every - ran - excluded:,} cannot run the job or have no price, "
-        f"and {excluded:,} are left out: by bounds of time and cost, not in the table or on its front; named machines never are"
+        f"and {excluded:,} are left out because bounds of their time and cost show that they are neither in the table nor on its front; "
+        "named machines never are"
     ]
 
 

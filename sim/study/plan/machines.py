@@ -179,7 +179,7 @@ def _planned(
     left = [point for point in bounded if point not in rows and not exclusion.excludes(point)]
     while left:
         if progress is not None:  # machines that wait for others are not done
-            done = sum(row.least_step is None for row in rows.values())
+            done = sum(row.least_step is None for row in rows.values()) - len(sure)
             progress(done, done + exclusion.expected(left))
         some, later = (ordered := exclusion.in_order(left))[: _at_once(computing)], ordered[_at_once(computing) :]
         plan_all(some, [exclusion.cutoff(point) for point in some])
