@@ -24,9 +24,12 @@ from sim.analysis.crew import Crew
 from sim.analysis.long_run import LOST_CATEGORIES, ZERO_TIME, Array, Courses, LongRun, cause_key, first_rates, other_rates
 from sim.analysis.renewal import Uniform
 from sim.analysis.spares import Spares
+from sim.analysis.transient import CrowdLives
 
 BATCH_SIZE = 2000
 """Maximum number of courses that are simulated in one array."""
+MOST_LIVES_DRAWN = 4_000_000
+"""Maximum number of nodes of all courses in one array whose lifetimes are drawn: about 70 MB."""
 NEVER = 1e13
 """Time (s) that no course reaches; a finite substitute for "never"."""
 _QUIET = 100
@@ -70,7 +73,9 @@ def draw(
     others = other_rates(run, trials, of_others)
     rates = first_rates(run, trials, np.random.default_rng(of_rates), others)
     order = np.argsort(rates, kind="stable")  # courses with similar rates end at about the same event
-    parts = np.array_split(order, math.ceil(trials / BATCH_SIZE))
+    of_each_node = run.lives is not None and not isinstance(run.lives[0], CrowdLives)
+    rows = max(1, min(BATCH_SIZE, MOST_LIVES_DRAWN // run.nodes)) if of_each_node else BATCH_SIZE
+    parts = np.array_split(order, math.ceil(trials / rows))
     watched = order[trials // 2]
     drawn = [
         _Fleet(run, rates[part], {name: each[part] for name, each in others.items()}, own, np.flatnonzero(part == watched)).drawn(
@@ -462,5 +467,5 @@ class _Fleet:
 
     def _record_event(self, b: NDArray[np.intp], moment: Array, name_at: Callable[[int], str]) -> None:
         """Record an event of the watched course, if it is one of *b*; *name_at* returns the name of the event at a place in *b*."""
-        for place in np.flatnonzero(np.isin(b, self.watched)).tolist():
+        for place in np.flatnonzero(b == self.watched[0]).tolist() if self.watched.size else ():
             self.events.append((float(moment[place]), name_at(place), float(self.resume[b[place]] - moment[place])))

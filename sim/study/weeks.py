@@ -55,7 +55,9 @@ MOST_MISSING = 64
 MOST_SPARES, MOST_TRIALS = 100_000, 1_000_000
 """Upper limits: more of either takes gigabytes of memory, and no job needs that many."""
 MOST_LIVES = 256
-"""Maximum number of nodes whose lifetimes are drawn; revocations of more nodes together are a Poisson process (Palm-Khinchin theorem)."""
+"""Maximum number of nodes whose random lifetimes are drawn one by one; if all are always present, those of more nodes together are a Poisson
+process. Nodes with measured lifetimes, or of an elastic job, are always drawn one by one: rented together, they reach their age limit
+together, which no Poisson process does."""
 NOTICED = Uniform(0.0, 30.0)
 """Time until a revocation is noticed (s): providers give at least 30 s of notice, so the job knows before it strikes or when it does."""
 
@@ -331,7 +333,7 @@ def long_run(steps: Steps, weeks: Weeks, reliability: Reliability) -> LongRun:
         weeks.repairs,
         failure_law(weeks.law),
         lives,
-        ElasticRules(_speeds(steps)) if lives and weeks.elastic and nodes <= MOST_LIVES else None,
+        ElasticRules(_speeds(steps)) if lives and weeks.elastic else None,
         _spreads(reliability, another),
         START_UP,
         degrees_of_freedom=reliability.rate.degrees_of_freedom or math.inf,
@@ -435,14 +437,14 @@ def revocations(weeks: Weeks, steps: Steps) -> float:
 def _lives(weeks: Weeks, steps: Steps, revoked: float) -> tuple[Lives, float] | None:
     """Return the lifetimes of spot machines and the rate of revocations, or None if there are no revocations.
 
-    Of many machines, these are the times between the revocations of all. Unlike failures, they do not differ between fleets or repeat.
+    Of many machines revoked at random, these are the times between the revocations of all, unless the job continues without them. Unlike
+    failures, revocations do not differ between fleets or repeat.
     """
     if not revoked:
         return None
-    if steps.nodes > MOST_LIVES:
-        return CrowdLives(1 / revoked), revoked
     if weeks.mean_lifetime is not None:
-        return ExponentialLives(steps.nodes / revoked), revoked
+        together = steps.nodes > MOST_LIVES and not weeks.elastic
+        return CrowdLives(1 / revoked) if together else ExponentialLives(steps.nodes / revoked), revoked
     lives = lifetimes_of(steps.node.gpu)
     return None if lives is None else (survival(lives), revoked)
 
