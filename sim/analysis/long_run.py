@@ -124,6 +124,13 @@ class LongRun:
     have the same faults."""
     degrees_of_freedom: float = math.inf
     """Degrees of freedom of the spread of ``rate`` between fleets; infinite if it is log-normal."""
+    bursts: float | None = None
+    """Rate of bursts of revocations (1/s), if nodes are revoked together (`sim.analysis.bursts`). None: they are revoked at random."""
+
+    @property
+    def separate_rate(self) -> float:
+        """Return the rate of interruptions (1/s) that closed forms take, with a burst of revocations as one of them."""
+        return self.rate[1] if self.bursts is None or self.lives is None else self.rate[1] - self.lives[1] + self.bursts
 
 
 @dataclass(frozen=True)

@@ -11,14 +11,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, NamedTuple
 
+from sim.analysis.bursts import burst_rate
 from sim.analysis.cost import Market, node_price, servers_price
 from sim.analysis.crew import ElasticRules
 from sim.analysis.energy import named_grid
 from sim.analysis.failure_law import EXPONENTIAL, failure_law
 from sim.analysis.fleet_law import FleetInterval
-from sim.analysis.long_run import DrawnCause, LongRun, Saving, cause_key
+from sim.analysis.long_run import ZERO_TIME, DrawnCause, LongRun, Saving, cause_key
 from sim.analysis.renewal import Uniform
-from sim.analysis.transient import CrowdLives, ExponentialLives, Lives, lifetimes_of, survival
+from sim.analysis.transient import CrowdLives, ExponentialLives, Lives, Survival, lifetimes_of, survival
 from sim.analysis.utilization import model_flops_utilization
 from sim.analysis.whole_job import START_UP
 from sim.spec.catalogue import UnknownName
@@ -338,7 +339,17 @@ def long_run(steps: Steps, weeks: Weeks, reliability: Reliability) -> LongRun:
         START_UP,
         degrees_of_freedom=reliability.rate.degrees_of_freedom or math.inf,
     )
+    run = replace(run, bursts=bursts_of(run))
     return _undisturbed(run) if not any(rates) else run
+
+
+def bursts_of(run: LongRun, share: float = 1.0) -> float | None:
+    """Return the rate (1/s) of bursts of revocations of *run*, of which a *share* strikes; None if they strike at random."""
+    if run.lives is None or not isinstance(run.lives[0], Survival):
+        return None
+    away = (run.causes[-1].repair or ZERO_TIME).mean
+    recovery = max(away, run.spare.mean) + run.restart + run.communicators.mean + run.compilation.mean
+    return burst_rate(run.lives[0], run.nodes, min(run.horizon, run.work), away, recovery, share)
 
 
 def _spreads(reliability: Reliability, another: bool) -> dict[str, FleetInterval]:
