@@ -362,7 +362,8 @@ class _Fleet:
         silent = np.where(several | joins, 0.0, drawn["silent"][b])
         replaced = several | (drawn["replaces"][b] > 0) & ~member
         leaves = replaced | (member & ~joins)
-        durable = several | (silent > 0) | (leaves & (self.run.nodes == 1))  # a single node has no peer
+        alone = (self.run.nodes == 1) | (self.crew.lost_copies[b] & (kind[faulty] == REVOKED))  # no peer has a copy
+        durable = several | (silent > 0) | (leaves & alone)
         self.stored[b[leaves & self._loses_checkpoint(several, drawn["disk"][b])]] = 0.0
         restored = self._restored(b, durable, silent)
         self.lost["rework"][b] += self.work[b] - restored

@@ -86,6 +86,10 @@ class Crew:
         """Time at which each node is revoked, or the next of all nodes."""
         self.join_times = _Moments(np.full(shape if rules else (trials, 1), np.inf))
         """Time at which each missing node rejoins."""
+        self.back_times = np.zeros(shape)
+        """Time at which the replacement of each node that was revoked is there."""
+        self.lost_copies = np.zeros(trials, dtype=np.bool_)
+        """Whether the last node that was revoked left while a neighbor was away: each holds the copy of the other in its memory."""
         self.missing_counts = np.zeros(trials, dtype=np.intp)
         """Number of missing nodes."""
         self.node_seconds = np.zeros(trials)
@@ -111,10 +115,13 @@ class Crew:
         if not b.size:
             return
         node, moment = self.leave_times.node(b), self.leave_times.earliest(b)
+        back = moment + self.replacement
+        neighbors = (node[:, None] + [-1, 1]) % self.back_times.shape[1]
+        self.lost_copies[b] = (self.back_times[b[:, None], neighbors] > moment[:, None]).any(axis=1)
+        self.back_times[b, node] = back
         if self.rules is None:
             self.leave_times.put(b, node, moment + (self.replacement + life[b]))
             return
-        back = moment + self.replacement
         self.leave_times.put(b, node, np.inf)
         self.missing_counts[b] += 1
         if self.rules.replaces_nodes:

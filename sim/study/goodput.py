@@ -363,6 +363,22 @@ def _notes(steps: Steps, weeks: Weeks, reliability: Reliability, run: LongRun) -
         notes.append(
             f"when no spare is ready, the job continues with fewer replicas: at {100 * run.elastic[0]:.3g}% speed with one node missing"
         )
+    notes += _spot_notes(steps, weeks, run)
+    if not any(run.rate):
+        notes.append("no failures, slow nodes or planned stops: one checkpoint, at the end")
+    if run.saving.on_nodes:
+        rest = "from the last copy in peer memory" if run.saving.memory_interval is not None and steps.nodes > 1 else "from zero"
+        part = round(run.saving.on_nodes * steps.nodes)
+        notes.append(
+            f"checkpoints are on the disks of {part} of {pluralized(steps.nodes, 'node')}: if one of them is lost, so is its part, "
+            f"and work restarts {rest}; the closed form and the best interval ignore this"
+        )
+    return notes
+
+
+def _spot_notes(steps: Steps, weeks: Weeks, run: LongRun) -> list[str]:
+    """Return what the user should know about revocations and prices of spot machines."""
+    notes = []
     if revoked := revocations(weeks, steps):
         after = show(steps.nodes / revoked, "time")
         lives = "at measured ages" if run.lives and isinstance(run.lives[0], Survival) else "at random"
@@ -374,13 +390,4 @@ def _notes(steps: Steps, weeks: Weeks, reliability: Reliability, run: LongRun) -
             )
     if steps.market == "spot" and steps.usd_per_s is None:
         notes.append(f"no spot price for {steps.hardware}, so cost is not shown; add one, for example --set price.spot='1.50 USD/h'")
-    if not any(run.rate):
-        notes.append("no failures, slow nodes or planned stops: one checkpoint, at the end")
-    if run.saving.on_nodes:
-        rest = "from the last copy in peer memory" if run.saving.memory_interval is not None and steps.nodes > 1 else "from zero"
-        part = round(run.saving.on_nodes * steps.nodes)
-        notes.append(
-            f"checkpoints are on the disks of {part} of {pluralized(steps.nodes, 'node')}: if one of them is lost, so is its part, "
-            f"and work restarts {rest}; the closed form and the best interval ignore this"
-        )
     return notes

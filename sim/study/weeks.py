@@ -56,9 +56,8 @@ MOST_MISSING = 64
 MOST_SPARES, MOST_TRIALS = 100_000, 1_000_000
 """Upper limits: more of either takes gigabytes of memory, and no job needs that many."""
 MOST_LIVES = 256
-"""Maximum number of nodes whose random lifetimes are drawn one by one; if all are always present, those of more nodes together are a Poisson
-process. Nodes with measured lifetimes, or of an elastic job, are always drawn one by one: rented together, they reach their age limit
-together, which no Poisson process does."""
+"""Maximum number of nodes whose random lifetimes are drawn one by one: if all are always present, the revocations of more nodes are a
+Poisson process. Nodes with measured lifetimes, which reach their age limit together, and those of elastic jobs are always drawn."""
 NOTICED = Uniform(0.0, 30.0)
 """Time until a revocation is noticed (s): providers give at least 30 s of notice, so the job knows before it strikes or when it does."""
 
