@@ -157,6 +157,10 @@ def _of_store(run: LongRun, slower: SaveSlowdown) -> float:
 
 
 def _lost_with_copies(run: LongRun) -> float:
-    """Return the rate (1/s) of faults of *run* that no copy in memory survives: of several nodes, silent errors, of the only node."""
+    """Return the rate (1/s) of faults of *run* that no copy in memory survives: of several nodes, silent errors, of the only node.
+
+    Bursts of revocations are faults of several nodes.
+    """
     alone = sum(cause.share * (1.0 if cause.silent_for else cause.replaces * (run.nodes == 1)) for cause in run.causes)
-    return run.correlated[0] + (run.rate[1] - run.correlated[0]) * alone / sum(cause.share for cause in run.causes)
+    several = run.correlated[0] + (run.bursts.without_copies if run.bursts else 0.0)
+    return several + (run.rate[1] - run.correlated[0]) * alone / sum(cause.share for cause in run.causes)

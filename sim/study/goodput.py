@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from sim.analysis.bursts import Bursts
 from sim.analysis.course import MOST, draw
 from sim.analysis.energy import GridIntensity, NodePower, NodesOfKind, grid_of, mean_power, named_grid, power_model, shares_of
 from sim.analysis.expected_share import closed_form, meta_share, stationary_share
@@ -273,11 +274,11 @@ def _standard_error(values: Array) -> float | None:
 
 
 def _set_ups(
-    run: LongRun, weeks: Weeks, steps: Steps, to: tuple[Store | None, SaveSlowdown, Slowed], half_bursts: float | None
+    run: LongRun, weeks: Weeks, steps: Steps, to: tuple[Store | None, SaveSlowdown, Slowed], half_bursts: Bursts | None
 ) -> list[_SetUp]:
     """Return the set-ups that are compared with *run*; the interval is recomputed if a change affects it.
 
-    *half_bursts*: the rate of bursts of revocations of the whole job, half of which strike.
+    *half_bursts*: the rates of bursts of revocations of the whole job, half of which strike.
     """
     store, slower, slowed = to
     auto_interval, current = replace(weeks, interval="auto"), checkpoint_times(steps.node, _parts(steps), store)

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, NamedTuple
 
-from sim.analysis.bursts import burst_rate
+from sim.analysis.bursts import Bursts, burst_rates
 from sim.analysis.cost import Market, node_price, servers_price
 from sim.analysis.crew import ElasticRules
 from sim.analysis.energy import named_grid
@@ -342,13 +342,13 @@ def long_run(steps: Steps, weeks: Weeks, reliability: Reliability) -> LongRun:
     return _undisturbed(run) if not any(rates) else run
 
 
-def bursts_of(run: LongRun, share: float = 1.0) -> float | None:
-    """Return the rate (1/s) of bursts of revocations of *run*, of which a *share* strikes; None if they strike at random."""
+def bursts_of(run: LongRun, share: float = 1.0) -> Bursts | None:
+    """Return the rates of bursts of revocations of *run*, of which a *share* strikes; None if they strike at random."""
     if run.lives is None or not isinstance(run.lives[0], Survival):
         return None
     away = (run.causes[-1].repair or ZERO_TIME).mean
     recovery = max(away, run.spare.mean) + run.restart + run.communicators.mean + run.compilation.mean
-    return burst_rate(run.lives[0], run.nodes, min(run.horizon, run.work), away, recovery, share)
+    return burst_rates(run.lives[0], run.nodes, min(run.horizon, run.work), away, recovery, share)
 
 
 def _spreads(reliability: Reliability, another: bool) -> dict[str, FleetInterval]:

@@ -238,6 +238,16 @@ def test_closed_forms_take_machines_that_are_revoked_together_as_one_interruptio
     assert gains["checkpoints async"] > -0.001
 
 
+def test_copies_go_to_the_store_as_often_as_machines_are_revoked_together() -> None:
+    """Oracle: no copies, so that the store alone holds the work. With bursts left out, the store is written twice a day, and half is lost."""
+    node = load_hardware("p3.2xlarge").spec.groups[0].node
+    job = steps()._replace(node=node, nodes=16, gpus=16, market="spot")
+    tiered, without = (
+        simulate_weeks(job, Weeks(days=10.0, rate="0.0001 /d", trials=60, mode=mode), changes=False) for mode in ("tiered", "async")
+    )
+    assert tiered.courses.share.mean() > without.courses.share.mean() - 0.01
+
+
 def test_a_large_elastic_job_goes_on_with_the_others_if_machines_are_revoked_at_random() -> None:
     """Oracle: a job that waits for each replacement, on the same machines, does no more work."""
     job, settings = steps()._replace(nodes=300, gpus=2400), Weeks(days=1.0, rate="0.0001 /d", trials=20, mean_lifetime="300 h")
