@@ -239,7 +239,7 @@ def test_closed_forms_take_machines_that_are_revoked_together_as_one_interruptio
 
 
 def test_copies_go_to_the_store_as_often_as_machines_are_revoked_together() -> None:
-    """Oracle: no copies, so that the store alone holds the work. With bursts left out, the store is written twice a day, and half is lost."""
+    """Oracle: no copies, so that the store alone holds the work. With bursts left out, it is written twice a day, and half is lost."""
     node = load_hardware("p3.2xlarge").spec.groups[0].node
     job = steps()._replace(node=node, nodes=16, gpus=16, market="spot")
     tiered, without = (
