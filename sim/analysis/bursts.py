@@ -19,6 +19,10 @@ _DRAWN = 400_000
 """Revocations that are drawn: with so many, the rate of bursts is known to about 1%."""
 
 
+_MOST_LIVES = 100
+"""Mean lifetimes of a machine that are drawn, of a longer job the first ones: by then, ages are well mixed."""
+
+
 class Bursts(NamedTuple):
     """Rates (1/s) of bursts of revocations."""
 
@@ -33,6 +37,7 @@ def burst_rates(lives: Lives, nodes: int, time: float, away: float, recovery: fl
 
     The next machine begins its life *away* (s) after a revocation. Only a *share* of revocations strike.
     """
+    time = min(time, _MOST_LIVES * lives.mean)
     courses = max(1, math.ceil(_DRAWN / (nodes * (1 + time / lives.mean))))
     random, chance = np.random.default_rng(0), np.random.default_rng(1)
     due, drawn = lives.draws(courses * nodes, random).reshape(courses, nodes), []

@@ -303,9 +303,8 @@ class _Fleet:
             self.fruitless[a] = np.where(self.stored[a] > before, 0.0, self.fruitless[a])
             return
         reached = np.floor((self.kept[a] + complete * interval) / saving.interval + 1e-9) * saving.interval
-        self.stored[a] = np.maximum(
-            self.stored[a], np.where(reached > self.kept[a] + 1e-6, reached, 0.0)
-        )  # a save that was cut off stays so
+        anew = reached > self.kept[a] + 1e-6  # a save that a fault cut off stays so
+        self.stored[a] = np.maximum(self.stored[a], np.where(anew, reached, 0.0))
         self.fruitless[a] = np.where(complete > 0, 0.0, self.fruitless[a])
         copies = np.maximum(np.floor((inside - first - saving.memory_persist) / cycle + 1e-9) + 1, 0.0)
         self.kept[a] = self.kept[a] + copies * interval
