@@ -90,7 +90,7 @@ def test_what_helps_never_lowers_the_share(run: LongRun, seed: int) -> None:
 
 
 @pytest.mark.nightly
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(run=jobs(), seed=st.integers(0, 1000))
 def test_what_helps_never_lowers_the_share_of_many_jobs(run: LongRun, seed: int) -> None:
     test_what_helps_never_lowers_the_share.hypothesis.inner_test(run, seed)  # type: ignore[attr-defined]
