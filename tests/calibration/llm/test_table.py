@@ -32,3 +32,17 @@ def test_a_table_of_a_few_columns_is_predicted(tmp_path: Path, monkeypatch: pyte
     capsys.readouterr()
     assert main(["validate", str(runs)]) == 2
     assert "columns missing: gpus, global_batch, step_time_s or tokens_per_s_per_gpu" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("header", "cells"),
+    [("Model,Sequence Length,GPU,World Size,DP,Global Batch Size,tokens/s/GPU", "m,8192,H100,8,8,64,8192"),
+     ("model,max_seq_len,gpu,#GPUs,dp,GBS,Step Time (ms)", "m,8192,H100,8,8,64,8000"),
+     ("model,seq_length,gpu,num_gpus,dp,global_batch,ms/step", "m,8192,H100,8,8,64,8000 ms")],
+)  # fmt: skip
+def test_names_of_columns_as_people_write_them_are_read(header: str, cells: str, tmp_path: Path) -> None:
+    runs = tmp_path / "runs.csv"
+    runs.write_text(f"{header}\n{cells}\n")
+    (row,) = read_table(runs)
+    assert is_llm_table(runs)
+    assert [row.number[name] for name in ("seq_len", "gpus", "dp", "global_batch")] == [8192, 8, 8, 64] and row.step_time == 8.0
