@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from calibration.cells import read_cell
+from calibration.foreign_columns import translate_header
 from calibration.run_words import NAMES_OF_COLUMNS, plain_column
 from sim.spec.strict import csv_lines, csv_rows
 from sim.spec.yaml import SpecError
@@ -127,9 +128,14 @@ def is_llm_table(path: Path) -> bool:
     except SpecError:
         return False
     header = set(_columns(first))
-    if {"workload", *MACHINE_COLUMNS} & header:
+    others = {*map(plain_column, header - {*NUMBER_COLUMNS, *TEXT_COLUMNS})}
+    if {"workload", *MACHINE_COLUMNS} & others:
         return False
-    if SAMPLE_COLUMNS & header and AXIS_COLUMNS.isdisjoint(header) and not header.issuperset(REQUIRED_COLUMNS):
+    if (
+        SAMPLE_COLUMNS & {*others, *translate_header(sorted(others))[0]}
+        and AXIS_COLUMNS.isdisjoint(header)
+        and not header >= {*REQUIRED_COLUMNS}
+    ):
         return False
     return "model" in header or len(DISTINCTIVE_COLUMNS & header) >= len(DISTINCTIVE_COLUMNS) - 4
 

@@ -46,3 +46,13 @@ def test_names_of_columns_as_people_write_them_are_read(header: str, cells: str,
     (row,) = read_table(runs)
     assert is_llm_table(runs)
     assert [row.number[name] for name in ("seq_len", "gpus", "dp", "global_batch")] == [8192, 8, 8, 64] and row.step_time == 8.0
+
+
+def test_a_table_of_images_is_none_of_transformers(tmp_path: Path) -> None:
+    runs = tmp_path / "runs.csv"
+    runs.write_text(
+        "GPU model,#GPUs,#nodes,Network,Model,per-device batch,Precision,ms/step,images/sec\nA100,8,1,,resnet50,128,fp16,97.1,10545\n"
+    )
+    assert not is_llm_table(runs)
+    runs.write_text("Instance Type,Model,World Size,Step Time (ms)\np4d.24xlarge,resnet50,8,97.1\n")
+    assert not is_llm_table(runs)
