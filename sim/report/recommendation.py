@@ -9,7 +9,7 @@ from sim.report.assumed_network import network_notes
 from sim.report.basis import merged_basis
 from sim.report.columns import Title, align
 from sim.report.comparison import group_by_text, scattered
-from sim.report.energy import grid_words, job_energy, kwh_text, power_cap_text
+from sim.report.energy import epoch_tokens, grid_words, job_energy, kwh_text, power_cap_text
 from sim.report.expected_error import error_sentence
 from sim.report.layouts.layout import layout_words
 from sim.report.loader_workers import worker_notes
@@ -43,7 +43,7 @@ def recommendation_document(
         "best": _candidate(answer, answer.best),
         "runner_up": _candidate(answer, answer.runner_up),
         "nearest": _candidate(answer, answer.nearest),
-        "notes": [*answer.notes, *worker_notes(shown), *network_notes(shown), *_excluded_notes(bounds)],
+        "notes": [*_epoch_notes(answer, shown), *answer.notes, *worker_notes(shown), *network_notes(shown), *_excluded_notes(bounds)],
         "candidates": [_candidate(answer, candidate) for candidate in answer.ranked],
         "excluded_by_bound": [_bound(least) for least in bounds],
         "left_out": dict(answer.left_out),
@@ -51,6 +51,13 @@ def recommendation_document(
         "prices": [row for machine in answer.machines.values() for row in price_rows(machine, answer.markets)],
         **merged_basis([candidate.document for candidate in answer.ranked]),
     }
+
+
+def _epoch_notes(answer: Recommendation, documents: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return how many tokens an epoch of the job has, if it is not set in tokens and all *documents* have the same number."""
+    tokens = {epoch_tokens(document) for document in documents}
+    count = tokens.pop() if len(tokens) == 1 and not answer.plan.tokens else None
+    return [] if count is None else [f"an epoch is {tokens_text(count)} (--tokens N for another budget)"]
 
 
 def _candidate(answer: Recommendation, candidate: Candidate | None) -> dict[str, Any] | None:

@@ -40,6 +40,16 @@ def test_the_answer_comes_first() -> None:
     assert "how sure it is" in text and text.count("\n*") == 2 and "\n* within the budget" in text
 
 
+def test_an_epoch_of_tokens_says_how_many_it_has() -> None:
+    """By hand: 1,000 tokens/s for 2,000 s are 2 million. A budget of tokens needs no such note."""
+    decoder = replace(BEST, document={**BEST.document, "tokens_per_s": 1000.0, "epoch_time_s": 2000.0})
+    note = "an epoch is 2 million tokens (--tokens N for another budget)"
+    answer = recommended(decoder, (decoder,))
+    assert note in recommendation_document("w", answer)["notes"]
+    assert note not in recommendation_document("w", replace(answer, plan=JobPlan(3.0, tokens=6e6)))["notes"]
+    assert note not in recommendation_document("w", recommended(BEST, (BEST,)))["notes"]
+
+
 def test_a_missed_budget_tells_by_how_much() -> None:
     """By hand: 3100 s are 3.3% more than 3000; 7.5 USD are 7.5 times 1 USD."""
     for budget, words in (
