@@ -136,12 +136,7 @@ def recommendation_text(document: dict[str, Any]) -> str:
         lines += [f"  {entry}" for entry in group_by_text(document["left_out"].items())]
     if chosen and not document["named"] and len(document["left_out"]) <= SHOWN:
         lines += [f"  - left out: {entry}" for entry in group_by_text(document["left_out"].items())]
-    machines = {row["hardware"] for row in document["candidates"]} | {*document["left_out"], *document["named"]}
-    machine_notes = [
-        (name, text) for name, colon, text in (note.partition(": ") for note in document["notes"]) if colon and name in machines
-    ]
-    lines += [f"  - {note}" for note in document["notes"] if tuple(note.split(": ", 1)) not in machine_notes]
-    lines += [f"  - {entry}" for entry in group_by_text(machine_notes)]
+    lines += [f"  - {note}" for note in notes_by_machine(document)]
     lines += [f"  - {line}" for line in price_lines(_paid(document, chosen))]
     by_time = document["job"]["time_s"] is not None
     days = {(row["hardware"], row["market"]): row["date"] for row in document["prices"]}
@@ -154,6 +149,16 @@ def recommendation_text(document: dict[str, Any]) -> str:
     table = ["", align(titles, rows), ""]
     table += [*(["* within the budget"] if document["best"] else []), *([f"and {more} more (--json lists them)"] if more else [])]
     return "\n".join([*lines, *(table if rows else []), *(_left_out(document) if chosen else [])])
+
+
+def notes_by_machine(document: Mapping[str, Any]) -> list[str]:
+    """Return the notes of *document*, those on single machines last, and one for all machines of which the same is true."""
+    machines = {row["hardware"] for row in document["candidates"]} | {*document["left_out"], *document["named"]}
+    machine_notes = [
+        (name, text) for name, colon, text in (note.partition(": ") for note in document["notes"]) if colon and name in machines
+    ]
+    others = [note for note in document["notes"] if tuple(note.split(": ", 1)) not in machine_notes]
+    return [*others, *group_by_text(machine_notes)]
 
 
 def _left_out(document: Mapping[str, Any]) -> list[str]:
