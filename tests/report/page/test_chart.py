@@ -125,7 +125,7 @@ def test_few_names_fit_a_phone_too() -> None:
 
 def test_a_long_name_ends_before_the_chart_in_a_wide_font() -> None:
     """Oracle: in DejaVu Sans, the default of many Linux systems, a letter of 13 is 7.8 wide (34 letters of a rented machine measured)."""
-    for at in (1.5, 2.5, 3.5, 4.5):
+    for at in (1.5, 1.8, 2.0, 2.5, 3.5, 4.5):
         point = ChartPoint(at, 2.0, "gpu_8x_a100_80gb_sxm4 (on demand)", "", (("a", 1.0), ("b", 1.0)), best=True, is_labeled=True)
         others = [ChartPoint(1.0 + 0.3 * number, 4.0, f"{number}", "", (("a", 1.0), ("b", 1.0)), is_labeled=True) for number in range(9)]
         labels = Page(chart([point, *others], axis("x", [1, 5], str), axis("y", [1, 6], str), "label")).all("text")
