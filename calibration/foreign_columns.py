@@ -11,7 +11,6 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from calibration.run_columns import COLUMNS
 from calibration.run_words import number_meant, plain_column, precision_meant
 from calibration.stack_words import read_stack
 from sim.spec.strict import whole_number
@@ -122,10 +121,13 @@ _SEQUENCE: Final = frozenset({"max_seq_len", "max_seq_length", "seq", "seq_len",
 Cells = Sequence[str]
 
 
-def translate_header(header: Sequence[str], rows: Sequence[Cells] = ()) -> tuple[list[str], Callable[[Cells], list[str]], list[str]]:
+def translate_header(
+    header: Sequence[str], rows: Sequence[Cells] = (), own: Sequence[str] = ()
+) -> tuple[list[str], Callable[[Cells], list[str]], list[str]]:
     """Return *header* with foreign names replaced, a function that converts a row's cells to it, and a note for each replaced name.
 
-    The function adds a note for each word in a cell that it translated. The cells of *rows* tell what a column ``gpus`` counts.
+    The function adds a note for each word in a cell that it translated. The cells of *rows* tell what a column ``gpus`` counts. Names of
+    our *own* columns are read in any case, and with blanks.
     """
     named = {other: column for column, others in _NAMES.items() for other in others}
     in_ms = {other: column for column, others in _IN_MS.items() for other in others}
@@ -133,7 +135,7 @@ def translate_header(header: Sequence[str], rows: Sequence[Cells] = ()) -> tuple
     for place, name in enumerate(header):
         plain = plain_column(name)
         column = named.get(plain) or in_ms.get(plain) or _rate_meant(plain) or ("input" if plain in _DATA else None)
-        column = plain if plain in COLUMNS else column
+        column = plain if plain in own else column
         if plain == "gpus":
             column = _gpus_counted(header, rows)
         if plain in _RATES and _UNIT in (plain_names := [*map(plain_column, header)]):

@@ -64,7 +64,7 @@ _OTHER_NAMES: Final[Mapping[str, str]] = {
     **dict.fromkeys(("data_parallel", "data_parallel_size"), "dp"),
 }
 """Columns by names that other tables have for them."""
-_RATE_OF_A_GPU: Final = re.compile(r"\(?tok(?:en)?s?(?:_per_|/)s(?:ec(?:ond)?)?(?:_per_|/)(?:gpu|device)\)?")
+_RATE_OF_A_GPU: Final = re.compile(r"\(?tok(?:en)?s?(?:_per_|/)s(?:ec|econd)?(?:_per_|/)(?:gpu|device)\)?")
 _STEP_MS: Final = ("step_time_ms", "ms/step", "step_ms", "iteration_time_ms")
 """Names of the time of a step in milliseconds."""
 
