@@ -157,6 +157,17 @@ def read_table(path: Path) -> list[LlmRow]:
     return [_row(line, {**dict(zip(header, _in_units(cells, in_ms), strict=False)), BEYOND: cells[len(header) :]}) for line, cells in rows]
 
 
+def column_notes(path: Path) -> list[str]:
+    """Return a note on each column of *path* that is read under another name, and one on those that are not read."""
+    lines = csv_lines(path)
+    _, written = next(csv_rows(lines[:1], str(path)), (0, []))
+    columns = _columns(written)
+    notes = [f"column '{name}' was read as {column}" for name, column in zip(written, columns, strict=True) if name != column]
+    unread = [f"'{name}'" for name in columns if name and name not in (*NUMBER_COLUMNS, *TEXT_COLUMNS)]
+    notes += [f"column{'s' * (len(unread) > 1)} {', '.join(unread)} {'are' if len(unread) > 1 else 'is'} not read"] if unread else []
+    return [f"{path}:{lines[0][0]}: {note}" for note in notes]
+
+
 def _columns(header: Sequence[str]) -> list[str]:
     """Return the columns that the names in *header* mean: case, blanks and other tables' names do not matter; strange names stay."""
     columns = list(header)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from calibration.cli import main
-from calibration.llm.table import RATE_COLUMNS, REQUIRED_COLUMNS, is_llm_table, read_table
+from calibration.llm.table import RATE_COLUMNS, REQUIRED_COLUMNS, column_notes, is_llm_table, read_table
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "how-to" / "calibrate.md"
 
@@ -46,6 +46,13 @@ def test_names_of_columns_as_people_write_them_are_read(header: str, cells: str,
     (row,) = read_table(runs)
     assert is_llm_table(runs)
     assert [row.number[name] for name in ("seq_len", "gpus", "dp", "global_batch")] == [8192, 8, 8, 64] and row.step_time == 8.0
+
+
+def test_columns_that_are_not_read_are_named(tmp_path: Path) -> None:
+    """Otherwise a run with a misnamed column is predicted as another run, without a word."""
+    runs = tmp_path / "runs.csv"
+    runs.write_text("# ours\nmodel,seq_len,gpu,World Size,dp,global_batch,step_time_s,ckpt,host\nm,8192,H100,8,8,64,8,full,a\n")
+    assert column_notes(runs) == [f"{runs}:2: column 'World Size' was read as gpus", f"{runs}:2: columns 'ckpt', 'host' are not read"]
 
 
 def test_a_table_of_images_is_none_of_transformers(tmp_path: Path) -> None:
