@@ -83,7 +83,7 @@ def gpu_power(gpu: Gpu, model: PowerModel, mix: KernelMix | None = None) -> GpuP
 def grid_of(region: str | None, provider: str = "") -> GridIntensity:
     """Return the intensity of *region* (a provider's region or a country), or of the world if it is None or not in the catalogue.
 
-    With a *provider*, regions of other providers are not searched: Nebius and Google each have a us-central1, in different states.
+    With a *provider*, only its regions and countries are searched: Nebius and Google each have a us-central1, in different states.
     """
     grids = [load_part(Grid, name, "hardware/parts/grids") for name in catalogue("hardware/parts/grids")]
     for grid in grids:
