@@ -24,9 +24,12 @@ from sim.analysis.crew import Crew
 from sim.analysis.long_run import LOST_CATEGORIES, ZERO_TIME, Array, Courses, LongRun, cause_key, first_rates, other_rates
 from sim.analysis.renewal import Uniform
 from sim.analysis.spares import Spares
+from sim.analysis.transient import CrowdLives
 
 BATCH_SIZE = 2000
 """Maximum number of courses that are simulated in one array."""
+MOST_LIVES_DRAWN = 4_000_000
+"""Maximum number of nodes of all courses in one array whose lifetimes are drawn: about 70 MB."""
 NEVER = 1e13
 """Time (s) that no course reaches; a finite substitute for "never"."""
 _QUIET = 100
@@ -70,7 +73,9 @@ def draw(
     others = other_rates(run, trials, of_others)
     rates = first_rates(run, trials, np.random.default_rng(of_rates), others)
     order = np.argsort(rates, kind="stable")  # courses with similar rates end at about the same event
-    parts = np.array_split(order, math.ceil(trials / BATCH_SIZE))
+    of_each_node = run.lives is not None and not isinstance(run.lives[0], CrowdLives)
+    rows = max(1, min(BATCH_SIZE, MOST_LIVES_DRAWN // run.nodes)) if of_each_node else BATCH_SIZE
+    parts = np.array_split(order, math.ceil(trials / rows))
     watched = order[trials // 2]
     drawn = [
         _Fleet(run, rates[part], {name: each[part] for name, each in others.items()}, own, np.flatnonzero(part == watched)).drawn(
@@ -298,7 +303,8 @@ class _Fleet:
             self.fruitless[a] = np.where(self.stored[a] > before, 0.0, self.fruitless[a])
             return
         reached = np.floor((self.kept[a] + complete * interval) / saving.interval + 1e-9) * saving.interval
-        self.stored[a] = np.maximum(self.stored[a], np.where(complete > 0, reached, 0.0))
+        anew = reached > self.kept[a] + 1e-6  # a save that a fault cut off stays so
+        self.stored[a] = np.maximum(self.stored[a], np.where(anew, reached, 0.0))
         self.fruitless[a] = np.where(complete > 0, 0.0, self.fruitless[a])
         copies = np.maximum(np.floor((inside - first - saving.memory_persist) / cycle + 1e-9) + 1, 0.0)
         self.kept[a] = self.kept[a] + copies * interval
@@ -357,7 +363,8 @@ class _Fleet:
         silent = np.where(several | joins, 0.0, drawn["silent"][b])
         replaced = several | (drawn["replaces"][b] > 0) & ~member
         leaves = replaced | (member & ~joins)
-        durable = several | (silent > 0) | (leaves & (self.run.nodes == 1))  # a single node has no peer
+        alone = (self.run.nodes == 1) | (self.crew.lost_copies[b] & (kind[faulty] == REVOKED))  # no peer has a copy
+        durable = several | (silent > 0) | (leaves & alone)
         self.stored[b[leaves & self._loses_checkpoint(several, drawn["disk"][b])]] = 0.0
         restored = self._restored(b, durable, silent)
         self.lost["rework"][b] += self.work[b] - restored
@@ -462,5 +469,5 @@ class _Fleet:
 
     def _record_event(self, b: NDArray[np.intp], moment: Array, name_at: Callable[[int], str]) -> None:
         """Record an event of the watched course, if it is one of *b*; *name_at* returns the name of the event at a place in *b*."""
-        for place in np.flatnonzero(np.isin(b, self.watched)).tolist():
+        for place in np.flatnonzero(b == self.watched[0]).tolist() if self.watched.size else ():
             self.events.append((float(moment[place]), name_at(place), float(self.resume[b[place]] - moment[place])))

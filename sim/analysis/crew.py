@@ -7,6 +7,7 @@ the node is away until it joins, and the job goes on with the remaining nodes at
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,6 +33,44 @@ class ElasticRules:
     """Whether all nodes go back to the last checkpoint when the first node rejoins, as TensorFlow's workers do with their chief."""
 
 
+class _Moments:
+    """One moment of each node in each course, of which the earliest are looked up often.
+
+    Nodes are in groups of about the square root of their number, and the earliest moment of each group is kept.
+    """
+
+    def __init__(self, moments: Array) -> None:
+        """Keep *moments*, one row per course and one column per node."""
+        trials, nodes = moments.shape
+        self.size = math.isqrt(nodes - 1) + 1
+        groups = -(-nodes // self.size)
+        self.moments = np.full((trials, groups * self.size), np.inf)
+        self.moments[:, :nodes] = moments
+        self.moments = self.moments.reshape(trials, groups, self.size)
+        self.of_groups = self.moments.min(axis=2)
+
+    def earliest(self, a: RowNumbers) -> Array:
+        """Return the earliest moment in each course *a*."""
+        return np.asarray(self.of_groups[a].min(axis=1))
+
+    def node(self, b: RowNumbers) -> NDArray[np.intp]:
+        """Return the node with the earliest moment in each course *b*."""
+        group = self.of_groups[b].argmin(axis=1)
+        return np.asarray(group * self.size + self.moments[b, group].argmin(axis=1))
+
+    def put(self, b: RowNumbers, node: NDArray[np.intp], moment: Array | float) -> None:
+        """Set the *moment* of one *node* in each course *b*."""
+        group = node // self.size
+        self.moments[b, group, node % self.size] = moment
+        self.of_groups[b, group] = self.moments[b, group].min(axis=1)
+
+    def put_all(self, b: RowNumbers, moment: Array, nodes: int) -> None:
+        """Set the moment of all *nodes* nodes in each course *b*."""
+        if b.size:
+            self.moments.reshape(len(self.moments), -1)[b, :nodes] = moment[:, None]
+            self.of_groups[b] = moment[:, None]
+
+
 class Crew:
     """The nodes of courses in progress."""
 
@@ -43,11 +82,16 @@ class Crew:
         self.replacement = 0.0 if together else replacement
         """Time (s) until the next life of a revoked node begins; others live on meanwhile."""
         shape = (trials, 1 if together else nodes)
-        self.leave_times = np.full(shape, np.inf) if lives is None else lives.draws(trials * shape[1], random).reshape(shape)
+        self.leave_times = _Moments(np.full(shape, np.inf) if lives is None else lives.draws(trials * shape[1], random).reshape(shape))
         """Time at which each node is revoked, or the next of all nodes."""
-        self.join_times = np.full(shape, np.inf)
+        self.join_times = _Moments(np.full(shape if rules else (trials, 1), np.inf))
         """Time at which each missing node rejoins."""
-        self.is_missing = np.zeros(shape, dtype=np.bool_)
+        self.back_times = np.zeros(shape)
+        """Time at which the replacement of each node that was revoked is there."""
+        self.lost_copies = np.zeros(trials, dtype=np.bool_)
+        """Whether the last node that was revoked left while a neighbor was away: each holds the copy of the other in its memory."""
+        self.missing_counts = np.zeros(trials, dtype=np.intp)
+        """Number of missing nodes."""
         self.node_seconds = np.zeros(trials)
         """Node-seconds of nodes that were present."""
         self.rented_nodes = np.zeros(trials)
@@ -56,13 +100,11 @@ class Crew:
 
     def next_times(self, a: RowNumbers) -> tuple[Array, Array]:
         """Return when the next node of each course *a* is revoked, and when the next one joins."""
-        return self.leave_times[a].min(axis=1), self.join_times[a].min(axis=1)
+        return self.leave_times.earliest(a), self.join_times.earliest(a)
 
     def node_counts(self, a: RowNumbers) -> NDArray[np.intp]:
         """Return the number of nodes that each course *a* has."""
-        if self.rules is None:  # a replacement takes the place of a node as it goes
-            return np.full(a.size, self.nodes)
-        return np.asarray(self.nodes - self.is_missing[a].sum(axis=1))
+        return np.asarray(self.nodes - self.missing_counts[a])  # without rules, a replacement takes the place of a node as it goes
 
     def speed(self, a: RowNumbers) -> Array:
         """Return the speed of each course *a*, relative to the speed with all nodes."""
@@ -72,33 +114,35 @@ class Crew:
         """Revoke the next node of the courses *b*; if the job waits, a replacement with a *life* (s, one per course) follows it."""
         if not b.size:
             return
-        node = self.leave_times[b].argmin(axis=1)
+        node, moment = self.leave_times.node(b), self.leave_times.earliest(b)
+        back = moment + self.replacement
+        neighbors = (node[:, None] + [-1, 1]) % self.back_times.shape[1]
+        self.lost_copies[b] = (self.back_times[b[:, None], neighbors] > moment[:, None]).any(axis=1)
+        self.back_times[b, node] = back
         if self.rules is None:
-            self.leave_times[b, node] += self.replacement + life[b]
+            self.leave_times.put(b, node, moment + (self.replacement + life[b]))
             return
-        back = self.leave_times[b, node] + self.replacement
-        self.leave_times[b, node] = np.inf
-        self.is_missing[b, node] = True
+        self.leave_times.put(b, node, np.inf)
+        self.missing_counts[b] += 1
         if self.rules.replaces_nodes:
-            self.join_times[b, node] = back
+            self.join_times.put(b, node, back)
             self.rented_nodes[b] += 1
             return
-        empty = self.is_missing[b].all(axis=1)
-        self.join_times[b[empty]] = back[empty][:, None]
+        empty = self.missing_counts[b] == self.nodes
+        self.join_times.put_all(b[empty], back[empty], self.nodes)
         self.rented_nodes[b[empty]] += self.nodes
 
     def skip_revocation(self, b: RowNumbers, life: Array) -> None:
         """Skip the next revocation of the courses *b*: the node stays until its replacement, with that *life*, would be revoked."""
-        if not b.size:
-            return
-        self.leave_times[b, self.leave_times[b].argmin(axis=1)] += self.replacement + life[b]
+        if b.size:
+            self.leave_times.put(b, self.leave_times.node(b), self.leave_times.earliest(b) + (self.replacement + life[b]))
 
     def join(self, b: RowNumbers, life: Array) -> NDArray[np.bool_]:
         """Let the next node join the courses *b* for a *life* (s, one per course); return in which courses it is the first node."""
         if not b.size:
             return np.zeros(0, dtype=np.bool_)
-        node = self.join_times[b].argmin(axis=1)
-        self.leave_times[b, node] = self.join_times[b, node] + life[b]
-        self.join_times[b, node] = np.inf
-        self.is_missing[b, node] = False
+        node = self.join_times.node(b)
+        self.leave_times.put(b, node, self.join_times.earliest(b) + life[b])
+        self.join_times.put(b, node, np.inf)
+        self.missing_counts[b] -= 1
         return np.asarray(node == 0)

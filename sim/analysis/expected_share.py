@@ -30,7 +30,7 @@ def _mean_overhead(run: LongRun) -> float:
 
 def closed_form(run: LongRun) -> float:
     """Return the effective share of *run* at its middle rate: its first start, then a renewal process (`stationary_share`)."""
-    if run.rate[1] <= 0:
+    if run.separate_rate <= 0:
         return _undisturbed_share(run)
     share, first = stationary_share(run), first_start(run)
     if math.isfinite(run.work):
@@ -46,7 +46,7 @@ def first_start(run: LongRun) -> float:
 
 def stationary_share(run: LongRun) -> float:
     """Return the effective share of *run* in the long term: a renewal process without repeats, slow nodes or waits for spares."""
-    rate = run.rate[1]
+    rate = run.separate_rate
     if rate <= 0:
         return run.saving.interval / (run.saving.interval + run.saving.blocking)
     recovery = sum(share * laplace_of_sum(spans, rate) for share, spans in recoveries(run))
@@ -72,4 +72,4 @@ def meta_share(run: LongRun) -> float:
     apart, blocking = saving.interval, saving.blocking
     if saving.memory_interval is not None:
         apart, blocking = saving.memory_interval, saving.memory_blocking
-    return meta_ettr(run.rate[1], _mean_overhead(run), apart, blocking)
+    return meta_ettr(run.separate_rate, _mean_overhead(run), apart, blocking)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sim.analysis.bursts import Bursts
 from sim.analysis.crew import ElasticRules
 from sim.analysis.failure_law import EXPONENTIAL, FailureLaw
 from sim.analysis.fleet_law import FleetInterval, fleet_factors
@@ -124,6 +125,13 @@ class LongRun:
     have the same faults."""
     degrees_of_freedom: float = math.inf
     """Degrees of freedom of the spread of ``rate`` between fleets; infinite if it is log-normal."""
+    bursts: Bursts | None = None
+    """Rates of bursts of revocations, if nodes are revoked together (`sim.analysis.bursts`). None: they are revoked at random."""
+
+    @property
+    def separate_rate(self) -> float:
+        """Return the rate of interruptions (1/s) that closed forms take, with a burst of revocations as one of them."""
+        return self.rate[1] if self.bursts is None or self.lives is None else self.rate[1] - self.lives[1] + self.bursts.rate
 
 
 @dataclass(frozen=True)

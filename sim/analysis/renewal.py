@@ -43,7 +43,7 @@ def laplace_of_sum(spans: Sequence[Uniform], rate: float) -> float:
 
 def effective_share(mean_between: float, interval: float, blocking: float, persist: float, recovery: float) -> float:
     """Return the share of time spent on kept work; *recovery* is ``E[exp(-R/M)]`` (`laplace_of_sum`), all times are in seconds."""
-    if interval <= 0 or interval + blocking < persist:
+    if interval <= 0 or interval + blocking < persist * (1 - 1e-9):  # of `best_interval`, rounding may leave a little less
         raise ValueError(f"an interval of {interval:g} s is shorter than a checkpoint of {persist:g} s; checkpoints would overlap")
     rate = 1.0 / mean_between
     return rate * interval * recovery * math.exp(-rate * (interval + persist)) / -math.expm1(-rate * (interval + blocking))

@@ -60,18 +60,18 @@ def saving_of(weeks: Weeks, times: CheckpointTimes, run: LongRun, step: float, s
     persist = times.copy_time + (max(times.write_time, times.to_peer_time) if weeks.mode == "tiered" else times.write_time)
     intervals = _intervals(run, blocking, persist)
     shortest = _shortest_interval(run)
-    limited = shortest if run.rate[1] and intervals.exact < shortest else None
+    limited = shortest if run.separate_rate and intervals.exact < shortest else None
     intervals = intervals._replace(shortest=limited)
     if weeks.interval != "auto":
         intervals = intervals._replace(used=_specified_interval(weeks, step, blocking, persist))
-    elif run.rate[1]:
+    elif run.separate_rate:
         intervals = intervals._replace(used=_whole_steps(intervals.exact, step, run, blocking, persist, limited or 0.0))
     saving = Saving(intervals.used, blocking, persist, times.load_time)
     if weeks.mode != "tiered":
         return intervals, saving
     best = _with_copies(saving, times, run, step, slower, auto=True)
     saving = best if weeks.interval == "auto" else _with_copies(saving, times, run, step, slower, auto=False)
-    if not run.rate[1]:
+    if not run.separate_rate:
         return intervals, saving
     copies_per_save = round(best.interval / (best.memory_interval or best.interval))
     _, exact, young, daly, _ = _intervals(run, best.memory_blocking, best.memory_persist)
@@ -81,7 +81,7 @@ def saving_of(weeks: Weeks, times: CheckpointTimes, run: LongRun, step: float, s
 
 def _shortest_interval(run: LongRun) -> float:
     """Return the shortest work (s) between checkpoints in the store that ``auto`` uses for *run*."""
-    often = min(1.0, 1 / (run.rate[1] * MOST_INTERRUPTED)) if run.rate[1] else 1.0
+    often = min(1.0, 1 / (run.separate_rate * MOST_INTERRUPTED)) if run.separate_rate else 1.0
     return min(SHORTEST_INTERVAL * often, run.work, run.horizon)
 
 
@@ -108,14 +108,14 @@ def _whole_steps(best: float, step: float, run: LongRun, blocking: float, persis
     """
     least = max(1, math.ceil((persist - blocking) / step), math.ceil(shortest / step - 1e-9))
     around = sorted({max(least, math.floor(best / step)), max(least, math.ceil(best / step))})
-    return step * max(around, key=lambda count: effective_share(1 / run.rate[1], count * step, blocking, persist, 1.0))
+    return step * max(around, key=lambda count: effective_share(1 / run.separate_rate, count * step, blocking, persist, 1.0))
 
 
 def _intervals(run: LongRun, blocking: float, persist: float) -> Intervals:
     """Return the best interval, exactly and by the formulas; without failures all give one checkpoint, at the end of the job."""
-    if not run.rate[1]:
+    if not run.separate_rate:
         return Intervals(*[max(min(run.work, run.horizon), persist - blocking)] * 4)
-    mean = 1 / run.rate[1]
+    mean = 1 / run.separate_rate
     exact = best_interval(mean, blocking, persist)
     return Intervals(exact, exact, young_interval(blocking, mean), daly_interval(blocking, mean))
 
@@ -131,10 +131,10 @@ def _with_copies(saving: Saving, times: CheckpointTimes, run: LongRun, step: flo
         return _whole_steps(_intervals(run, blocking, persist).exact, step, run, blocking, persist)
 
     copy_interval, copies_per_save = saving.interval, 1
-    if run.rate[1] and not auto:
+    if run.separate_rate and not auto:
         copies_per_save = max(1, math.floor(saving.interval / best(copy_blocking)))
         copy_interval = math.ceil(saving.interval / (copies_per_save * step) - 1e-9) * step
-    elif run.rate[1]:
+    elif run.separate_rate:
         store, shortest = _of_store(run, slower), _shortest_interval(run)
 
         def number(apart: float) -> int:
@@ -157,6 +157,10 @@ def _of_store(run: LongRun, slower: SaveSlowdown) -> float:
 
 
 def _lost_with_copies(run: LongRun) -> float:
-    """Return the rate (1/s) of faults of *run* that no copy in memory survives: of several nodes, silent errors, of the only node."""
+    """Return the rate (1/s) of faults of *run* that no copy in memory survives: of several nodes, silent errors, of the only node.
+
+    Bursts of revocations are faults of several nodes.
+    """
     alone = sum(cause.share * (1.0 if cause.silent_for else cause.replaces * (run.nodes == 1)) for cause in run.causes)
-    return run.correlated[0] + (run.rate[1] - run.correlated[0]) * alone / sum(cause.share for cause in run.causes)
+    several = run.correlated[0] + (run.bursts.without_copies if run.bursts else 0.0)
+    return several + (run.rate[1] - run.correlated[0]) * alone / sum(cause.share for cause in run.causes)

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from sim.analysis.bursts import Bursts
 from sim.analysis.course import MOST, draw
 from sim.analysis.energy import GridIntensity, NodePower, NodesOfKind, grid_of, mean_power, named_grid, power_model, shares_of
 from sim.analysis.expected_share import closed_form, meta_share, stationary_share
@@ -39,6 +40,7 @@ from sim.study.weeks import (
     Slowed,
     Steps,
     Weeks,
+    bursts_of,
     long_run,
     reliability_of,
     rents_another,
@@ -253,7 +255,7 @@ def _changes(
     If all *courses* of the result are evaluated over the whole job, the set-up as it is has exactly their share.
     """
     duration, trials = time_of_changes(run), trials_of_changes(run, weeks.trials)
-    unchanged, *tried = _set_ups(replace(run, horizon=duration, work=math.inf), weeks, steps, to)
+    unchanged, *tried = _set_ups(replace(run, horizon=duration, work=math.inf), weeks, steps, to, bursts_of(run, 0.5))
     is_result = (duration, trials) == (run.horizon, weeks.trials) and not math.isfinite(run.work)
     base = (courses if is_result else draw(unchanged.drawn, trials, weeks.seed)).work / duration
     changes = [
@@ -271,8 +273,13 @@ def _standard_error(values: Array) -> float | None:
     return float(values.std(ddof=1)) / math.sqrt(values.size) if values.size > 1 else None
 
 
-def _set_ups(run: LongRun, weeks: Weeks, steps: Steps, to: tuple[Store | None, SaveSlowdown, Slowed]) -> list[_SetUp]:
-    """Return the set-ups that are compared with *run*; the interval is recomputed if a change affects it."""
+def _set_ups(
+    run: LongRun, weeks: Weeks, steps: Steps, to: tuple[Store | None, SaveSlowdown, Slowed], half_bursts: Bursts | None
+) -> list[_SetUp]:
+    """Return the set-ups that are compared with *run*; the interval is recomputed if a change affects it.
+
+    *half_bursts*: the rates of bursts of revocations of the whole job, half of which strike.
+    """
     store, slower, slowed = to
     auto_interval, current = replace(weeks, interval="auto"), checkpoint_times(steps.node, _parts(steps), store)
 
@@ -297,7 +304,8 @@ def _set_ups(run: LongRun, weeks: Weeks, steps: Steps, to: tuple[Store | None, S
     tried.append(("faults noticed within 10 s", replace(run, causes=noticed)))
     tried.append(("restart in place", replace(run, restart=run.restart_in_place)))
     low, middle, high = (rate / 2 for rate in run.rate)
-    half = saved(replace(run, rate=(low, middle, high)))
+    lives = (run.lives[0], run.lives[1] / 2) if run.lives else None
+    half = saved(replace(run, rate=(low, middle, high), lives=lives, bursts=half_bursts))
     rare = _SetUp("half the failures", replace(run, saving=half.saving, strike_share=0.5), half)
     same_in_both = [_SetUp(name, one, one) for name, one in tried]
     return [*same_in_both[: 1 + (store is not None)], rare, *same_in_both[1 + (store is not None) :]]
@@ -356,12 +364,7 @@ def _notes(steps: Steps, weeks: Weeks, reliability: Reliability, run: LongRun) -
         notes.append(
             f"when no spare is ready, the job continues with fewer replicas: at {100 * run.elastic[0]:.3g}% speed with one node missing"
         )
-    if revoked := revocations(weeks, steps):
-        after = show(steps.nodes / revoked, "time")
-        lives = "at measured ages" if run.lives and isinstance(run.lives[0], Survival) else "at random"
-        notes.append(f"spot machines are revoked {lives}, after {after} on average; revocations count as failures")
-    if steps.market == "spot" and steps.usd_per_s is None:
-        notes.append(f"no spot price for {steps.hardware}, so cost is not shown; add one, for example --set price.spot='1.50 USD/h'")
+    notes += _spot_notes(steps, weeks, run)
     if not any(run.rate):
         notes.append("no failures, slow nodes or planned stops: one checkpoint, at the end")
     if run.saving.on_nodes:
@@ -371,4 +374,21 @@ def _notes(steps: Steps, weeks: Weeks, reliability: Reliability, run: LongRun) -
             f"checkpoints are on the disks of {part} of {pluralized(steps.nodes, 'node')}: if one of them is lost, so is its part, "
             f"and work restarts {rest}; the closed form and the best interval ignore this"
         )
+    return notes
+
+
+def _spot_notes(steps: Steps, weeks: Weeks, run: LongRun) -> list[str]:
+    """Return what the user should know about revocations and prices of spot machines."""
+    notes = []
+    if revoked := revocations(weeks, steps):
+        after = show(steps.nodes / revoked, "time")
+        lives = "at measured ages" if run.lives and isinstance(run.lives[0], Survival) else "at random"
+        notes.append(f"spot machines are revoked {lives}, after {after} on average; revocations count as failures")
+        if run.bursts is not None:
+            notes.append(
+                "machines rented together are often revoked together: for the closed form, the formulas and the best interval, revocations "
+                f"within one recovery are one interruption, every {show(1 / run.separate_rate, 'time', 2)}"
+            )
+    if steps.market == "spot" and steps.usd_per_s is None:
+        notes.append(f"no spot price for {steps.hardware}, so cost is not shown; add one, for example --set price.spot='1.50 USD/h'")
     return notes

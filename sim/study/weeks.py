@@ -11,14 +11,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, NamedTuple
 
+from sim.analysis.bursts import Bursts, burst_rates
 from sim.analysis.cost import Market, node_price, servers_price
 from sim.analysis.crew import ElasticRules
 from sim.analysis.energy import named_grid
 from sim.analysis.failure_law import EXPONENTIAL, failure_law
 from sim.analysis.fleet_law import FleetInterval
-from sim.analysis.long_run import DrawnCause, LongRun, Saving, cause_key
+from sim.analysis.long_run import ZERO_TIME, DrawnCause, LongRun, Saving, cause_key
 from sim.analysis.renewal import Uniform
-from sim.analysis.transient import CrowdLives, ExponentialLives, Lives, lifetimes_of, survival
+from sim.analysis.transient import CrowdLives, ExponentialLives, Lives, Survival, lifetimes_of, survival
 from sim.analysis.utilization import model_flops_utilization
 from sim.analysis.whole_job import START_UP
 from sim.spec.catalogue import UnknownName
@@ -55,7 +56,8 @@ MOST_MISSING = 64
 MOST_SPARES, MOST_TRIALS = 100_000, 1_000_000
 """Upper limits: more of either takes gigabytes of memory, and no job needs that many."""
 MOST_LIVES = 256
-"""Maximum number of nodes whose lifetimes are drawn; revocations of more nodes together are a Poisson process (Palm-Khinchin theorem)."""
+"""Maximum number of nodes whose random lifetimes are drawn one by one: if all are always present, the revocations of more nodes are a
+Poisson process. Nodes with measured lifetimes, which reach their age limit together, and those of elastic jobs are always drawn."""
 NOTICED = Uniform(0.0, 30.0)
 """Time until a revocation is noticed (s): providers give at least 30 s of notice, so the job knows before it strikes or when it does."""
 
@@ -331,12 +333,22 @@ def long_run(steps: Steps, weeks: Weeks, reliability: Reliability) -> LongRun:
         weeks.repairs,
         failure_law(weeks.law),
         lives,
-        ElasticRules(_speeds(steps)) if lives and weeks.elastic and nodes <= MOST_LIVES else None,
+        ElasticRules(_speeds(steps)) if lives and weeks.elastic else None,
         _spreads(reliability, another),
         START_UP,
         degrees_of_freedom=reliability.rate.degrees_of_freedom or math.inf,
     )
+    run = replace(run, bursts=bursts_of(run))
     return _undisturbed(run) if not any(rates) else run
+
+
+def bursts_of(run: LongRun, share: float = 1.0) -> Bursts | None:
+    """Return the rates of bursts of revocations of *run*, of which a *share* strikes; None if they strike at random."""
+    if run.lives is None or not isinstance(run.lives[0], Survival):
+        return None
+    away = (run.causes[-1].repair or ZERO_TIME).mean
+    recovery = max(away, run.spare.mean) + run.restart + run.communicators.mean + run.compilation.mean
+    return burst_rates(run.lives[0], run.nodes, min(run.horizon, run.work), away, recovery, share)
 
 
 def _spreads(reliability: Reliability, another: bool) -> dict[str, FleetInterval]:
@@ -435,14 +447,14 @@ def revocations(weeks: Weeks, steps: Steps) -> float:
 def _lives(weeks: Weeks, steps: Steps, revoked: float) -> tuple[Lives, float] | None:
     """Return the lifetimes of spot machines and the rate of revocations, or None if there are no revocations.
 
-    Of many machines, these are the times between the revocations of all. Unlike failures, they do not differ between fleets or repeat.
+    Of many machines revoked at random, these are the times between the revocations of all, unless the job continues without them. Unlike
+    failures, revocations do not differ between fleets or repeat.
     """
     if not revoked:
         return None
-    if steps.nodes > MOST_LIVES:
-        return CrowdLives(1 / revoked), revoked
     if weeks.mean_lifetime is not None:
-        return ExponentialLives(steps.nodes / revoked), revoked
+        together = steps.nodes > MOST_LIVES and not weeks.elastic
+        return CrowdLives(1 / revoked) if together else ExponentialLives(steps.nodes / revoked), revoked
     lives = lifetimes_of(steps.node.gpu)
     return None if lives is None else (survival(lives), revoked)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sim.analysis.renewal import (
     Uniform,
@@ -73,3 +75,62 @@ def test_an_interval_shorter_than_a_checkpoint_is_refused() -> None:
     with pytest.raises(ValueError, match="shorter than a checkpoint of 90 s"):
         effective_share(HOUR, 50.0, 3.0, 90.0, 1.0)
     assert best_interval(HOUR, 1e-3, persist=500.0) == pytest.approx(500.0, rel=1e-4)
+
+
+MEANS = st.floats(2.0, 8.0).map(lambda power: 10.0**power)
+"""Mean times between failures (s), from minutes to years."""
+COSTS = st.floats(-6.0, -0.3).map(lambda power: 10.0**power)
+"""Times of saves and recoveries, relative to the mean time between failures."""
+
+
+@given(mean=MEANS, blocking=COSTS, apart=COSTS, restart=COSTS)
+def test_daly_s_expectation_over_wide_ranges(mean: float, blocking: float, apart: float, restart: float) -> None:
+    share = effective_share(mean, apart * mean, blocking * mean, blocking * mean, math.exp(-restart))
+    assert share == pytest.approx(1.0 / daly_time(1.0, apart * mean, blocking * mean, restart * mean, mean), rel=1e-9)
+
+
+@given(mean=MEANS, blocking=COSTS, persist=st.floats(1.0, 30.0), factor=st.floats(0.05, 20.0))
+def test_no_interval_is_better_than_the_best_over_wide_ranges(mean: float, blocking: float, persist: float, factor: float) -> None:
+    """Of those in which checkpoints do not overlap."""
+    cost = max(blocking * mean, 1e-3)
+    best = best_interval(mean, cost, persist * cost)
+    other = max(best * factor, (persist - 1) * cost)
+    assert effective_share(mean, best, cost, persist * cost, 1.0) >= effective_share(mean, other, cost, persist * cost, 1.0) * (1 - 1e-9)
+
+
+@given(mean=MEANS, blocking=COSTS)
+def test_young_and_daly_over_wide_ranges(mean: float, blocking: float) -> None:
+    """Oracles: their orders in the square root of the cost over the mean."""
+    if blocking * mean < 1e-3:
+        return  # `best_interval` takes at least that
+    exact, small = best_interval(mean, blocking * mean), math.sqrt(blocking)
+    assert abs(young_interval(blocking * mean, mean) / exact - 1) < 1.5 * small + 1e-6
+    if blocking < 0.1:
+        assert abs(daly_interval(blocking * mean, mean) / exact - 1) < 0.2 * blocking + 1e-6
+
+
+@given(mean=MEANS, overhead=COSTS, apart=COSTS, saves=COSTS)
+def test_meta_s_formula_is_right_to_its_order(mean: float, overhead: float, apart: float, saves: float) -> None:
+    """Oracle: what it leaves out is of second order in the times over the mean time between failures."""
+    exact = effective_share(mean, apart * mean, saves * apart * mean, saves * apart * mean, math.exp(-overhead))
+    meta = meta_ettr(1 / mean, overhead * mean, apart * mean, saves * apart * mean)
+    assert abs(meta - exact) < (overhead + apart + saves) * (overhead + apart) + 1e-9
+
+
+@given(mean=MEANS, blocking=COSTS, persist=st.floats(1.0, 30.0), restart=COSTS, better=st.floats(1.0, 10.0))
+def test_what_helps_never_lowers_the_closed_form(mean: float, blocking: float, persist: float, restart: float, better: float) -> None:
+    """Rarer failures, saves that cost less or are complete sooner, and shorter recoveries, each at its best interval."""
+
+    def share(mean: float, blocking: float, persist: float, restart: float) -> float:
+        cost = max(blocking, 1e-3)
+        interval = best_interval(mean, cost, cost * persist)
+        return effective_share(mean, interval, cost, cost * persist, math.exp(-restart / mean))
+
+    before = share(mean, blocking * mean, persist, restart * mean)
+    for after in (
+        share(mean * better, blocking * mean, persist, restart * mean),
+        share(mean, blocking * mean / better, persist, restart * mean),
+        share(mean, blocking * mean, max(1.0, persist / better), restart * mean),
+        share(mean, blocking * mean, persist, restart * mean / better),
+    ):
+        assert after >= before * (1 - 1e-9)

@@ -13,7 +13,7 @@ from sim.analysis.crew import ElasticRules
 from sim.analysis.long_run import ZERO_TIME, DrawnCause, LongRun, Saving
 from sim.analysis.renewal import Uniform
 from sim.analysis.spares import Spares
-from sim.analysis.transient import ExponentialLives
+from sim.analysis.transient import ExponentialLives, Survival
 
 HOUR, DAY = 3600.0, 86400.0
 ONE = np.array([0])
@@ -125,3 +125,16 @@ def test_peers_are_read_over_the_network_where_a_node_is_new() -> None:
         assert courses.lost["restart"].sum() == pytest.approx(load * courses.interruptions.sum(), rel=0.01)
     alone = draw(replace(run, nodes=1, causes=[DrawnCause("gpu", 1.0, ZERO_TIME, ZERO_TIME, 1.0)], repair=((0.0, 1.0), (1.0, 1.0))), 50, 2)
     assert alone.lost["restart"].sum() == pytest.approx(500.0 * alone.interruptions.sum(), rel=0.02)
+
+
+@pytest.mark.parametrize("rules", [None, ElasticRules((0.0,) * 5 + (1.0,))])
+def test_copies_in_memory_are_lost_if_their_peers_leave_together(rules: ElasticRules | None) -> None:
+    """Oracle: all six nodes leave at 24 h, so work restarts from the store, which last saved at 20 h; copies are ten minutes apart."""
+    causes = [DrawnCause("revocation", 1.0, ZERO_TIME, ZERO_TIME, 1.0, repair=Uniform(75.0, 75.0))]
+    saving = Saving(5 * HOUR, 0.0, 0.0, 0.0, 600.0)
+    lives = Survival((), (), 24 * HOUR)
+    run = LongRun(6, 6, saving, causes, (1e-6,) * 3, horizon=26 * HOUR, lives=(lives, 1e-6), elastic_rules=rules)
+    assert draw(run, 3).lost["rework"].tolist() == pytest.approx([4 * HOUR] * 3, abs=60.0)
+    some = draw(replace(run, horizon=6 * HOUR, lives=(Survival((4 * HOUR,), (0.9,), 48 * HOUR), 1e-6)), 4000)
+    apart = 0.9**6 * (1 + 6 / 9 + 9 / 9**2 + 2 / 9**3)  # of six in a ring, none, one, or two or three without a neighbor among them
+    assert (some.lost["rework"] > HOUR).mean() == pytest.approx(1 - apart, abs=0.015)  # four standard errors

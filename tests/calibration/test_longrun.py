@@ -53,6 +53,15 @@ def test_held_out_rates_are_those_of_the_other_fleets() -> None:
     assert held_out("llama3").planned.rate * DAY == pytest.approx(20 / 90 / 1200)
 
 
+def test_bloom_s_row_is_what_its_logbook_gives() -> None:
+    """Oracle: steps 12,695 to 94,767 of 105.3 s in 108.4 d, with 12 min of evaluation every 1,000; a dead GPU a week, and three hangs."""
+    row = next(row for row in read_rows("goodput") if row["fleet"] == "bloom")
+    steps, wall = 94_767 - 12_695, 108.4 * 86400
+    assert float(row["share"]) == pytest.approx(steps * 105.3 / (wall - steps // 1000 * 12 * 60), abs=5e-4)
+    dead = next(float(one["events"]) / float(one["days"]) for one in read_rows("failures") if one["fleet"] == "bloom")
+    assert float(row["events"]) == pytest.approx(108.4 * dead + 3, abs=0.05)
+
+
 def test_bloom_is_not_scored_with_its_own_hangs() -> None:
     row = next(row for row in read_rows("goodput") if row["fleet"] == "bloom")
     of_level, of_row = ({cause.name: cause.detection for cause in data.causes} for data in (reliability_level("high"), own_level(row)))

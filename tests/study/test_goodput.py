@@ -31,6 +31,10 @@ from sim.study.whole_job import plan_of
 from tests.study.weeks_asked import DAY, SCENARIO, steps, weeks
 
 
+def _layout(**axes: str | int) -> tuple[tuple[str, str, str | int], ...]:
+    return tuple(("--parallel", f"parallel.{axis}", value) for axis, value in axes.items())
+
+
 def test_without_failures_weeks_are_the_run() -> None:
     """Failures that are 1e9 years apart: the epochs take their steps, saves, and the start."""
     simulated = simulate_weeks(steps(), Weeks(epochs=300.0, rate="0.000000001 /y", trials=3, interval="1 h"), changes=False)
@@ -51,6 +55,12 @@ def test_without_failures_weeks_are_the_run() -> None:
         (Scenario("dgx-a100", "resnet50", nodes=64), 0.25, None),
         (Scenario("p3.8xlarge", "alexnet", nodes=4), 3.5, None),
         (Scenario("hgx-h100", "llama-3.1-8b", nodes=2, layout=(("--parallel", "parallel.shard", "parameters"),)), None, 1e10),
+        (
+            Scenario("hgx-h100", "llama-3.1-70b", nodes=8, layout=_layout(tensor=8, pipeline=4, micro_batches=16, shard="optimizer")),
+            None,
+            1e10,
+        ),
+        (Scenario("hgx-h200", "deepseek-v2-lite", nodes=2, layout=_layout(expert=8, shard="optimizer")), None, 1e10),
     ],
 )
 def test_without_failures_goodput_is_that_of_run(scenario: Scenario, epochs: float | None, tokens: float | None) -> None:
