@@ -54,7 +54,7 @@ def recommendation_document(
             *worker_notes(shown),
             *network_notes(shown),
             *_excluded_notes(bounds, tried),
-        ],  # fmt: skip
+        ],
         "candidates": [_candidate(answer, candidate) for candidate in answer.ranked],
         "excluded_by_bound": [_bound(least) for least in bounds],
         "left_out": dict(answer.left_out),
