@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 from calibration import HARDWARE
 from calibration.gpu_names import catalog_gpus, count_of, number_of
 from calibration.network_words import nic_of
-from calibration.questions import Folders, file_named, machine_named
+from calibration.questions import Folders, file_named, has_file, machine_named
 from calibration.run_records import RunRecord
 from calibration.run_words import plain_name, pointed_name
 from sim.spec.catalogue import SUFFIX, aliases_of, all_files
@@ -119,16 +119,16 @@ def _machine_of(record: RunRecord, folders: tuple[Path | None, ...]) -> _Meant:
     gpu = record.gpu or _gpus_in(record.hardware)
     number = next(map(number_of, catalog_gpus().meant(gpu)), "")
     family = f"{re.sub(r'[(].*', '', record.hardware)} {number}"  # a DGX-1 with V100s is the machine dgx-1-v100
-    if _is_unknown(_spelled(record.hardware, "hardware", folders), "hardware", folders):
+    if not has_file(_spelled(record.hardware, "hardware", folders), "hardware", folders):
         of_family = _spelled(family, "hardware", folders)
-        if not _is_unknown(of_family, "hardware", folders):
+        if has_file(of_family, "hardware", folders):
             return _with_gpu(_Meant(of_family), gpu, folders)
     machine = _machine(record.hardware, gpus, folders) if record.hardware else None
     if not record.gpu:
         return machine or _Meant(record.hardware)
-    if machine is None or _is_unknown(machine.machine, "hardware", folders):
+    if machine is None or not has_file(machine.machine, "hardware", folders):
         assumed = _machine(record.gpu, gpus, folders)
-        return machine if machine is not None and _is_unknown(assumed.machine, "hardware", folders) else assumed
+        return machine if machine is not None and not has_file(assumed.machine, "hardware", folders) else assumed
     return machine if machine.override else _with_gpu(machine, record.gpu, folders)
 
 
@@ -155,7 +155,7 @@ def _on_network(record: RunRecord, machine: _Meant, folders: tuple[Path | None, 
     with suppress(SpecError):
         spec = machine_named(machine.machine, tuple(filter(None, (machine.override,))), folders[0])
         node = spec.groups[0].node
-        is_stated = not _is_unknown(_spelled(record.hardware, "hardware", folders), "hardware", folders) if record.hardware else False
+        is_stated = has_file(_spelled(record.hardware, "hardware", folders), "hardware", folders) if record.hardware else False
         if len(spec.groups) > 1 or node.nic is None or (is_stated and spec.provider):
             return machine
         gpus = _gpus_of_a_node(record)
@@ -231,7 +231,7 @@ def _known(name: str, folder: Path | None) -> str:
     if not name:
         return ""
     spelled = _spelled(name, "workloads", (folder,))
-    if not _is_unknown(spelled, "workloads", (folder,)):
+    if has_file(spelled, "workloads", (folder,)):
         return spelled
     return _MODELS.get(plain_name(name), "")
 
@@ -241,7 +241,7 @@ def _machine(name: str, gpus: int, folders: tuple[Path | None, ...]) -> _Meant:
     """Return the machine that *name* means, which has *gpus* GPUs in a node if possible; *name* itself if there is none."""
     for text in (name, re.sub(r"\(.*?\)", "", name).strip()):
         spelled = _spelled(text, "hardware", folders)
-        if text and not _is_unknown(spelled, "hardware", folders):
+        if text and has_file(spelled, "hardware", folders):
             return _Meant(spelled)
     parts = catalog_gpus().meant(name)
     if not parts:
@@ -269,28 +269,29 @@ def _machine(name: str, gpus: int, folders: tuple[Path | None, ...]) -> _Meant:
     return _Meant(str(box["name"]), "", ASSUMED)
 
 
-def _is_unknown(name: str, kind: str, folders: tuple[Path | None, ...]) -> bool:
-    try:
-        file_named(name, kind, folders)
-    except SpecError:
-        return True
-    return False
-
-
 @lru_cache(maxsize=512)
 def _spelled(name: str, kind: str, folders: tuple[Path | None, ...]) -> str:
     """Return the file name in *folders* or the catalogue that differs from *name* in spelling only; *name* if there is none or several."""
-    if not _is_unknown(name, kind, folders):
+    if has_file(name, kind, folders):
         path = file_named(name, kind, folders)
         return path.stem if path.stem.lower() == name.lower() else name
+    for spelled, names in _names_by_spelling(kind, folders).items():
+        if same := names.get(spelled(name)):
+            return next(iter(same)) if len(same) == 1 else name
+    return name
+
+
+@lru_cache(maxsize=16)
+def _names_by_spelling(kind: str, folders: tuple[Path | None, ...]) -> Mapping[Callable[[str], str], Mapping[str, set[str]]]:
+    """Return, for each way to compare spellings, the names of files in *folders* and the catalogue by spelling, and by that of aliases."""
     searched = (inside for folder in filter(None, folders) for inside in (folder / kind, folder))
     files = [*(each for inside in searched for each in inside.glob("*" + SUFFIX)), *all_files(kind).values()]
-    spellings = [(each.stem, (each.stem, *_aliases(each))) for each in files]
-    for spelled in (pointed_name, plain_name):
-        same = {stem for stem, names in spellings if any(spelled(each) == spelled(name) for each in names)}
-        if same:
-            return same.pop() if len(same) == 1 else name
-    return name
+    by_spelling: dict[Callable[[str], str], dict[str, set[str]]] = {pointed_name: {}, plain_name: {}}
+    for each in files:
+        for alias in (each.stem, *_aliases(each)):
+            for spelled, names in by_spelling.items():
+                names.setdefault(spelled(alias), set()).add(each.stem)
+    return by_spelling
 
 
 def _aliases(path: Path) -> list[str]:
