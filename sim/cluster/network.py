@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import simpy
 from simpy.events import NORMAL, EventPriority
 
+from sim.cluster.bundles import Bundle, Bundles
 from sim.cluster.fairshare import Flow, FlowShare, max_min_rates
 from sim.events import EventLog, RateChange
 
@@ -39,13 +40,15 @@ def schedule_once(env: simpy.Environment, event: simpy.Event, delay: float, prio
 class Activity:
     """An activity in progress: *volume* units in total, with the demand *demand*; ``done`` fires when it ends."""
 
-    __slots__ = ("_version", "bottleneck", "demand", "done", "finish", "history", "name", "number", "rate", "remaining", "since")
+    __slots__ = ("_version", "bottleneck", "bundles", "demand", "done", "finish", "history", "name", "number", "rate", "remaining", "since")
 
-    def __init__(self, number: int, name: str, volume: float, asks: Flow, done: simpy.Event) -> None:
+    def __init__(self, number: int, name: str, volume: float, asks: Flow, bundles: list[Bundle[Activity]], done: simpy.Event) -> None:
         self.number = number
         self.name = name
         self.remaining = volume
         self.demand = asks
+        self.bundles = bundles
+        """The links that it uses."""
         self.done = done
         self.rate = 0.0
         self.bottleneck = ""
@@ -73,9 +76,9 @@ class Network:
         self.log = log
         self.capacity = log.capacity
         self.active: dict[int, Activity] = {}
-        self._on: dict[str, dict[int, Activity]] = {}
+        self._bundles: Bundles[Activity] = Bundles()
         self._changed: dict[int, Activity] = {}
-        self._freed: dict[str, None] = {}
+        self._freed: dict[Bundle[Activity], None] = {}
         self._heap: list[tuple[float, int, int, Activity]] = []
         """(finish, number, version, activity): an entry is stale once the activity has another version."""
         self._started = 0
@@ -91,7 +94,7 @@ class Network:
         if not capacity > 0:
             raise ValueError(f"capacity of {link} (={capacity}) must be > 0")
         self.capacity[link] = capacity
-        self._on[link] = {}
+        self._bundles.add_link(link)
 
     def set_capacity(self, link: str, capacity: float) -> None:
         """Change the capacity of a resource from now on."""
@@ -100,7 +103,7 @@ class Network:
         if capacity != self.capacity[link]:
             self.capacity[link] = capacity
             self._solved.clear()
-            self._freed[link] = None
+            self._freed[self._bundles.containing(link)] = None
             self._plan()
 
     def start(self, name: str, volume: float, usage: Mapping[str, float], cap: float = math.inf, weight: float = 1.0) -> Activity:
@@ -113,12 +116,13 @@ class Network:
         if cap == math.inf and not any(usage.values()):
             raise ValueError(f"{name}: uses no resource and has no cap, so it would take no time")
         self._started += 1
-        activity = Activity(self._started, name, volume, _new(Flow, (usage, weight, cap)), self.env.event())
+        bundles = self._bundles.of(usage)
+        activity = Activity(self._started, name, volume, _new(Flow, (usage, weight, cap)), bundles, self.env.event())
         if volume == 0:
             activity.done.succeed(activity)
             return activity
-        for link in usage:
-            self._on[link][activity.number] = activity
+        for bundle in bundles:
+            bundle.active[activity.number] = activity
         self.active[activity.number] = activity
         self._changed[activity.number] = activity
         self._plan()
@@ -131,7 +135,7 @@ class Network:
         self._started += 1
         now = self.env.now
         finish = now + duration
-        activity = Activity(self._started, name, duration, UNSHARED, self.env.timeout(finish - now))
+        activity = Activity(self._started, name, duration, UNSHARED, [], self.env.timeout(finish - now))
         activity.done.callbacks.append(lambda _: self._finish(activity))
         self.active[activity.number] = activity
         activity.since, activity.rate, activity.finish = now, 1.0, finish
@@ -180,24 +184,24 @@ class Network:
         """Return every activity that shares a resource with a change, directly or through others, oldest first."""
         if len(self._changed) == 1 and not self._freed:
             (changed,) = self._changed.values()
-            for link in changed.demand.usage:
-                if len(self._on[link]) > 1:
+            for bundle in changed.bundles:
+                if len(bundle.active) > 1:
                     break
             else:
                 return [changed] if changed.number in self.active else []
         component = dict(self._changed)
         reached = dict(self._freed)
         for activity in self._changed.values():
-            reached.update(dict.fromkeys(activity.demand.usage))
-        links = list(reached)
-        for link in links:  # grows during the iteration
-            for number, activity in self._on[link].items():
+            reached.update(dict.fromkeys(activity.bundles))
+        bundles = list(reached)
+        for bundle in bundles:  # grows during the iteration
+            for number, activity in bundle.active.items():
                 if number not in component:
                     component[number] = activity
-                    for other in activity.demand.usage:
+                    for other in activity.bundles:
                         if other not in reached:
                             reached[other] = None
-                            links.append(other)
+                            bundles.append(other)
         return [component[number] for number in sorted(component) if number in self.active]
 
     def _rate(self, activities: list[Activity]) -> None:
@@ -271,11 +275,10 @@ class Network:
 
     def _finish(self, activity: Activity) -> None:
         del self.active[activity.number]
-        for link in activity.demand.usage:
-            others = self._on[link]
-            del others[activity.number]
-            if others:
-                self._freed[link] = None
+        for bundle in activity.bundles:
+            del bundle.active[activity.number]
+            if bundle.active:
+                self._freed[bundle] = None
         activity.remaining = 0.0
         activity.rate = 0.0
         activity._version += 1
