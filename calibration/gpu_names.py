@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 from sim.spec.catalogue import aliases_of, all_files
 
 PARTS_FOLDER: Final = "hardware/parts/gpus"
-SHOWN: Final[Mapping[str, str]] = {"h100-pcie-80gb": "H100 80GB HBM2e"}
+_SHOWN: Final[Mapping[str, str]] = {"h100-pcie-80gb": "H100 80GB HBM2e"}
 """Names without a form that only one board has (NVIDIA's data sheets: of the H100 of 80 GB, only the PCIe board has HBM2e)."""
 _SAME_MEMORY: Final = 0.12
 """Largest relative difference of two figures for the same memory: some makers' GB are GiB, and parts are reserved (B200: 180 of 192)."""
@@ -95,7 +95,7 @@ def catalog_gpus() -> GpuNames:
 
 def aliases_by_part() -> dict[str, list[str]]:
     """Return the other names of each GPU of the catalog, by the name of its part, in alphabetical order."""
-    shown = {part: [name] for part, name in SHOWN.items()}
+    shown = {part: [name] for part, name in _SHOWN.items()}
     return {part: [*aliases_of(path), *shown.get(part, ())] for part, path in sorted(all_files(PARTS_FOLDER).items())}
 
 

@@ -89,7 +89,8 @@ def _named(name: str) -> NamedChip | None:
         return None
     listed = _chips().get(normalize_name(meant))
     named = NamedChip(listed) if listed is not None else _chip_of_part(meant)
-    if named is None or (named.assumption and not re.search("bridge|nvlink", name, re.IGNORECASE)):
+    says_joined = re.search("bridge|nvlink", name, re.IGNORECASE)  # then how boards are joined is not assumed
+    if named is None or (named.assumption and not says_joined):
         return named
     return NamedChip(named.chip, f"{named.chip.name} by {name!r}")
 
