@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from calibration.run_words import number_meant, precision_meant
+from calibration.run_words import number_meant, plain_column, precision_meant
 from calibration.stack_words import read_stack
 from sim.spec.strict import whole_number
 
@@ -20,11 +20,13 @@ _NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "gpu": ("accelerator", "gpu_model", "gpu_name", "gpu_type"),
     "workload": ("model", "model_name"),
     "stack": ("framework",),
-    "nodes": ("hosts", "n_nodes", "nnodes", "num_nodes"),
+    "nodes": ("hosts", "n_nodes", "nnodes", "num_hosts", "num_machines", "num_nodes"),
     "gpus_per_node": ("gpus_per_host", "gpus_per_machine", "nproc_per_node", "num_gpus_per_node"),
     "total_gpus": ("n_gpus", "num_gpus", "total_num_gpus", "world_size"),
     "batch_per_gpu": (
+        "batch/gpu",
         "batch_per_device",
+        "batch_size/gpu",
         "batch_size_per_device",
         "batch_size_per_gpu",
         "local_batch",
@@ -33,6 +35,7 @@ _NAMES: Final[Mapping[str, tuple[str, ...]]] = {
         "local_microbatch",
         "micro_batch",
         "micro_batch_size",
+        "per_device_batch",
         "per_device_batch_size",
         "per_device_train_batch_size",
         "per_gpu_batch",
@@ -41,7 +44,22 @@ _NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "global_batch": ("global_batch_size", "total_batch_size"),
     "gradient_accumulation_steps": ("accum", "accumulation_steps", "grad_accum", "grad_accum_steps"),
     "precision": ("dtype",),
-    "step_time_s": ("iteration_time_s", "seconds_per_step", "step_time_sec", "step_time_seconds"),
+    "step_time_s": (
+        "iter_time_s",
+        "iteration_time_s",
+        "s/it",
+        "s/iter",
+        "s/step",
+        "s_per_step",
+        "sec/step",
+        "sec_per_step",
+        "seconds/step",
+        "seconds_per_step",
+        "step_s",
+        "step_time_sec",
+        "step_time_seconds",
+        "time_per_step_s",
+    ),
     "note": ("comment", "comments", "notes", "remark"),
 }
 _DATA: Final = frozenset({"data", "data_source", "data_type", "dataset", "real_or_synthetic_data"})
@@ -53,7 +71,18 @@ _MOST_GPUS_OF_A_NODE: Final = 16
 """Most GPUs of one machine of the catalogue (a2-megagpu-16g, DGX-2, p2.16xlarge)."""
 _SYNTHETIC: Final = re.compile(r".*\b(synthetic|fake|dummy|random)\b.*")
 _IN_MS: Final[Mapping[str, tuple[str, ...]]] = {
-    "step_time_s": ("iteration_time_ms", "ms_per_step", "step_time_ms", "step_time_in_ms"),
+    "step_time_s": (
+        "iter_time_ms",
+        "iteration_time_ms",
+        "ms/it",
+        "ms/iter",
+        "ms/step",
+        "ms_per_step",
+        "step_ms",
+        "step_time_in_ms",
+        "step_time_ms",
+        "time_per_step_ms",
+    ),
     "exposed_sync_s": ("exposed_sync_ms",),
 }
 _RATE: Final = re.compile(
@@ -92,21 +121,25 @@ _SEQUENCE: Final = frozenset({"max_seq_len", "max_seq_length", "seq", "seq_len",
 Cells = Sequence[str]
 
 
-def translate_header(header: Sequence[str], rows: Sequence[Cells] = ()) -> tuple[list[str], Callable[[Cells], list[str]], list[str]]:
+def translate_header(
+    header: Sequence[str], rows: Sequence[Cells] = (), own: Sequence[str] = ()
+) -> tuple[list[str], Callable[[Cells], list[str]], list[str]]:
     """Return *header* with foreign names replaced, a function that converts a row's cells to it, and a note for each replaced name.
 
-    The function adds a note for each word in a cell that it translated. The cells of *rows* tell what a column ``gpus`` counts.
+    The function adds a note for each word in a cell that it translated. The cells of *rows* tell what a column ``gpus`` counts. Names of
+    our *own* columns are read in any case, and with blanks.
     """
     named = {other: column for column, others in _NAMES.items() for other in others}
     in_ms = {other: column for column, others in _IN_MS.items() for other in others}
     columns, notes, ms_places, data_places, unit_place = list(header), [], set(), set(), None
     for place, name in enumerate(header):
-        plain = _plain(name)
+        plain = plain_column(name)
         column = named.get(plain) or in_ms.get(plain) or _rate_meant(plain) or ("input" if plain in _DATA else None)
+        column = plain if plain in own else column
         if plain == "gpus":
             column = _gpus_counted(header, rows)
-        if plain in _RATES and _UNIT in header:
-            unit_place = header.index(_UNIT)
+        if plain in _RATES and _UNIT in (plain_names := [*map(plain_column, header)]):
+            unit_place = plain_names.index(_UNIT)
             column = _unit_counts(unit_place, rows)
         if column is None or column in header or column in columns:
             continue
@@ -130,7 +163,7 @@ def translate_header(header: Sequence[str], rows: Sequence[Cells] = ()) -> tuple
 
 def describes_input(header: Cells) -> bool:
     """Return whether *header* has a column that can describe the loader of samples; the name of a data set does not."""
-    return not {"input", "set"}.isdisjoint(_plain(name) for name in header)
+    return not {"input", "set"}.isdisjoint(plain_column(name) for name in header)
 
 
 def without_loaders(columns: Sequence[str], fitting: Callable[[Cells], list[str]]) -> tuple[list[str], Callable[[Cells], list[str]]]:
@@ -152,7 +185,7 @@ def _gpus_counted(header: Cells, rows: Sequence[Cells]) -> str | None:
     Rows on one node do not tell. More than any machine has are those of all nodes, and so are numbers that grow with the nodes; a number
     that the nodes do not divide is that of each.
     """
-    plain = [_plain(name) for name in header]
+    plain = [plain_column(name) for name in header]
     if not rows or not {"gpus_per_node", "total_gpus", *_NAMES["gpus_per_node"], *_NAMES["total_gpus"]}.isdisjoint(plain):
         return None
     place, of_nodes = plain.index("gpus"), next((plain.index(name) for name in ("nodes", *_NAMES["nodes"]) if name in plain), None)
@@ -240,13 +273,13 @@ def _note_unit(column: str, cell: str, meant: str, notes: list[str]) -> None:
 
 def is_recognized(name: str) -> bool:
     """Return whether the column *name*, which records do not have, is read because it specifies a layout, a length, a network or a unit."""
-    return _plain(name) in _SPLITS | _SHARDS | _SEQUENCE | _NETWORK | {_UNIT}
+    return plain_column(name) in _SPLITS | _SHARDS | _SEQUENCE | _NETWORK | {_UNIT}
 
 
 def layout_of(header: Sequence[str], cells: Cells) -> str:
     """Return the first cell that indicates a layout, after its column name; empty if none does (plain data parallelism)."""
     for name, cell in zip(header, cells, strict=False):
-        plain, value = _plain(name), cell.strip().lower()
+        plain, value = plain_column(name), cell.strip().lower()
         minimum = 1 if plain.startswith("zero") else 2
         split = plain in _SPLITS and value.isdigit() and ((number := whole_number(value)) is None or number >= minimum)
         if split or (plain in _SHARDS and _SHARDED.fullmatch(value)):
@@ -256,17 +289,13 @@ def layout_of(header: Sequence[str], cells: Cells) -> str:
 
 def sequence_of(header: Sequence[str], cells: Cells) -> str:
     """Return the tokens per sample that a column specifies; empty if none does."""
-    tokens = next((cell.strip() for name, cell in zip(header, cells, strict=False) if _plain(name) in _SEQUENCE and cell.strip()), "")
+    tokens = next((cell.strip() for name, cell in zip(header, cells, strict=False) if plain_column(name) in _SEQUENCE and cell.strip()), "")
     return re.sub(r"(?<=\d)\.0+$", "", tokens)
 
 
 def network_of(header: Sequence[str], cells: Cells) -> str:
     """Return what a column says of the network between nodes; empty if none does."""
-    return next((cell.strip() for name, cell in zip(header, cells, strict=False) if _plain(name) in _NETWORK and cell.strip()), "")
-
-
-def _plain(name: str) -> str:
-    return name.strip().lower().replace(" ", "_").replace("-", "_")
+    return next((cell.strip() for name, cell in zip(header, cells, strict=False) if plain_column(name) in _NETWORK and cell.strip()), "")
 
 
 def _from_ms(cell: str) -> str:

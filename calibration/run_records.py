@@ -140,7 +140,7 @@ _Reads = Callable[[Sequence[str], Sequence[Cells]], tuple[list[str], Callable[[C
 
 
 def _read_foreign_header(header: Sequence[str], rows: Sequence[Cells]) -> tuple[list[str], Callable[[Cells], list[str]], list[str]]:
-    columns, fitting, notes = translate_header(header, rows)
+    columns, fitting, notes = translate_header(header, rows, COLUMNS)
     if any(column_meant(name) == "role" for name in columns):  # also a misspelled one, which is an error
         return columns, fitting, notes
     if not describes_input(header):

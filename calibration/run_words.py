@@ -19,6 +19,8 @@ NAMES_OF_COLUMNS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("hosts", "num_nodes"), "nodes"),
 }
 """Names in all kinds of tables for columns that records have in all tables."""
+_COUNT_OF: Final = re.compile(r"#\s*|(?:no\.?|num(?:ber)?)\s+of\s+")
+_IN_BRACKETS: Final = re.compile(r"\s*[\[(](s|ms)(?:ec)?(?:onds)?[\])]$")
 _MIXED: Final = r"amp|auto(matic )?mixed|mixed|autocast|o1"
 _PRECISIONS: Final[tuple[tuple[str, Precision], ...]] = (
     (rf"(?=.*\b(bf16|bfloat16)\b)(?=.*\b({_MIXED})\b).*", "amp_bf16"),
@@ -33,6 +35,14 @@ _PRECISIONS: Final[tuple[tuple[str, Precision], ...]] = (
 )
 """Patterns of words, separated by spaces, in the order in which they are tried. PyTorch's and TensorFlow's automatic mixed precision is in
 float16 unless it says bfloat16; apex's O1 is like it, and its O2 keeps weights in float16."""
+
+
+def plain_column(name: str) -> str:
+    """Return the name of a column in lower case, with underscores: ``# GPUs`` is ``num_gpus``, ``Step Time (ms)`` is ``step_time_ms``."""
+    plain = name.strip().lower()
+    if count := _COUNT_OF.match(plain):
+        plain = f"num_{plain[count.end() :]}"
+    return _IN_BRACKETS.sub(r"_\1", plain).replace(" ", "_").replace("-", "_")
 
 
 def precision_meant(text: str) -> str:

@@ -8,7 +8,7 @@ command's JSON document. pandas and matplotlib are imported only when they are n
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import inf
 from os import PathLike
 from pathlib import Path
@@ -26,7 +26,18 @@ from sim.spec.catalogue import likely_or_all
 from sim.spec.extensions import FAILURE_LAWS, register
 from sim.spec.yaml import SpecError
 from sim.study.argument_names import arguments_in, names_arguments
-from sim.study.arguments import Name, counts, price_source, require_whole, scenario_of, size_of, text_list, with_own_parts
+from sim.study.arguments import (
+    Name,
+    counts,
+    optional_path,
+    price_source,
+    require_mapping,
+    require_whole,
+    scenario_of,
+    size_of,
+    text_list,
+    with_own_parts,
+)
 from sim.study.compare import machines
 from sim.study.layout_options import layout_of, schedule_name, texts_of
 from sim.study.options import (
@@ -144,16 +155,19 @@ def plan(
     require_whole("gpus", options["gpus"])
     for schedule in schedules:
         schedule_name(schedule)
+    require_mapping("fix", fix, {"tp": 8})
     fixed = {name: _axis(name, value) for name, value in (fix or {}).items()}
+    allowed = frozenset(text_list("allow", allow))
+    journal_path, folder = optional_path("journal", journal), optional_path("export", export)
     memory = size_of(options["max_memory"], "--max-memory")
     limits = Limits(options["simulate"], memory, options["objective"], power_cap=options["power_cap"])
-    question = PlanQuestion(scenario, counts(nodes), options["gpus"], options["tokens"], fixed, frozenset(allow), limits)
+    question = PlanQuestion(scenario, counts(nodes), options["gpus"], options["tokens"], fixed, allowed, limits)
     with workers(processes, None, lambda text: None) as crew:
-        layout_plan = search_plan(question, journal=None if journal is None else Path(journal), crew=crew)
+        layout_plan = search_plan(question, journal=journal_path, crew=crew)
         sensitivities = sensitivities_of(layout_plan, None, crew) if options["sensitivity"] and not layout_plan.tally.interrupted else []
     document = plan_document(layout_plan, sensitivities, options["with_failures"], options["reliability"], options["spares"])
-    if export is not None:
-        write_files(folder_due(Path(export)) or Path(export), export_files(layout_plan).files)
+    if folder is not None:
+        write_files(folder_due(folder) or folder, export_files(layout_plan).files)
     table = pandas.DataFrame(document.pop("layouts"))
     table.attrs.update(document)
     return table
@@ -192,6 +206,7 @@ def compare(
     the workload come last, with the reason in ``problem``. With *epochs*, *hours* or *tokens* (``"300B"``) machines are compared by
     the whole job, and its figures have columns of their own. *parallel* sets the layout of the model, as after ``--parallel``:
     ``{"tp": 8, "shard": "optimizer"}``. *processes* is the number of processes that simulate machines in parallel (None: one per core).
+    ``DataFrame.attrs`` holds the rest of the document, such as its note and prices.
     Raise `SpecError` if no machine is left.
     """
     import pandas
@@ -211,7 +226,9 @@ def compare(
         | {f"whole_job_{key}": value for key, value in (row["whole_job"] or {}).items() if key in ("epochs", "time_s", "cost_usd")}
         for row in document["rows"]
     ]
-    return pandas.DataFrame([*flat, *map(_with_arguments, document["left_out"])])
+    table = pandas.DataFrame([*flat, *map(_with_arguments, document["left_out"])])
+    table.attrs.update((key, value) for key, value in document.items() if key not in ("rows", "left_out"))
+    return table
 
 
 @names_arguments()
@@ -244,7 +261,10 @@ def sweep(
     )  # fmt: skip
     if not isinstance(vary, Mapping):
         raise SpecError(f"vary={vary!r}: expected a mapping from fields to values, such as {{'batch': [32, 64]}}")
-    varied = [f"{key}={','.join(map(str, values)) if isinstance(values, list | tuple) else values}" for key, values in vary.items()]
+    varied = [
+        f"{key}={values if isinstance(values, str) or not isinstance(values, Iterable) else ','.join(map(str, values))}"
+        for key, values in vary.items()
+    ]
     points = points_of(varied, options["sobol"], options["seed"])
     return pandas.DataFrame([_with_arguments(flatten(row)) for row in sweep_points(scenario, points, row_of, processes=processes)])
 
@@ -323,7 +343,7 @@ def recommend(
     )  # fmt: skip
     budget = Budget(None if hours is None else 3600.0 * hours, money)
     names, conditions = text_list("hardware", hardware), text_list("where", where)
-    journal_path = None if journal is None else Path(journal)
+    journal_path = optional_path("journal", journal)
     renting = RentalOptions(
         budget, names, conditions, counts(nodes), processes=processes, journal=journal_path, **select_options(options, RentingOptions)
     )

@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from calibration.traces.import_trace import import_traces
-from sim.api import SpecError, compare, simulate, sweep, whatif
+from sim.api import SpecError, compare, plan, simulate, sweep, whatif
 from sim.cli import main
 from sim.events import STALLS
+from stallsim import run
 from tests.report.page.reading import Page
 
 OPTIONS = ["--nodes", "2", "--batch", "32", "--precision", "amp_fp16", "--set", "node.nic.bandwidth=50 Gbps", "--seed", "3", "--fast"]
@@ -140,3 +143,29 @@ def test_negative_seeds_are_refused(seed: int) -> None:
     for call in (lambda: simulate("p3.16xlarge", "vgg16", seed=seed), lambda: sweep("p3.16xlarge", "vgg16", {"batch": [1, 2]}, seed=seed)):
         with pytest.raises(SpecError, match=rf"^seed={seed}: write 0 or more$"):
             call()
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [(lambda: plan("hgx-h100", "llama-3.1-8b", fix="tp=3"), "fix='tp=3': expected a mapping, such as {'tp': 8}"),
+     (lambda: plan("hgx-h100", "llama-3.1-8b", allow="fp8"), r"allow='fp8': expected a list of strings, such as \['fp8'\]"),
+     (lambda: plan("hgx-h100", "llama-3.1-8b", journal=5), "journal=5: expected a path"),
+     (lambda: plan("hgx-h100", "llama-3.1-8b", export=5), "export=5: expected a path"),
+     (lambda: run("hgx-h100", "llama-3.1-8b", parallel="tp=2"), "parallel='tp=2': expected a mapping, such as {'tensor': 8"),
+     (lambda: compare("resnet18", ["p3.2xlarge"], parallel=["tp=2"]), r"parallel=\['tp=2'\]: expected a mapping"),
+     (lambda: compare("resnet18", ["p3.2xlarge"], processes="2"), "processes='2': expected a whole number")],
+)  # fmt: skip
+def test_an_argument_of_another_type_is_told_what_is_expected(call: Callable[[], object], said: str) -> None:
+    with pytest.raises(SpecError, match=f"^{said}"):
+        call()
+
+
+def test_a_sweep_takes_any_sequence_of_values() -> None:
+    listed = sweep("p3.2xlarge", "resnet18", {"batch": [16, 32]})
+    for values in (range(16, 48, 16), np.array([16, 32]), (16, 32), "16,32"):
+        assert sweep("p3.2xlarge", "resnet18", {"batch": values}).step_time_s.tolist() == listed.step_time_s.tolist()
+
+
+def test_a_comparison_carries_the_rest_of_its_document() -> None:
+    table = compare("resnet18", ["p3.2xlarge", "g4dn.xlarge"])
+    assert table.attrs["workload"] == "resnet18" and "rows" not in table.attrs and table.attrs["schema"] == 1

@@ -121,11 +121,14 @@ def _validate_llm(
     output: Path | None,
 ) -> None:
     """Predict the transformer runs in *files* and show the errors."""
+    from calibration.llm.table import column_notes
     from calibration.llm.validate import llm_document, llm_table, named_files, predictor_named, validate_tables
     from sim.study.pool import process_count
 
     validated = validate_tables(files, memory, leave_out, predictor_named(predictor), messages.counter("runs"), process_count(jobs or None))
     messages.progress("")
+    for note in (note for path in (*files, *filter(None, [memory])) for note in column_notes(path)):
+        messages(note)
     document = llm_document(validated)
     _conclude(document, llm_table(validated), conditions, partial(named_files, validated), output, as_json)
 

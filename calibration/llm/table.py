@@ -6,13 +6,15 @@ The columns distinguish such a table from other records. Text in a numeric cell 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from calibration.cells import read_cell
-from calibration.run_words import NAMES_OF_COLUMNS
+from calibration.foreign_columns import translate_header
+from calibration.run_words import NAMES_OF_COLUMNS, plain_column
 from sim.spec.strict import csv_lines, csv_rows
 from sim.spec.yaml import SpecError
 
@@ -47,6 +49,24 @@ SAMPLE_COLUMNS: Final = frozenset({"batch_per_gpu", "local_batch", "throughput_s
 """Columns of tables of data-parallel runs, which count samples."""
 AXIS_COLUMNS: Final = frozenset({"tp", "pp", "cp", "ep", "dp", "zero_stage"})
 """Columns that say how a model is divided."""
+
+
+_OTHER_NAMES: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("num_gpus", "total_gpus", "world_size"), "gpus"),
+    **dict.fromkeys(("n_nodes", "nnodes", "num_nodes"), "nodes"),
+    **dict.fromkeys(("max_seq_len", "max_seq_length", "seq_length", "sequence", "sequence_length"), "seq_len"),
+    **dict.fromkeys(("gbs", "global_batch_size"), "global_batch"),
+    **dict.fromkeys(("mbs", "micro_batch_size"), "micro_batch"),
+    **dict.fromkeys(("gradient_accumulation_steps", "grad_accum_steps"), "grad_accum"),
+    **dict.fromkeys(("tensor_parallel", "tensor_parallel_size"), "tp"),
+    **dict.fromkeys(("pipeline_parallel", "pipeline_parallel_size"), "pp"),
+    **dict.fromkeys(("context_parallel", "context_parallel_size"), "cp"),
+    **dict.fromkeys(("data_parallel", "data_parallel_size"), "dp"),
+}
+"""Columns by names that other tables have for them."""
+_RATE_OF_A_GPU: Final = re.compile(r"\(?tok(?:en)?s?(?:_per_|/)s(?:ec|econd)?(?:_per_|/)(?:gpu|device)\)?")
+_STEP_MS: Final = ("step_time_ms", "ms/step", "step_ms", "iteration_time_ms")
+"""Names of the time of a step in milliseconds."""
 
 
 @dataclass(frozen=True)
@@ -107,10 +127,15 @@ def is_llm_table(path: Path) -> bool:
         _, first = next(csv_rows(csv_lines(path)[:1], str(path)), (0, []))
     except SpecError:
         return False
-    header = set(first)
-    if {"workload", *MACHINE_COLUMNS} & header:
+    header = set(_columns(first))
+    others = {*map(plain_column, header - {*NUMBER_COLUMNS, *TEXT_COLUMNS})}
+    if {"workload", *MACHINE_COLUMNS} & others:
         return False
-    if SAMPLE_COLUMNS & header and AXIS_COLUMNS.isdisjoint(header) and not header.issuperset(REQUIRED_COLUMNS):
+    if (
+        SAMPLE_COLUMNS & {*others, *translate_header(sorted(others))[0]}
+        and AXIS_COLUMNS.isdisjoint(header)
+        and not header >= {*REQUIRED_COLUMNS}
+    ):
         return False
     return "model" in header or len(DISTINCTIVE_COLUMNS & header) >= len(DISTINCTIVE_COLUMNS) - 4
 
@@ -120,14 +145,51 @@ def read_table(path: Path) -> list[LlmRow]:
     lines = csv_lines(path)
     first = lines[0][0] if lines else 1
     rows = csv_rows(lines, str(path))
-    _, header = next(rows, (first, []))
+    _, written = next(rows, (first, []))
+    header = _columns(written)
     if twice := [f"'{name}'" for name in dict.fromkeys(header) if name and header.count(name) > 1]:
         raise SpecError(f"{path}:{first}: column {', '.join(twice)} appears twice")
     missing = [name for name in REQUIRED_COLUMNS if name not in header]
     missing += [] if {*RATE_COLUMNS} & {*header} else [" or ".join(RATE_COLUMNS)]
     if missing:
         raise SpecError(f"{path}:{first}: column{'s' * (len(missing) > 1)} missing: {', '.join(missing)}; blank cells are allowed")
-    return [_row(line, {**dict(zip(header, cells, strict=False)), BEYOND: cells[len(header) :]}) for line, cells in rows]
+    in_ms = [plain_column(name) in _STEP_MS for name in written]
+    return [_row(line, {**dict(zip(header, _in_units(cells, in_ms), strict=False)), BEYOND: cells[len(header) :]}) for line, cells in rows]
+
+
+def column_notes(path: Path) -> list[str]:
+    """Return a note on each column of *path* that is read under another name, and one on those that are not read."""
+    lines = csv_lines(path)
+    _, written = next(csv_rows(lines[:1], str(path)), (0, []))
+    columns = _columns(written)
+    notes = [f"column '{name}' was read as {column}" for name, column in zip(written, columns, strict=True) if name != column]
+    unread = [f"'{name}'" for name in columns if name and name not in (*NUMBER_COLUMNS, *TEXT_COLUMNS)]
+    notes += [f"column{'s' * (len(unread) > 1)} {', '.join(unread)} {'are' if len(unread) > 1 else 'is'} not read"] if unread else []
+    return [f"{path}:{lines[0][0]}: {note}" for note in notes]
+
+
+def _columns(header: Sequence[str]) -> list[str]:
+    """Return the columns that the names in *header* mean: case, blanks and other tables' names do not matter; strange names stay."""
+    columns = list(header)
+    own = {name.lower(): name for name in (*NUMBER_COLUMNS, *TEXT_COLUMNS)}
+    for place, name in enumerate(header):
+        plain = plain_column(name)
+        column = own.get(plain) or _OTHER_NAMES.get(plain)
+        if _RATE_OF_A_GPU.fullmatch(plain):
+            column = "tokens_per_s_per_gpu"
+        elif plain in _STEP_MS:
+            column = "step_time_s"
+        if column is not None and column not in columns:
+            columns[place] = column
+    return columns
+
+
+def _in_units(cells: Sequence[str], in_ms: Sequence[bool]) -> list[str]:
+    """Return *cells* with the unit after the plain numbers of columns *in_ms*."""
+    return [
+        f"{cell} ms" if place < len(in_ms) and in_ms[place] and re.fullmatch(r"[\d.,]+", cell.strip()) else cell
+        for place, cell in enumerate(cells)
+    ]
 
 
 BLANK_WORDS: Final = ("n/a", "na", "n.a.", "nan", "null", "-", "--", "\u2013", "\u2014")

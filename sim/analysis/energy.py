@@ -83,12 +83,11 @@ def gpu_power(gpu: Gpu, model: PowerModel, mix: KernelMix | None = None) -> GpuP
 def grid_of(region: str | None, provider: str = "") -> GridIntensity:
     """Return the intensity of *region* (a provider's region or a country), or of the world if it is None or not in the catalogue.
 
-    The file of *provider* is searched first, then all other files.
+    With a *provider*, only its regions and countries are searched: Nebius and Google each have a us-central1, in different states.
     """
     grids = [load_part(Grid, name, "hardware/parts/grids") for name in catalogue("hardware/parts/grids")]
-    grids.sort(key=lambda grid: grid.name != provider)
     for grid in grids:
-        if region in grid.regions:
+        if region in grid.regions and (not provider or grid.name == provider or WORLD in grid.regions):
             return GridIntensity(str(region), grid.regions[str(region)], grid.year, _source_text(grid))
     world = next(grid for grid in grids if WORLD in grid.regions)
     return GridIntensity(WORLD, world.regions[WORLD], world.year, _source_text(world), assumed=True)

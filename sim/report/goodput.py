@@ -256,7 +256,8 @@ def base_text(document: Mapping[str, Any]) -> str:
     if base["effective_share"] == document["effective_share"]:
         return ""
     error = base["effective_share_standard_error"]
-    return f"compared with {100 * base['effective_share']:.2f}{'' if error is None else f' ± {100 * error:.2f}'}% as it is"
+    within = "" if error is None else f" ± {100 * error:.2f}"
+    return f"compared with {100 * base['effective_share']:.2f}{within}% as it is, over the same time with the same faults"
 
 
 def as_points(points: float) -> str:

@@ -19,7 +19,7 @@ from sim.report.layouts.layout_files import run_command
 from sim.report.plan_changes import flip_lines, turn_text
 from sim.report.prices import price_lines, price_rows
 from sim.report.table import basis_lines, rate_text
-from sim.report.whole_job import long_time, tokens_text
+from sim.report.whole_job import days_text, long_time, tokens_text
 from sim.spec.library import load_workload
 from sim.spec.yaml import SpecError
 from sim.study.layout import LayoutAnswer
@@ -458,7 +458,7 @@ def _failures_text(weeks: Mapping[str, Any]) -> str:
     """Return a sentence on the job with failures."""
     low, high = weeks["interval95"]["days"]
     return (
-        f"With failures: {rounded(weeks['days'])} days ({rounded(low)} to {rounded(high)} in 95% of simulated runs), "
+        f"With failures: {days_text(weeks['days'])} ({days_text(low)} to {days_text(high)} in 95% of simulated runs), "
         f"{100 * weeks['effective_share']:.1f}% effective, {rounded(weeks['interruptions'])} interruptions; failure rate "
         f"'{weeks['reliability']['level']}' (--reliability), {pluralized(weeks['spares'], 'spare node')} (--spares)"
     )

@@ -9,7 +9,7 @@ from sim.report.assumed_network import network_notes
 from sim.report.basis import merged_basis
 from sim.report.columns import Title, align
 from sim.report.comparison import group_by_text, scattered
-from sim.report.energy import grid_words, job_energy, kwh_text, power_cap_text
+from sim.report.energy import epoch_tokens, grid_words, job_energy, kwh_text, power_cap_text
 from sim.report.expected_error import error_sentence
 from sim.report.layouts.layout import layout_words
 from sim.report.loader_workers import worker_notes
@@ -43,7 +43,7 @@ def recommendation_document(
         "best": _candidate(answer, answer.best),
         "runner_up": _candidate(answer, answer.runner_up),
         "nearest": _candidate(answer, answer.nearest),
-        "notes": [*answer.notes, *worker_notes(shown), *network_notes(shown), *_excluded_notes(bounds)],
+        "notes": [*_epoch_notes(answer, shown), *answer.notes, *worker_notes(shown), *network_notes(shown), *_excluded_notes(bounds)],
         "candidates": [_candidate(answer, candidate) for candidate in answer.ranked],
         "excluded_by_bound": [_bound(least) for least in bounds],
         "left_out": dict(answer.left_out),
@@ -51,6 +51,13 @@ def recommendation_document(
         "prices": [row for machine in answer.machines.values() for row in price_rows(machine, answer.markets)],
         **merged_basis([candidate.document for candidate in answer.ranked]),
     }
+
+
+def _epoch_notes(answer: Recommendation, documents: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return how many tokens an epoch of the job has, if it is not set in tokens and all *documents* have the same number."""
+    tokens = {epoch_tokens(document) for document in documents}
+    count = tokens.pop() if len(tokens) == 1 and not answer.plan.tokens else None
+    return [] if count is None else [f"an epoch is {tokens_text(count)} (--tokens N for another budget)"]
 
 
 def _candidate(answer: Recommendation, candidate: Candidate | None) -> dict[str, Any] | None:
@@ -129,12 +136,7 @@ def recommendation_text(document: dict[str, Any]) -> str:
         lines += [f"  {entry}" for entry in group_by_text(document["left_out"].items())]
     if chosen and not document["named"] and len(document["left_out"]) <= SHOWN:
         lines += [f"  - left out: {entry}" for entry in group_by_text(document["left_out"].items())]
-    machines = {row["hardware"] for row in document["candidates"]} | {*document["left_out"], *document["named"]}
-    machine_notes = [
-        (name, text) for name, colon, text in (note.partition(": ") for note in document["notes"]) if colon and name in machines
-    ]
-    lines += [f"  - {note}" for note in document["notes"] if tuple(note.split(": ", 1)) not in machine_notes]
-    lines += [f"  - {entry}" for entry in group_by_text(machine_notes)]
+    lines += [f"  - {note}" for note in notes_by_machine(document)]
     lines += [f"  - {line}" for line in price_lines(_paid(document, chosen))]
     by_time = document["job"]["time_s"] is not None
     days = {(row["hardware"], row["market"]): row["date"] for row in document["prices"]}
@@ -147,6 +149,16 @@ def recommendation_text(document: dict[str, Any]) -> str:
     table = ["", align(titles, rows), ""]
     table += [*(["* within the budget"] if document["best"] else []), *([f"and {more} more (--json lists them)"] if more else [])]
     return "\n".join([*lines, *(table if rows else []), *(_left_out(document) if chosen else [])])
+
+
+def notes_by_machine(document: Mapping[str, Any]) -> list[str]:
+    """Return the notes of *document*, those on single machines last, and one for all machines of which the same is true."""
+    machines = {row["hardware"] for row in document["candidates"]} | {*document["left_out"], *document["named"]}
+    machine_notes = [
+        (name, text) for name, colon, text in (note.partition(": ") for note in document["notes"]) if colon and name in machines
+    ]
+    others = [note for note in document["notes"] if tuple(note.split(": ", 1)) not in machine_notes]
+    return [*others, *group_by_text(machine_notes)]
 
 
 def _left_out(document: Mapping[str, Any]) -> list[str]:

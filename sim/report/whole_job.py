@@ -51,6 +51,11 @@ def long_time(seconds: float) -> str:
     return job_time(seconds) if days < 2 else f"{job_time(seconds)} ({in_days} days)"
 
 
+def days_text(days: float, decimals: int = 1) -> str:
+    """Return the length of a long run as text: in days from one day on, else as other times."""
+    return f"{days:,.{decimals}f} days" if days >= 1 else show(86400 * days, "time")
+
+
 def job_time(seconds: float) -> str:
     """Return the *seconds* of a job or a part of it as text, with three digits, and separators in thousands of hours."""
     return show(seconds, "time") if seconds < 999.5 * 3600 else f"{three_digits(seconds / 3600)} h"

@@ -1,7 +1,9 @@
 """What does an update rule cost? Memory passes, kernels and states of each optimizer."""
 
 from collections.abc import Mapping
-from typing import Final, Literal, NamedTuple
+from typing import Annotated, Final, Literal, NamedTuple
+
+from pydantic import BeforeValidator
 
 from sim.spec.fields import Spec
 
@@ -9,12 +11,16 @@ from sim.spec.fields import Spec
 class Optimizer(Spec):
     """The update rule of the weights. ``none``: the step ends with the gradients, as in some benchmarks.
 
-    adam includes AdamW. adam8bit keeps both states in 8 bits with one scale per 256 elements (Dettmers et al., arXiv 2110.02861;
-    bitsandbytes). adafactor keeps sums of rows and columns (Shazeer and Stern, arXiv 1804.04235). muon orthogonalizes the momentum of the
-    matrices inside blocks (kellerjordan.github.io/posts/muon; distributed: Liu et al., arXiv 2502.16982) and uses Adam for other weights.
+    adam includes AdamW, and may be written ``adamw``. adam8bit keeps both states in 8 bits with one scale per 256 elements (Dettmers et
+    al., arXiv 2110.02861; bitsandbytes). adafactor keeps sums of rows and columns (Shazeer and Stern, arXiv 1804.04235). muon
+    orthogonalizes the momentum of the matrices inside blocks (kellerjordan.github.io/posts/muon; distributed: Liu et al., arXiv
+    2502.16982) and uses Adam for other weights.
     """
 
-    name: Literal["none", "sgd", "momentum", "adam", "lamb", "adam8bit", "adafactor", "muon"] = "momentum"
+    name: Annotated[
+        Literal["none", "sgd", "momentum", "adam", "lamb", "adam8bit", "adafactor", "muon"],
+        BeforeValidator(lambda text: "adam" if text == "adamw" else text),
+    ] = "momentum"
     """Name of the rule. It decides the number of states per weight, and the memory traffic and kernels of an update."""
 
     @property

@@ -142,7 +142,7 @@ class Transformer(Spec):
         yield self.ffn is None and self.gated and self._dense, f"activation {self.activation} needs ffn; add it, such as ffn: {4 * size}"
         yield (
             self.positions == "learned" and self.max_seq is None,
-            ("learned positions need max_seq, the number of rows of their table; add it"),
+            ("learned positions need max_seq, the number of rows of their table; add it, for example max_seq: 4096"),
         )
         yield self.experts > 0 and not self.experts_per_token, "experts need experts_per_token; add it, such as experts_per_token: 2"
         yield (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from os import PathLike
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -31,8 +32,7 @@ def scenario_of(
     for option, value in (("hardware", hardware), ("workload", workload)):
         if not isinstance(value, str | PathLike):
             raise SpecError(f"{option}={value!r}: expected a catalog name or the path of a YAML file")
-    if overrides is not None and not isinstance(overrides, Mapping):
-        raise SpecError(f"overrides={overrides!r}: expected a mapping, such as {{'node.nic.bandwidth': '100 Gbps'}}")
+    require_mapping("overrides", overrides, {"node.nic.bandwidth": "100 Gbps"})
     for option in _WHOLE:
         require_whole(option, options.get(option), ("max",) if option == "batch" else ())
     if (options.get("seed") or 0) < 0:
@@ -102,6 +102,19 @@ def require_flag(option: str, value: object) -> None:
     """Raise SpecError unless *value* is True or False."""
     if not isinstance(value, bool):
         raise SpecError(f"{option}={value!r}: expected True or False")
+
+
+def require_mapping(option: str, value: object, example: Mapping[str, object]) -> None:
+    """Raise SpecError, with an *example*, unless *value* is a mapping or None."""
+    if value is not None and not isinstance(value, Mapping):
+        raise SpecError(f"{option}={value!r}: expected a mapping, such as {example}")
+
+
+def optional_path(option: str, value: object) -> Path | None:
+    """Return the path *value*; None if it is None. Raise SpecError unless it is a path or text."""
+    if value is not None and not isinstance(value, str | PathLike):
+        raise SpecError(f"{option}={value!r}: expected a path")
+    return None if value is None else Path(value)
 
 
 def text_list(option: str, value: object) -> list[str]:

@@ -21,8 +21,10 @@ LAYOUT_KEYS: Final = frozenset({*_SHORT, "replicate", "shard", "wrap", "schedule
 def texts_of(parallel: Mapping[str, object]) -> list[str]:
     """Return the layout *parallel* as `layout_of` reads it; a schedule may be the user's object, which is then registered by its name.
 
-    Raise SpecError for an object that is no schedule.
+    Raise SpecError for an object that is no schedule, and for a layout that is no mapping.
     """
+    if not isinstance(parallel, Mapping):
+        raise SpecError(f"parallel={parallel!r}: expected a mapping, such as {{'tensor': 8, 'shard': 'optimizer'}}")
     return [f"{name}={schedule_name(value) if name == 'schedule' else value}" for name, value in parallel.items()]
 
 

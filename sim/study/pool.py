@@ -34,7 +34,9 @@ def cores() -> int:
 
 
 def process_count(processes: int | None) -> int:
-    """Return the requested number of *processes*, all cores if None. Raise SpecError for less than one."""
+    """Return the requested number of *processes*, all cores if None. Raise SpecError for less than one, or for another type."""
+    if processes is not None and not isinstance(processes, int):
+        raise SpecError(f"--jobs {processes!r}: expected a whole number")
     if processes is not None and processes < 1:
         raise SpecError(f"--jobs {processes}: write 1 or more processes")
     return processes or cores()

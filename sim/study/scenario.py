@@ -313,6 +313,9 @@ def _refuse_single_job_options(scenario: Scenario) -> None:
     for option, value in values.items():
         if value is not None:
             raise SpecError(f"{option} {value}: a jobs file sets this for each job; leave it out")
+    for option, _, setting in scenario.layout:
+        written = f"{option}{setting}" if option.endswith("=") else f"{option} {setting}"
+        raise SpecError(f"{written}: a jobs file sets this for each job; leave it out")
 
 
 def _refuse_contradictions(scenario: Scenario) -> None:

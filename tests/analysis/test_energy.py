@@ -187,3 +187,10 @@ def test_grids_are_those_of_their_source_and_the_world_stands_in() -> None:
     assert grid_of("atlantis").assumed and grid_of(None).region == "WORLD"
     with pytest.raises(SpecError, match="--region atlantis: no grid intensity"):
         named_grid("atlantis")
+
+
+def test_a_region_is_that_of_its_provider() -> None:
+    """Google's us-central1 is in Iowa, Nebius's in Missouri; a source gives the intensity of the former only."""
+    assert not grid_of("us-central1", "gcp").assumed
+    assert grid_of("us-central1", "nebius").assumed
+    assert not grid_of("us-central1").assumed and not grid_of("USA", "nebius").assumed

@@ -82,3 +82,20 @@ def test_times_in_another_unit_have_one_note_per_unit(tmp_path: Path) -> None:
     table = read_table(path)
     assert [record.step_time for record in table.records] == [0.065, 0.066, 0.067, 68.0, 0.069]
     assert [note.partition("'")[2].partition("'")[0] for note in table.notes] == ["65 msec", "69 ms"]
+
+
+@pytest.mark.parametrize(
+    ("header", "cells"),
+    [("Instance Type,Model,#GPUs,# nodes,Batch Size per GPU,Precision,Step Time (ms)", "a,b,16,2,32,fp32,250"),
+     ("hardware,workload,Number of GPUs,No. of nodes,per-device batch,Precision,ms/step", "a,b,16,2,32,fp32,250"),
+     ("Hardware,Workload,World Size,Num Nodes,batch/GPU,dtype,s/step", "a,b,16,2,32,fp32,0.25"),
+     ("hardware,workload,num_gpus,nnodes,per_device_train_batch_size,dtype,Step time [s]", "a,b,16,2,32,fp32,0.25")],
+)  # fmt: skip
+def test_names_of_columns_as_people_write_them_are_read(header: str, cells: str, tmp_path: Path) -> None:
+    """None of these columns is ignored: a row without its batch or its GPUs would be predicted as another run."""
+    path = tmp_path / "runs.csv"
+    path.write_text(f"{header}\n{cells}\n")
+    table = read_table(path)
+    (row,) = table.records
+    assert (row.total_gpus, row.nodes, row.batch_per_gpu, row.precision, row.step_time) == (16, 2, 32, "fp32", 0.25)
+    assert not [note for note in table.notes if "ignored" in note]

@@ -6,7 +6,8 @@ from dataclasses import replace
 from xml.etree import ElementTree
 
 from sim.analysis.whole_job import JobPlan, WholeJob
-from sim.report.recommendation import SHOWN, recommendation_document, recommendation_plot, recommendation_text
+from sim.report.page.recommendation import recommendation_page
+from sim.report.recommendation import SHOWN, notes_by_machine, recommendation_document, recommendation_plot, recommendation_text
 from sim.study.recommend import Budget, Candidate, Recommendation
 
 DOCUMENT = {
@@ -38,6 +39,23 @@ def test_the_answer_comes_first() -> None:
     text = recommendation_text(recommendation_document("w", recommended(BEST, (BEST, OTHER))))
     assert text.startswith("Rent 2 x p3.2xlarge (spot): 3 epochs of w in 51.7 min and $7.50.")
     assert "how sure it is" in text and text.count("\n*") == 2 and "\n* within the budget" in text
+
+
+def test_an_epoch_of_tokens_says_how_many_it_has() -> None:
+    """By hand: 1,000 tokens/s for 2,000 s are 2 million. A budget of tokens needs no such note."""
+    decoder = replace(BEST, document={**BEST.document, "tokens_per_s": 1000.0, "epoch_time_s": 2000.0})
+    note = "an epoch is 2 million tokens (--tokens N for another budget)"
+    answer = recommended(decoder, (decoder,))
+    assert note in recommendation_document("w", answer)["notes"]
+    assert note not in recommendation_document("w", replace(answer, plan=JobPlan(3.0, tokens=6e6)))["notes"]
+    assert note not in recommendation_document("w", recommended(BEST, (BEST,)))["notes"]
+
+
+def test_notes_that_are_true_of_several_machines_are_told_once() -> None:
+    document = recommendation_document("w", recommended(BEST, (BEST, OTHER)))
+    document["notes"] = ["p3.2xlarge: not on 3 nodes", "g4dn.xlarge: not on 3 nodes", "tried with 1 node"]
+    assert notes_by_machine(document) == ["tried with 1 node", "p3.2xlarge, g4dn.xlarge: not on 3 nodes"]
+    assert "p3.2xlarge, g4dn.xlarge: not on 3 nodes" in recommendation_page(document)
 
 
 def test_a_missed_budget_tells_by_how_much() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sim.analysis.whole_job import JobPlan, WholeJob
-from sim.report.whole_job import epochs_text, long_time, parts_text, whole_job_document, whole_job_text
+from sim.report.whole_job import days_text, epochs_text, long_time, parts_text, whole_job_document, whole_job_text
 from sim.study.whole_job import Course
 
 
@@ -38,3 +38,8 @@ def test_weeks_are_said_in_days_as_well() -> None:
 def test_a_job_that_ends_within_its_startup_says_so() -> None:
     document = whole_job_document(JobPlan(None, time=36.0), Course(0.0, WholeJob(36.0, 0.0, 0.0, 0.0, 0.0)), 36.0)
     assert whole_job_text(document).startswith("whole job, 0 epochs, because it ends before training begins: 36 s, $0.36")
+
+
+@pytest.mark.parametrize(("days", "text"), [(0.0204, "29.4 min"), (0.5, "12 h"), (1.0, "1.0 days"), (54.02, "54.0 days")])
+def test_a_short_run_is_not_told_in_days(days: float, text: str) -> None:
+    assert days_text(days) == text

@@ -27,6 +27,12 @@ def test_a_decoder_needs_no_more_than_its_shape(tmp_path: Path) -> None:
     assert workload.dataset.prepared == workload.model.input == 16 * 32
 
 
+def test_adamw_is_adam(tmp_path: Path) -> None:
+    """The name that PyTorch and most configurations use; both have the same states, passes and kernels."""
+    text = SMALL + "dataset: {samples: 6400}\ntraining: {batch: 8, optimizer: {name: adamw}}\n"
+    assert load_workload(written(tmp_path, text)).spec.training.optimizer.name == "adam"
+
+
 def test_the_stack_follows_the_layout(tmp_path: Path) -> None:
     path = written(tmp_path, SMALL)
     sharded = written(tmp_path, "extends: it.yaml\nname: sharded\ntraining: {parallel: {shard: parameters}}\n", "sharded.yaml")

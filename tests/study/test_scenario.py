@@ -6,6 +6,7 @@ import pytest
 
 from sim.analysis.memory import gpu_memory
 from sim.spec.yaml import SpecError
+from sim.study.layout_options import layout_of
 from sim.study.scenario import Infeasible, Scenario, answer, batch_of, market_of, prepare, split_overrides
 
 
@@ -91,6 +92,11 @@ _STEPS = "gradient_accumulation_steps"
         (Scenario("p3.8xlarge", "alexnet", ("sequence=128",)), "unknown key 'sequence'; did you mean 'model.sequence'?"),
         (Scenario("p3.8xlarge", "alexnet", (" ",)), "--set '': write KEY=VALUE"),
         (Scenario("p3.16xlarge", "four-on-eight-gpus", gpus=2), "--gpus 2: a jobs file sets this for each job"),
+        (Scenario("p3.16xlarge", "four-on-eight-gpus", layout=layout_of([], tensor=2)), "--tp 2: a jobs file sets this for each job"),
+        (
+            Scenario("p3.16xlarge", "four-on-eight-gpus", layout=layout_of(["pp=2"])),
+            "--parallel pp=2: a jobs file sets this for each job",
+        ),
     ],
 )
 def test_what_contradicts_itself_is_refused_in_a_sentence(scenario: Scenario, sentence: str) -> None:

@@ -14,6 +14,8 @@ WIDTH, HEIGHT = 820.0, 470.0
 LEFT, RIGHT, TOP, BOTTOM = 88.0, 24.0, 14.0, 52.0
 _LABEL_HEIGHT, _LABEL_WIDTH = 13.0, 6.6
 """Room of a label: its height, and the width of a letter."""
+_WIDE_FONT = 7.8 / 6.6
+"""How much longer a name is in DejaVu Sans, the widest of the fonts that browsers choose: it must still end before the chart does."""
 
 _FACTORS = ((1.0, 2.0, 5.0), (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.0))
 """Multiples of powers of ten that an axis may write as ticks; the first set that gives enough of them is used."""
@@ -318,7 +320,8 @@ def _name(
     for tall, blocked, places in tries:
         for left, base in places:
             room = (left, base - tall + 2, left + wide, base + 2)
-            inside = room[0] > LEFT and room[2] < WIDTH - 2 and room[1] > 0 and room[3] < HEIGHT - BOTTOM
+            reach = (room[0], left + wide * _WIDE_FONT) if room[0] > x else (room[2] - wide * _WIDE_FONT, room[2])
+            inside = room[0] > LEFT and reach[0] > 0 and reach[1] < WIDTH - 2 and room[1] > 0 and room[3] < HEIGHT - BOTTOM
             if inside and not any(_overlap(room, other) for other in (*blocked, *written)):
                 written.append(room)
                 return _written(text, room, base, (x, y), look, led=places is far)

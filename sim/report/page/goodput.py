@@ -22,9 +22,9 @@ from sim.report.page.words import (
     as_number,
     as_percent,
     as_plain,
-    as_tenths,
     as_time,
 )
+from sim.report.whole_job import days_text
 from sim.study.descriptions import Descriptions
 from sim.study.goodput import DAY
 from sim.units import pluralized, show
@@ -33,7 +33,7 @@ _SHOWN = (
     ("effective_share", "effective share", lambda value: f"{100 * value:.1f}%"),
     ("ettr", "ETTR, as Meta defines it", lambda value: f"{100 * value:.1f}%"),
     ("goodput", "goodput, as Google's library counts it", lambda value: f"{100 * value:.1f}%"),
-    ("days", "days", lambda value: f"{value:.2f}"),
+    ("days", "duration", lambda value: days_text(value, 2)),
     ("interruptions", "interruptions", as_expected),
     ("cost_usd", "cost", as_money),
     ("energy_kwh", "energy", as_energy),
@@ -65,7 +65,7 @@ def _verdict(document: Mapping[str, Any]) -> str:
     lost = 100 * document["lost_s"][most] / document["elapsed_s"]
     return (
         f"{100 * document['effective_share']:.1f}% of the time is useful work; {as_expected(document['interruptions'])} interruptions "
-        f"are expected in {document['days']:.1f} days, and the largest loss is {NAMES[most]} ({lost:.1f}%). {died_text(document)}"
+        f"are expected in {days_text(document['days'])}, and the largest loss is {NAMES[most]} ({lost:.1f}%). {died_text(document)}"
     ).rstrip()
 
 
@@ -75,7 +75,7 @@ def _tiles(figures: Figures) -> Html:
     rows: list[tuple[str, Child, Child]] = [
         ("Effective share", figures.format("effective_share", _per_cent), f"95% of runs: {low} to {high}%"),
         ("Interruptions", figures.format("interruptions", as_expected), _replaced(figures)),
-        ("Days", figures.format("days", as_tenths), None),
+        ("Duration", figures.format("days", days_text), None),
         ("Cost", figures.format("cost_usd", as_money), "spares included"),
         ("Energy", figures.format("energy_kwh", as_energy), join(figures.format("co2_kg", as_carbon), " CO2")),
         (

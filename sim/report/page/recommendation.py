@@ -14,7 +14,7 @@ from sim.report.page.frame import PagePart, outcome, page
 from sim.report.page.markup import Child, Figures, Html, bullets, details, join, note_box, section, table, tag, tiles
 from sim.report.page.whole_job import parts_bar, parts_key
 from sim.report.page.words import as_carbon, as_energy, as_money, as_number, as_percent, as_time
-from sim.report.recommendation import nothing_to_rent, time_axis
+from sim.report.recommendation import notes_by_machine, nothing_to_rent, time_axis
 from sim.report.whole_job import length_text
 from sim.study.compare import front
 from sim.study.descriptions import Descriptions
@@ -37,7 +37,7 @@ def recommendation_page(document: Mapping[str, Any], descriptions: Descriptions 
     chosen = next((figures.subfigures(name) for name in ("best", "nearest") if document[name] is not None), None)
     notes_title = "Certainty, and what would change the answer" if document["best"] else "Notes"
     shown, title = _tiles(figures, chosen) if chosen else None, f"What to rent for {document['workload']}"
-    hero = outcome(title, verdict_of(document), "", shown, note_box(notes_title, document["notes"]))
+    hero = outcome(title, verdict_of(document), "", shown, note_box(notes_title, notes_by_machine(document)))
     parts = [_money(figures, rows), _parts(rows), _table(rows)] if rows else []
     parts += [*([_left_out(document["left_out"])] if document["left_out"] else []), *basis(figures, descriptions)]
     return page(title, "recommendation", hero, parts, {"recommend": document})

@@ -43,7 +43,8 @@ from sim.units import any_of, show, show_tokens
 STACKS: Final = ("torchtitan-2.x", "megatron-core")
 """Stacks whose layouts are compared if the user names none: torch's FSDP2 and DDP pipelines take any model, Megatron-LM transformers.
 
-Models that are not decoders are also compared under their own stack, and under torch's DistributedDataParallel.
+Models that are not decoders, and decoders that train adapters, are also compared under their own stack, and under torch's
+DistributedDataParallel.
 """
 
 _OTHERS: Final = frozenset({"conv", "depthwise_conv", "rnn"})
@@ -265,7 +266,7 @@ def allowances(names: Set[str]) -> frozenset[str]:
 def workloads_of(scenario: Scenario) -> list[Loaded[Workload]]:
     """Return the workload under each stack to try that supports its kind of model and its FP8 recipe.
 
-    There is only one if overrides name the stack. The workload's own comes first, for models that are not decoders.
+    There is only one if overrides name the stack. The workload's own comes first, if it takes part.
     """
     loaded: list[Loaded[Workload]] = []
     is_chosen = scenario.stack is not None or bool(overrides_of(scenario, "training.stack"))
@@ -282,12 +283,17 @@ def workloads_of(scenario: Scenario) -> list[Loaded[Workload]]:
 
 
 def _replicated_stacks(scenario: Scenario) -> list[str | None]:
-    """Return the stacks of plain data parallelism to try, None for the workload's own: none for decoders, and for options of layouts."""
+    """Return the stacks of plain data parallelism to try, None for the workload's own: none for options of layouts.
+
+    A decoder takes part if it trains adapters. Otherwise, plain data parallelism in 16 bits would win with 16-bit optimizer states where
+    the others keep 32-bit ones.
+    """
     _, overrides = sorted_overrides(replace(scenario, stack=STACKS[0]))
     own = load_workload(scenario.workload, overrides).spec
     keys = [part.strip() for text in scenario.overrides for part in text.split(";")]
     of_layouts = own.training.parallel != Parallel() or any(key.startswith("training.stack.mesh") for key in keys)
-    return [] if of_layouts or own.model.transformer is not None else [None, REPLICATED_STACK]
+    is_comparable = own.model.transformer is None or own.model.lora is not None
+    return [None, REPLICATED_STACK] if is_comparable and not of_layouts else []
 
 
 def is_transformer(model: Model) -> bool:

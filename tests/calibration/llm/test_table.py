@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from calibration.cli import main
-from calibration.llm.table import RATE_COLUMNS, REQUIRED_COLUMNS, is_llm_table, read_table
+from calibration.llm.table import RATE_COLUMNS, REQUIRED_COLUMNS, column_notes, is_llm_table, read_table
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "how-to" / "calibrate.md"
 
@@ -32,3 +32,34 @@ def test_a_table_of_a_few_columns_is_predicted(tmp_path: Path, monkeypatch: pyte
     capsys.readouterr()
     assert main(["validate", str(runs)]) == 2
     assert "columns missing: gpus, global_batch, step_time_s or tokens_per_s_per_gpu" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("header", "cells"),
+    [("Model,Sequence Length,GPU,World Size,DP,Global Batch Size,tokens/s/GPU", "m,8192,H100,8,8,64,8192"),
+     ("model,max_seq_len,gpu,#GPUs,dp,GBS,Step Time (ms)", "m,8192,H100,8,8,64,8000"),
+     ("model,seq_length,gpu,num_gpus,dp,global_batch,ms/step", "m,8192,H100,8,8,64,8000 ms")],
+)  # fmt: skip
+def test_names_of_columns_as_people_write_them_are_read(header: str, cells: str, tmp_path: Path) -> None:
+    runs = tmp_path / "runs.csv"
+    runs.write_text(f"{header}\n{cells}\n")
+    (row,) = read_table(runs)
+    assert is_llm_table(runs)
+    assert [row.number[name] for name in ("seq_len", "gpus", "dp", "global_batch")] == [8192, 8, 8, 64] and row.step_time == 8.0
+
+
+def test_columns_that_are_not_read_are_named(tmp_path: Path) -> None:
+    """Otherwise a run with a misnamed column is predicted as another run, without a word."""
+    runs = tmp_path / "runs.csv"
+    runs.write_text("# ours\nmodel,seq_len,gpu,World Size,dp,global_batch,step_time_s,ckpt,host\nm,8192,H100,8,8,64,8,full,a\n")
+    assert column_notes(runs) == [f"{runs}:2: column 'World Size' was read as gpus", f"{runs}:2: columns 'ckpt', 'host' are not read"]
+
+
+def test_a_table_of_images_is_none_of_transformers(tmp_path: Path) -> None:
+    runs = tmp_path / "runs.csv"
+    runs.write_text(
+        "GPU model,#GPUs,#nodes,Network,Model,per-device batch,Precision,ms/step,images/sec\nA100,8,1,,resnet50,128,fp16,97.1,10545\n"
+    )
+    assert not is_llm_table(runs)
+    runs.write_text("Instance Type,Model,World Size,Step Time (ms)\np4d.24xlarge,resnet50,8,97.1\n")
+    assert not is_llm_table(runs)

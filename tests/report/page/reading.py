@@ -93,6 +93,7 @@ def assert_figures_are_the_documents(page: Page) -> int:
 
 
 _UNITS = {
+    "days": 1.0,
     "%": 0.01,
     "epoch": 1.0,
     "epochs": 1.0,

@@ -123,6 +123,18 @@ def test_few_names_fit_a_phone_too() -> None:
     assert (at + wide if label.attributes["text-anchor"] == "start" else at) <= WIDTH
 
 
+def test_a_long_name_ends_before_the_chart_in_a_wide_font() -> None:
+    """Oracle: in DejaVu Sans, the default of many Linux systems, a letter of 13 is 7.8 wide (34 letters of a rented machine measured)."""
+    for at in (1.5, 1.8, 2.0, 2.5, 3.5, 4.5):
+        point = ChartPoint(at, 2.0, "gpu_8x_a100_80gb_sxm4 (on demand)", "", (("a", 1.0), ("b", 1.0)), best=True, is_labeled=True)
+        others = [ChartPoint(1.0 + 0.3 * number, 4.0, f"{number}", "", (("a", 1.0), ("b", 1.0)), is_labeled=True) for number in range(9)]
+        labels = Page(chart([point, *others], axis("x", [1, 5], str), axis("y", [1, 6], str), "label")).all("text")
+        for label in (label for label in labels if label.text == point.name):
+            size = 23 if "narrow" in label.attributes["class"].split() else 13
+            long, x = 7.8 / 13 * size * len(point.name), float(label.attributes["x"])
+            assert (x + long <= WIDTH) if label.attributes["text-anchor"] == "start" else x - long >= 0
+
+
 def test_a_name_keeps_off_lines_where_there_is_room() -> None:
     """Oracle: without the line the name stands at the dot's right, on its height; the line takes that place, and the one at its left."""
     point = ChartPoint(3.0, 2.0, "name", "", (("a", 1.0), ("b", 1.0)), is_labeled=True)
