@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from calibration import HARDWARE
+from calibration.gpu_names import catalog_gpus, count_of, number_of
 from calibration.network_words import nic_of
-from calibration.questions import Folders, file_named, machine_named
+from calibration.questions import Folders, file_named, has_file, machine_named
 from calibration.run_records import RunRecord
 from calibration.run_words import plain_name, pointed_name
 from sim.spec.catalogue import SUFFIX, aliases_of, all_files
@@ -28,23 +29,8 @@ PCIE_BOX: Final = "n3-rtx-a6000x8"
 """The machine whose GPUs are replaced by those that no machine of the catalog has: a host with eight PCIe slots."""
 USUAL_GPUS: Final = 8
 """Number of GPUs of a node above which machines are unusual, such as a DGX-2."""
-_COUNT: Final = re.compile(r"(\d+)\s*x\s*(?=\D)", re.IGNORECASE)
-"""The number of GPUs before their name."""
-_PARTS_FOLDER: Final = "hardware/parts/gpus"
 _WITH_COUNT: Final = re.compile(r"(?<![\w.])(\d+\s*[x\u00d7]\s*[a-z][^(),;+]*)", re.IGNORECASE)
 """GPUs with their number inside the name of a machine, such as ``DGX-1 (8x V100 32GB)`` or ``n1-standard-16 with 8x V100``."""
-_SAME_MEMORY: Final = 0.12
-"""Largest relative difference of two figures for the same memory (B200: 180 of 192)."""
-_FAMILIES: Final = re.compile(r"nvidia|amd|instinct|tesla|geforce|quadro|(rtx|gtx)[-_ ]?(?=[a\d])")
-"""Words before the number of a GPU that people leave out."""
-_FORM: Final = re.compile(r"(?<![a-z])(pcie|sxm\d?|nvl|gcd)(?![a-z])|(?<=\d)(pcie|sxm\d?)(?=\d|$)")
-_MEMORY: Final = re.compile(r"(?<![\da-z])(\d+)\s*gi?b?(?![a-z])")
-"""Form and memory in a GPU's name. Of several parts that fit a name, the first in alphabetical order is meant: PCIe before SXM."""
-_AROUND: Final = re.compile(
-    r"\b(gpus?|cards?|nvlink\d?|nvswitch|tensor core|(server|workstation) edition|generation|oam|g?ddr\d\w*|hbm\d?e?|ampere|hopper|volta|"
-    r"pascal|turing|blackwell|each|per node)\b"
-)
-"""Words around a GPU's name that a part's name lacks."""
 _MODELS: Final[Mapping[str, str]] = {
     "bert": "bert-large-seq384",
     "bertbase": "bert-base-seq128",
@@ -131,30 +117,26 @@ def _machine_of(record: RunRecord, folders: tuple[Path | None, ...]) -> _Meant:
     """Return the machine that *record* names, with the GPU that it names, or one with this GPU if it names no known machine."""
     gpus = _gpus_of_a_node(record)
     gpu = record.gpu or _gpus_in(record.hardware)
-    family = f"{re.sub(r'[(].*', '', record.hardware)} {_core(gpu)}"  # a DGX-1 with V100s is the machine dgx-1-v100
-    if _is_unknown(_spelled(record.hardware, "hardware", folders), "hardware", folders):
+    number = next(map(number_of, catalog_gpus().meant(gpu)), "")
+    family = f"{re.sub(r'[(].*', '', record.hardware)} {number}"  # a DGX-1 with V100s is the machine dgx-1-v100
+    if not has_file(_spelled(record.hardware, "hardware", folders), "hardware", folders):
         of_family = _spelled(family, "hardware", folders)
-        if not _is_unknown(of_family, "hardware", folders):
+        if has_file(of_family, "hardware", folders):
             return _with_gpu(_Meant(of_family), gpu, folders)
     machine = _machine(record.hardware, gpus, folders) if record.hardware else None
     if not record.gpu:
         return machine or _Meant(record.hardware)
-    if machine is None or _is_unknown(machine.machine, "hardware", folders):
+    if machine is None or not has_file(machine.machine, "hardware", folders):
         assumed = _machine(record.gpu, gpus, folders)
-        return machine if machine is not None and _is_unknown(assumed.machine, "hardware", folders) else assumed
+        return machine if machine is not None and not has_file(assumed.machine, "hardware", folders) else assumed
     return machine if machine.override else _with_gpu(machine, record.gpu, folders)
-
-
-def _core(gpu: str) -> str:
-    """Return the number of *gpu*, such as ``v100``."""
-    return next((_words_of_gpu(part).core for part in _parts(gpu)), "")
 
 
 def _with_gpu(machine: _Meant, gpu: str, folders: tuple[Path | None, ...]) -> _Meant:
     """Return *machine* with *gpu* instead of its own, unless it has this GPU or the catalog has none of that name."""
     with suppress(SpecError):
         own = machine_named(machine.machine, (), folders[0]).groups
-        parts = _parts(gpu)
+        parts = catalog_gpus().meant(gpu)
         if len(own) == 1 and parts and own[0].node.gpu.name.lower() not in {part.lower() for part in parts}:
             return machine._replace(override=f"node.gpu={parts[0]}", assumed=f"{machine.assumed} with {parts[0]}")
     return machine
@@ -173,7 +155,7 @@ def _on_network(record: RunRecord, machine: _Meant, folders: tuple[Path | None, 
     with suppress(SpecError):
         spec = machine_named(machine.machine, tuple(filter(None, (machine.override,))), folders[0])
         node = spec.groups[0].node
-        is_stated = not _is_unknown(_spelled(record.hardware, "hardware", folders), "hardware", folders) if record.hardware else False
+        is_stated = has_file(_spelled(record.hardware, "hardware", folders), "hardware", folders) if record.hardware else False
         if len(spec.groups) > 1 or node.nic is None or (is_stated and spec.provider):
             return machine
         gpus = _gpus_of_a_node(record)
@@ -204,16 +186,16 @@ def _gpus_of_a_node(record: RunRecord) -> int:
     """Return how many GPUs of a node *record* uses, as far as it says so; 1 if not."""
     if record.placement:
         return max((int(part) for part in record.placement.split("+") if part.strip().isdigit()), default=1)
-    count = _COUNT.match(_gpus_in(record.hardware or record.gpu))
+    count = count_of(_gpus_in(record.hardware or record.gpu))
     gpus = record.gpus_per_node or (record.total_gpus / record.nodes if record.total_gpus and record.nodes else None)
-    return int(gpus or (count and int(count[1])) or 1)
+    return int(gpus or count or 1)
 
 
 def _with_count(record: RunRecord, machine: _Meant) -> RunRecord:
     """Return *record*, with the number of GPUs that its name states if nothing else does and *machine* is assumed."""
-    count = _COUNT.match(_gpus_in(record.hardware or record.gpu))
+    count = count_of(_gpus_in(record.hardware or record.gpu))
     stated = (record.placement, record.gpus_per_node, record.total_gpus)
-    return replace(record, gpus_per_node=float(count[1])) if count and machine.assumed and not any(stated) else record
+    return replace(record, gpus_per_node=float(count)) if count and machine.assumed and not any(stated) else record
 
 
 def _workload(name: str, sequence: int | None, folder: Path | None) -> str:
@@ -249,7 +231,7 @@ def _known(name: str, folder: Path | None) -> str:
     if not name:
         return ""
     spelled = _spelled(name, "workloads", (folder,))
-    if not _is_unknown(spelled, "workloads", (folder,)):
+    if has_file(spelled, "workloads", (folder,)):
         return spelled
     return _MODELS.get(plain_name(name), "")
 
@@ -259,20 +241,20 @@ def _machine(name: str, gpus: int, folders: tuple[Path | None, ...]) -> _Meant:
     """Return the machine that *name* means, which has *gpus* GPUs in a node if possible; *name* itself if there is none."""
     for text in (name, re.sub(r"\(.*?\)", "", name).strip()):
         spelled = _spelled(text, "hardware", folders)
-        if text and not _is_unknown(spelled, "hardware", folders):
+        if text and has_file(spelled, "hardware", folders):
             return _Meant(spelled)
-    parts = _parts(name)
+    parts = catalog_gpus().meant(name)
     if not parts:
         inside = _gpus_in(name)
-        if inside == name.strip() or not _parts(inside):
+        if inside == name.strip() or not catalog_gpus().meant(inside):
             return _Meant(name)
         meant = _machine(inside, gpus, folders)
         return meant._replace(assumed=meant.assumed or ASSUMED)
-    part, count = parts[0], _COUNT.match(name.strip())
+    part, count = parts[0], count_of(name)
     rows = [row for row in hardware_rows()[0] if row["nodes"] == 1 and str(row["gpu"]).lower() == part.lower()]
     most = max(USUAL_GPUS, gpus)
     own = [row for row in rows if not row["provider"] and int(row["gpus"] or 0) <= most]
-    if len(own) == 1 and (count is None or int(count[1]) == own[0]["gpus"]):
+    if len(own) == 1 and count in (None, own[0]["gpus"]):
         return _Meant(str(own[0]["name"]))
     enough = [row for row in rows if int(row["gpus"] or 0) >= gpus]
     box = min(
@@ -288,63 +270,28 @@ def _machine(name: str, gpus: int, folders: tuple[Path | None, ...]) -> _Meant:
 
 
 @lru_cache(maxsize=512)
-def _parts(name: str) -> tuple[str, ...]:
-    """Return the GPUs of the catalog that *name* may mean, the likeliest first: of exactly this name, or of its number, form and memory."""
-    bare = _COUNT.sub("", name.strip(), count=1)
-    spellings = {part: {_letters(each) for each in (part, *_aliases(path))} for part, path in sorted(all_files(_PARTS_FOLDER).items())}
-    for text in (bare, re.sub(r"\(.*?\)", " ", bare), _AROUND.sub(" ", bare.lower())):
-        if exact := tuple(part for part, same in spellings.items() if _letters(text) in same):
-            return exact
-    wanted = _words_of_gpu(_AROUND.sub(" ", bare.lower()))
-    fitting = [part for part in spellings if wanted.core and wanted.fits(_words_of_gpu(part))]
-    return tuple(sorted(fitting, key=lambda part: wanted.core not in spellings[part]))  # the one that the bare number means first
-
-
-class _GpuWords(NamedTuple):
-    """A GPU's name in parts: its number, such as ``a100``, the form of its board (may be empty), and GB of memory (0: not stated)."""
-
-    core: str
-    form: str
-    memory: int
-
-    def fits(self, part: _GpuWords) -> bool:
-        """Return whether *part* has everything that this name states; makers' GB may be rounded or GiB."""
-        same_memory = not self.memory or not part.memory or abs(self.memory / part.memory - 1) < _SAME_MEMORY
-        return self.core == part.core and same_memory and (not part.form or part.form.startswith(self.form))
-
-
-def _words_of_gpu(name: str) -> _GpuWords:
-    plain = re.sub(r"[-_(),/]", " ", name.lower())
-    form, memory = _FORM.search(plain), _MEMORY.search(plain)
-    return _GpuWords(_letters(_MEMORY.sub(" ", _FORM.sub(" ", plain))), form.group() if form else "", int(memory.group(1)) if memory else 0)
-
-
-def _letters(name: str) -> str:
-    return re.sub("[^a-z0-9]", "", _FAMILIES.sub("", name.lower()))
-
-
-def _is_unknown(name: str, kind: str, folders: tuple[Path | None, ...]) -> bool:
-    try:
-        file_named(name, kind, folders)
-    except SpecError:
-        return True
-    return False
-
-
-@lru_cache(maxsize=512)
 def _spelled(name: str, kind: str, folders: tuple[Path | None, ...]) -> str:
     """Return the file name in *folders* or the catalogue that differs from *name* in spelling only; *name* if there is none or several."""
-    if not _is_unknown(name, kind, folders):
+    if has_file(name, kind, folders):
         path = file_named(name, kind, folders)
         return path.stem if path.stem.lower() == name.lower() else name
+    for spelled, names in _names_by_spelling(kind, folders).items():
+        if same := names.get(spelled(name)):
+            return next(iter(same)) if len(same) == 1 else name
+    return name
+
+
+@lru_cache(maxsize=16)
+def _names_by_spelling(kind: str, folders: tuple[Path | None, ...]) -> Mapping[Callable[[str], str], Mapping[str, set[str]]]:
+    """Return, for each way to compare spellings, the names of files in *folders* and the catalogue by spelling, and by that of aliases."""
     searched = (inside for folder in filter(None, folders) for inside in (folder / kind, folder))
     files = [*(each for inside in searched for each in inside.glob("*" + SUFFIX)), *all_files(kind).values()]
-    spellings = [(each.stem, (each.stem, *_aliases(each))) for each in files]
-    for spelled in (pointed_name, plain_name):
-        same = {stem for stem, names in spellings if any(spelled(each) == spelled(name) for each in names)}
-        if same:
-            return same.pop() if len(same) == 1 else name
-    return name
+    by_spelling: dict[Callable[[str], str], dict[str, set[str]]] = {pointed_name: {}, plain_name: {}}
+    for each in files:
+        for alias in (each.stem, *_aliases(each)):
+            for spelled, names in by_spelling.items():
+                names.setdefault(spelled(alias), set()).add(each.stem)
+    return by_spelling
 
 
 def _aliases(path: Path) -> list[str]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -19,7 +19,7 @@ from calibration.catalogue.without_source import machine_without, workload_witho
 from calibration.run_records import TOO_MANY_PROBLEMS, RunRecord, SkippedRun, row_name
 from sim.check import check_hardware, check_workload, require
 from sim.cluster.build import place, with_nodes
-from sim.spec.catalogue import SUFFIX, UnknownName, is_file, locate, suggestions
+from sim.spec.catalogue import SUFFIX, UnknownName, file_of, is_file, locate, suggestions
 from sim.spec.hardware import Gpu, Hardware
 from sim.spec.library import Loaded, load, load_workload
 from sim.spec.parallel import Parallel
@@ -301,17 +301,30 @@ def _enlarged(name: str, overrides: tuple[str, ...], folders: Folders, nodes: in
 
 def file_named(name: str, kind: str, folders: tuple[Path | None, ...]) -> Path:
     """Return the file for *name*: from *folders*, from the catalogue, or *name* itself as a path."""
-    names: list[str] = []
-    for folder in filter(None, folders):
-        for searched in (folder / kind, folder):
-            if is_file(path := searched / (name + SUFFIX)):
-                return path
-            names += [each.stem for each in sorted(searched.glob("*" + SUFFIX))]
     try:
-        return locate(name, kind)
+        return _own_file(name, kind, folders) or locate(name, kind)
     except UnknownName as error:
+        names = [each.stem for searched in _searched(kind, folders) for each in sorted(searched.glob("*" + SUFFIX))]
         near = suggestions(name, names)
         raise SpecError(f"{error}; in the folders given: {' or '.join(near)}" if near else str(error)) from None
+
+
+def has_file(name: str, kind: str, folders: tuple[Path | None, ...]) -> bool:
+    """Return whether `file_named` has a file for *name*; unlike its error, the answer does not take a search for similar names."""
+    try:
+        return (_own_file(name, kind, folders) or file_of(name, kind)) is not None
+    except UnknownName:
+        return False
+
+
+def _searched(kind: str, folders: tuple[Path | None, ...]) -> Iterator[Path]:
+    for folder in filter(None, folders):
+        yield from (folder / kind, folder)
+
+
+def _own_file(name: str, kind: str, folders: tuple[Path | None, ...]) -> Path | None:
+    paths = (searched / (name + SUFFIX) for searched in _searched(kind, folders))
+    return next((path for path in paths if is_file(path)), None)
 
 
 def _overrides(record: RunRecord) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -11,7 +11,7 @@ import dataclasses
 import os
 import re
 import sys
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable
 from datetime import date
 from functools import lru_cache
 from pathlib import Path
@@ -84,14 +84,11 @@ def once_per_catalog_file(load: Callable[..., Any]) -> Callable[..., Any]:
         if key in kept:
             description, files = kept[key]
             if all(_stamp(file) == before for file, before in files.items()):
-                _record(files)
+                for file in files:
+                    elsewhere.record_read(file)
                 return description
-        read: set[Path] = set()
-        try:
-            with elsewhere.read_files() as read:
-                description = load(kind, path, overrides, folders)
-        finally:
-            _record(read)
+        with elsewhere.read_files() as read:
+            description = load(kind, path, overrides, folders)
         if all(str(file).startswith(catalog) for file in read):
             kept[key] = description, {file: _stamp(file) for file in read}
         if len(kept) > MOST:
@@ -100,11 +97,6 @@ def once_per_catalog_file(load: Callable[..., Any]) -> Callable[..., Any]:
 
     loaded.each_time = load  # type: ignore[attr-defined]
     return loaded
-
-
-def _record(files: Iterable[Path]) -> None:
-    for file in files:
-        elsewhere.record_read(file)
 
 
 def _stamp(file: Path) -> object:

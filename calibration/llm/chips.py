@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, Literal, NamedTuple
 
+from calibration.gpu_names import PARTS_FOLDER, GpuNames, aliases_by_part
 from calibration.llm.shapes import LLM_RECORDS
 from sim.spec.catalogue import catalogue, suggestions
 from sim.spec.fields import Precision
@@ -32,25 +33,6 @@ RACK: Final = 72
 """Smallest number of GPUs that the fabric joins across nodes (NVL72)."""
 TRAY: Final = 4
 """GPUs of one node of such a rack (NVL72: 18 trays)."""
-_PARTS: Final = "hardware/parts/gpus"
-_COUNT: Final = re.compile(r"^\s*\d+\s*[x*\u00d7]\s*(?=\D)|(?<![a-z])\s*\(?(?<![a-z])[x*\u00d7]\s*\d+\)?\s*$", re.IGNORECASE)
-"""The number of GPUs, before or after their name."""
-_MEMORY: Final = re.compile(r"\b(\d+)\s*gi?b?\b")
-_SAME_MEMORY: Final = 0.12
-"""Largest relative difference between a GPU's memory and that in its name: some makers' GB are GiB, and parts are reserved (B200: 180 of
-192)."""
-_WORDS: Final = re.compile(
-    r"\b(\d+\s*x|[hd]gx|nvidia|amd|instinct|tesla|geforce|blackwell|hopper|ampere|tensor core|generation|server|workstation|edition|gpus?|"
-    r"oam|hbm(2|3|3e)?|nvl72|gcds?)\b"
-)
-"""Words around a GPU's name that do not distinguish it from others."""
-_FORM: Final = re.compile(r"\b(sxm|pcie|nvl)\d?\b")
-_VARIANT: Final = re.compile(r"\b(hbm2e|\d+w)\b")
-"""Words that distinguish boards of the same name, form and memory; a name without them does not mean such a board."""
-_SHOWN: Final[Mapping[str, str]] = {"h10080gbhbm2e": "h100-pcie-80gb"}
-"""Names without a form that only one board has (NVIDIA's data sheets: of the H100 of 80 GB, only the PCIe board has HBM2e)."""
-_TWO_MEANINGS: Final = ("6000", "8000")
-"""Numbers of several generations of RTX boards."""
 BEFORE_AMPERE: Final = ("pascal", "volta", "turing")
 """Architectures with PCIe 3.0, and without products in bfloat16 (compute capability below 8.0)."""
 
@@ -91,17 +73,8 @@ class NamedChip(NamedTuple):
     assumption: str = ""
 
 
-class _Words(NamedTuple):
-    """A GPU's name in parts: its number, such as ``a100``, the form of its board, GB of memory (0: not stated), and the variant."""
-
-    core: str
-    form: str
-    memory: int
-    variant: str
-
-
 def chip_named(name: str) -> NamedChip | None:
-    """Return the GPU that *name* means; None if there is none of that name."""
+    """Return the GPU that *name* means (`calibration.gpu_names`); None if there is none of that name."""
     named = _named(name)
     if named is None or named.chip.dies == 1 or "gcd" in name.lower():
         return named
@@ -109,81 +82,40 @@ def chip_named(name: str) -> NamedChip | None:
 
 
 def _named(name: str) -> NamedChip | None:
-    exact = _by_full_name(name)
-    if exact is not None:
-        return exact
-    plain = _plain(name)
-    same = _by_full_name(_WORDS.sub(" ", plain))
-    chosen = same or _best(_split(plain))
-    if chosen is None and (bare := re.sub(r"\(.*?\)", "", name)) != name:  # a note, such as the bridge between two boards
-        chosen = _named(bare)
-        return chosen and NamedChip(chosen.chip, f"{chosen.chip.name} by {name!r}")
-    return chosen if chosen is None or chosen.assumption else NamedChip(chosen.chip, f"{chosen.chip.name} by {name!r}")
+    if (as_listed := _chips().get(normalize_name(name))) is not None:
+        return NamedChip(as_listed)
+    meant = next(iter(_gpus().meant(name)), None)
+    if meant is None:
+        return None
+    listed = _chips().get(normalize_name(meant))
+    named = NamedChip(listed) if listed is not None else _chip_of_part(meant)
+    says_joined = re.search("bridge|nvlink", name, re.IGNORECASE)  # then how boards are joined is not assumed
+    if named is None or (named.assumption and not says_joined):
+        return named
+    return NamedChip(named.chip, f"{named.chip.name} by {name!r}")
 
 
 def similar_chips(name: str) -> list[str]:
     """Return GPUs of the table or the catalogue whose names resemble *name*."""
-    near = suggestions(normalize_name(name), [*_chips(), *_parts()]) if name else []
+    near = suggestions(normalize_name(name), [*_chips(), *map(normalize_name, catalogue(PARTS_FOLDER))]) if name else []
     names = [named.chip.name for each in near if (named := chip_named(each)) is not None]
     return list(dict.fromkeys(names))
 
 
-def _by_full_name(name: str) -> NamedChip | None:
-    """Return the GPU with exactly *name*, apart from case and punctuation."""
-    key = normalize_name(name)
-    if key in _chips():
-        return NamedChip(_chips()[key])
-    return _chip_of_part(_parts()[key]) if key in _parts() else None
-
-
-def _plain(name: str) -> str:
-    """Return *name* in lower case with spaces between its words, without the number of GPUs."""
-    return re.sub(r"[-_()/,]+", " ", _COUNT.sub("", name).lower()).strip()
-
-
-def _split(plain: str) -> _Words:
-    """Return the parts of the name *plain*."""
-    memory, form, variant = _MEMORY.search(plain), _FORM.search(plain), _VARIANT.findall(plain)
-    rest = plain
-    for pattern in (_MEMORY, _FORM, _VARIANT, _WORDS):
-        rest = pattern.sub(" ", rest)
-    return _Words(normalize_name(rest), form.group(1) if form else "", int(memory.group(1)) if memory else 0, variant[0] if variant else "")
-
-
-def _best(words: _Words) -> NamedChip | None:
-    """Return the GPU that fits *words*: the one named exactly by the bare number, or else the one with the most memory.
-
-    Without a stated form, only GPUs of the usual form fit.
-    """
-    usual = _by_full_name(words.core) if words.core else None
-    form = words.form or (_split(_plain(usual.chip.name)).form if usual is not None else "")
-    fitting = {named: part for named, part in _index() if _fits(part, words._replace(form=form))}
-    if not fitting:
-        return None
-    if usual is not None and usual.chip.name in fitting:
-        return usual
-    return _by_full_name(max(fitting, key=lambda named: fitting[named].memory))
-
-
-def _fits(part: _Words, words: _Words) -> bool:
-    """Return whether the GPU *part* has everything that *words* states."""
-    same_memory = not words.memory or not part.memory or abs(words.memory / part.memory - 1.0) <= _SAME_MEMORY
-    return part.core == words.core and same_memory and part.variant in ("", words.variant) and words.form in ("", part.form)
-
-
 @lru_cache(maxsize=1)
-def _index() -> list[tuple[str, _Words]]:
-    """Return the names of all GPUs, and their parts; those of the table of GPUs with their memory."""
+def _gpus() -> GpuNames:
+    """Return the GPUs of the table with their memory and aliases, and the others of the catalogue."""
     chips = {chip.name: chip for chip in _chips().values()}
-    listed = {normalize_name(chip.name) for chip in chips.values()}
-    words = [(chip.name, _split(_plain(chip.name))._replace(memory=round(chip.memory / 2.0**30))) for chip in chips.values()]
-    return words + [(name, _split(_plain(name))) for key, name in _parts().items() if key not in listed]
+    aliases = {name: [alias for alias, meant in _chips().items() if meant is chip] for name, chip in chips.items()}
+    listed = set(map(normalize_name, aliases))
+    others = {part: names for part, names in aliases_by_part().items() if normalize_name(part) not in listed}
+    return GpuNames(aliases | others, {name: chip.memory / 2.0**30 for name, chip in chips.items()})
 
 
 @lru_cache(maxsize=64)
 def _chip_of_part(name: str) -> NamedChip | None:
     """Return the part *name* of the catalogue; None if its number of multiprocessors is unknown, or if it lacks 16-bit products."""
-    gpu = load_part(Gpu, name, _PARTS)
+    gpu = load_part(Gpu, name, PARTS_FOLDER)
     narrow = gpu.dense_16bit
     multiprocessors = gpu.kernels.sm_count if gpu.kernels is not None else _multiprocessors().get(name, 0)
     if not multiprocessors or not narrow:
@@ -195,16 +127,6 @@ def _chip_of_part(name: str) -> NamedChip | None:
         memory_bandwidth=gpu.memory_bandwidth, memory=gpu.memory, fabric=rate, domain=PCIE_NODE, nic=PCIE_NIC, machine="",
     )  # fmt: skip
     return NamedChip(chip, f"{gpu.name}s of a node joined by PCIe {bus}")
-
-
-@lru_cache(maxsize=1)
-def _parts() -> dict[str, str]:
-    """Return the names of the catalogue's GPUs by their normalized names, with and without ``quadro`` and ``rtx``."""
-    names = catalogue(_PARTS)
-    keys: dict[str, str] = {}
-    for word in ("quadrortx|rtx", "quadro", "$"):  # full names last: they win
-        keys |= {key: name for name in names if (key := normalize_name(re.sub(f"^({word})", "", name))) not in _TWO_MEANINGS}
-    return {**keys, **_SHOWN}
 
 
 @lru_cache(maxsize=1)

@@ -191,6 +191,7 @@ class CommandLine(typer.Typer):
         self.modules = modules or {}
         self._commands: list[Any] = []
         self._groups: list[Any] = []
+        self._imported: dict[str, Any] = {}
         context = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
         fixed = {"no_args_is_help": True, "pretty_exceptions_enable": False, "rich_markup_mode": None}
         settings.setdefault("add_completion", program() in SCRIPTS.values())
@@ -202,7 +203,12 @@ class CommandLine(typer.Typer):
         return super().command(name, **({"cls": Command} | settings))
 
     def import_command(self, name: str) -> Any:
-        """Import the module that registers the command *name*, and return the command. Raise KeyError if there is none."""
+        """Return the command *name*, for which its module is imported at the first call. Raise KeyError if there is none."""
+        if name not in self._imported:
+            self._imported[name] = self._import(name)
+        return self._imported[name]
+
+    def _import(self, name: str) -> Any:
         import_module(self.modules[name])
         self._commands, self.registered_commands = self._commands + self.registered_commands, []
         self._groups, self.registered_groups = self._groups + self.registered_groups, []

@@ -15,9 +15,10 @@ from typing import Any, Generic, TypeVar
 
 from pydantic import BaseModel
 
-from sim.spec import memo, schema
 from sim.spec import overrides as override
+from sim.spec import schema
 from sim.spec.catalogue import SUFFIX, SearchFolders, catalogue, locate, read, roots
+from sim.spec.elsewhere import cached
 from sim.spec.hardware import Hardware
 from sim.spec.model import Model
 from sim.spec.overrides import Override
@@ -86,7 +87,7 @@ def _holds_model(path: Path) -> bool:
 def load_model_alone(path: Path, overrides: Iterable[Override] = ()) -> Loaded[Workload]:
     """Return a workload for the model file *path* on its own: 32 synthetic samples per GPU, or for a decoder its defaults."""
     changes = tuple(overrides)
-    return memo.get_or_make((Model, Workload, path, changes), lambda: _load_alone(path, changes))
+    return cached((Model, Workload, path, changes), lambda: _load_alone(path, changes))
 
 
 def _load_alone(path: Path, overrides: tuple[Override, ...]) -> Loaded[Workload]:
@@ -104,7 +105,7 @@ def _load_alone(path: Path, overrides: tuple[Override, ...]) -> Loaded[Workload]
 
 
 def _located(name: str, folder: str, library: SearchFolders) -> Path:
-    return memo.get_or_make((Path, name, folder, library), lambda: locate(name, folder, library))
+    return cached((Path, name, folder, library), lambda: locate(name, folder, library))
 
 
 def load_part(kind: type[Described], name: str, folder: str) -> Described:
@@ -115,7 +116,7 @@ def load_part(kind: type[Described], name: str, folder: str) -> Described:
 def load(kind: type[Described], path: Path, overrides: Iterable[Override] = (), library: SearchFolders = None) -> Loaded[Described]:
     """Return the description of *kind* in the file *path*, with *overrides* applied."""
     changes = tuple(overrides)
-    return memo.get_or_make((kind, path, changes, library), lambda: _load(kind, path, changes, library))
+    return cached((kind, path, changes, library), lambda: _load(kind, path, changes, library))
 
 
 def _load(kind: type[Described], path: Path, overrides: Iterable[Override], library: SearchFolders) -> Loaded[Described]:

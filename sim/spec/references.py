@@ -16,8 +16,9 @@ from typing import Any, Final, NamedTuple
 
 from pydantic import BaseModel
 
-from sim.spec import catalogue, defaults, memo, schema, yaml
+from sim.spec import catalogue, defaults, schema, yaml
 from sim.spec.catalogue import UnknownName
+from sim.spec.elsewhere import cached
 from sim.spec.fields import Key
 from sim.spec.hardware import Group, Hardware, Node
 from sim.spec.model import Model
@@ -162,7 +163,7 @@ class Resolver:
         path = self._locate(reference, kind, chain)
         problems_before = len(self.problems)
         key = (MarkedValue, path, kind, self._library, self._heads_only)
-        return memo.get_or_make(
+        return cached(
             key, lambda: self._followed(path, kind, reference, (*chain, path)), should_cache=lambda: len(self.problems) == problems_before
         )
 
@@ -177,7 +178,7 @@ class Resolver:
     def _locate(self, reference: MarkedValue, kind: SpecKind, chain: Chain) -> Path:
         written_in = Path(reference.mark.file) if reference.mark.line else None
         question = (reference.value, schema.FOLDERS[kind], self._library, written_in)
-        path = memo.get_or_make((Path, *question), lambda: catalogue.locate(*question))
+        path = cached((Path, *question), lambda: catalogue.locate(*question))
         for fewer in (question[:3], question[:2]):
             if path.parent in self._mixed_folders(written_in) and self._is_whole_description(path, kind):
                 path = catalogue.locate(*fewer)

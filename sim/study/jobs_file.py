@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from sim.check import check_hardware, check_job, check_jobs, job_warnings, layout_stack_warnings, require
 from sim.simulate import ring_channels_of
-from sim.spec import memo
 from sim.spec.catalogue import catalogue, locate, read
+from sim.spec.elsewhere import cached
 from sim.spec.hardware import Hardware
 from sim.spec.library import Loaded, fingerprint, load
 from sim.spec.overrides import Override
@@ -38,7 +38,7 @@ class PlacedJobs(NamedTuple):
 
 def jobs_file(name: str) -> Path | None:
     """Return the path of the jobs file *name* (a path or a catalogue name); None if it describes a single workload."""
-    return memo.get_or_make((jobs_file, name), lambda: _jobs_file(name))
+    return cached((jobs_file, name), lambda: _jobs_file(name))
 
 
 def _jobs_file(name: str) -> Path | None:

@@ -6,9 +6,9 @@ import math
 
 import numpy as np
 import pytest
-from scipy import stats
 
 from sim.analysis.fleet_law import FleetInterval, fleet_factors
+from tests.late import stats
 
 NORMAL = np.random.default_rng(0).standard_normal(200_000)
 

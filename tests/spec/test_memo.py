@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from sim.check import check_hardware, require
+from sim.spec.elsewhere import read_files
 from sim.spec.library import load_hardware
 from sim.spec.memo import MOST, caching, get_or_make
 from sim.spec.yaml import SpecError
+from sim.study.jobs_file import jobs_file
 
 
 class Counted:
@@ -77,6 +80,30 @@ def test_descriptions_are_read_once_in_a_study(tmp_path: Path) -> None:
         assert load_hardware(str(path)) is first
         assert load_hardware(str(path), ["node.gpu_count=2"]) is not first
     assert load_hardware(str(path)) is not first
+
+
+def test_files_of_cached_descriptions_are_recorded(tmp_path: Path) -> None:
+    """Oracle: the files without a cache. A study's fingerprint holds them, and must not depend on what the process loaded before."""
+    path = tmp_path / "mine.yaml"
+    path.write_text("extends: p3.2xlarge\nname: mine\n")
+
+    def read(load: Callable[[], object]) -> set[Path]:
+        with read_files() as files:
+            load()
+        return files
+
+    def mine() -> object:
+        return load_hardware(str(path))
+
+    with read_files() as around:
+        plain = read(mine)
+    assert around == plain and path in plain and len(plain) > 5
+    with caching("parts before"):
+        load_hardware("p3.2xlarge")
+        load_hardware("p3.8xlarge")
+        assert [read(mine) for _ in range(2)] == [plain, plain]
+        jobs = [read(lambda: jobs_file("four-on-eight-gpus")) for _ in range(2)]
+    assert jobs[0] == jobs[1] != set()
 
 
 def test_a_reference_that_cannot_be_followed_is_told_every_time(tmp_path: Path) -> None:

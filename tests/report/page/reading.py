@@ -93,7 +93,7 @@ def assert_figures_are_the_documents(page: Page) -> int:
 
 
 _UNITS = {
-    "days": 1.0,
+    "days": 86400.0,
     "%": 0.01,
     "epoch": 1.0,
     "epochs": 1.0,
@@ -132,6 +132,8 @@ def assert_words_are_the_figures(page: Page) -> int:
             continue
         number, value = match[1] + match[3].replace(",", ""), float(element.attributes["value"])
         in_per_cent = match[4] == "%" and "percent" in element.attributes["data-at"]
+        if "days" in element.attributes["data-at"].split("/"):  # shown in hours or minutes, if they are less than one
+            value *= _UNITS["days"]
         unit = 1.0 if in_per_cent or match[2] else unit_of(match[4] or "")
         digits_of_money = len(number.partition(".")[0].lstrip("+-")) if match[2] else 0  # three from $100 on
         last_digit = 10.0 ** (digits_of_money - 3) if digits_of_money > 2 else 10.0 ** -len(number.partition(".")[2])
