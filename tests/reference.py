@@ -150,7 +150,7 @@ def commands() -> str:
         lines = ["# Commands\n", WARNING, "The output of `--help`. Once installed, `stallsim` is the same as `python -m sim`.\n"]
         for program, made in PROGRAMS.items():
             group: Any = typer.main.get_command(made)
-            context = group.context_class(group, info_name=program, max_content_width=100, terminal_width=100)
+            context = group.context_class(group, info_name=program, terminal_width=100, **group.context_settings)
             lines += [f"\n## {program}\n", _fenced(group.get_help(context))]
             for path, command, below in walk_commands(group, context):
                 lines += [f"\n### {' '.join((program, *path))}\n", _fenced(command.get_help(below))]

@@ -22,7 +22,7 @@ def helped(width: int = 80) -> Iterator[tuple[str, Any, str]]:
     """Every command by its whole name, itself, and its help on a terminal of *width* columns."""
     for program, made in PROGRAMS.items():
         group: Any = typer.main.get_command(made)
-        context = group.context_class(group, info_name=program, max_content_width=100, terminal_width=width)
+        context = group.context_class(group, info_name=program, terminal_width=width, **group.context_settings)
         for path, command, below in walk_commands(group, context):
             yield " ".join((program, *path)), command, command.get_help(below)
         yield program, group, group.get_help(context)

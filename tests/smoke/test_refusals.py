@@ -50,7 +50,7 @@ OPTIONS = {
     "set without unit": (["--set", "node.nic.bandwidth=100"], "no unit"),
     "set in another case": (["--set", "node.nic.bandwidth=25 gbps"], "unknown unit 'gbps' (did you mean Gbps?), expected a bandwidth"),
     "set bytes as bits": (["--set", "node.nic.bandwidth=25 GBps"], "unknown unit 'GBps' (did you mean GB/s?), expected a bandwidth"),
-    "set another program's word": (["--set", "training.optimizer.name=adamw"], "found 'adamw'; did you mean adam? write one of none"),
+    "set another program's word": (["--set", "training.optimizer.name=adamax"], "found 'adamax'; did you mean adam? write one of none"),
     "precision of torch": (["--precision", "bfloat16"], "found 'bfloat16'; did you mean bf16 or amp_bf16? write one of"),
     "shard of another program": (["--shard", "zero3"], "found 'zero3'; did you mean parameters? write one of"),
     "set negative": (["--set", "training.batch=-1"], "-1 is too small; write a whole number, 1 or more"),

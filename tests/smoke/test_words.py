@@ -15,7 +15,7 @@ from sim.commands.app import app
 from sim.commands.words import EQUIVALENTS, HERE
 
 GROUP: Any = typer.main.get_command(app)
-CONTEXT = GROUP.context_class(GROUP, info_name="sim")
+CONTEXT = GROUP.context_class(GROUP, info_name="sim", **GROUP.context_settings)
 COMMANDS = {name: GROUP.get_command(CONTEXT, name) for name in GROUP.list_commands(CONTEXT)}
 OPTIONS = {name: {option for each in command.params for option in each.opts} for name, command in COMMANDS.items()}
 
