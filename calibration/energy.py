@@ -2,14 +2,15 @@
 
 In a run on one node, GPUs compute all the time. In a run on several nodes, the busy share follows from the logged run times: (time on one
 node / nodes) / time on all nodes. For the rest, GPUs wait in communication. The draw of H100 and H200 by kernel mix was fitted to an H200's
-steps; an H100's steps are predicted. Single GPUs draw what the simulated mix of their network's kernels draws. V100 and P100 take their
-draw from BERT's rows (`products_draw`), which are not scored; an RTX 6000 draws what an H200 does, so its BERT rows are scored.
+steps; an H100's steps, and nodes of H100s whose benchmark the catalog has, are predicted. Single GPUs draw what the simulated mix of their
+network's kernels draws. V100 and P100 take their draw from BERT's rows (`products_draw`), which are not scored; an RTX 6000 draws what an
+H200 does, so its BERT rows are scored.
 """
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,6 +33,12 @@ _WORKLOADS = {
     (BERT, "squad"): "bert-base-seq384", (BERT, "sentiment140"): "bert-base-seq128",
 }  # fmt: skip
 """Our workload of a network and data set. Zeus's clips and sentences have other lengths than some of ours, and their lengths vary."""
+_BENCHMARKS = {
+    "bert": ("bert-large-seq512", "training.batch=56", "training.precision=fp16"),
+    "resnet": ("resnet50", "training.batch=408", "training.precision=amp_fp16"),
+    "llama2_70b_lora": ("llama-2-70b", "model.lora.rank=16", "training.batch=1", "training.precision=bf16"),
+}  # fmt: skip
+"""Our workload of MLPerf's benchmarks, where the catalog has it, at a batch of MLPerf's rows in ``records``; Llama with half its tokens."""
 
 
 class ScoredFigure(NamedTuple):
@@ -49,20 +56,36 @@ class ScoredFigure(NamedTuple):
 
 
 def score_nodes() -> list[ScoredFigure]:
-    """Return the measured and predicted wall-plug power (W) of nodes in MLPerf's timed runs."""
-    model = power_model()
+    """Return the measured and predicted wall-plug power (W) of nodes in MLPerf's timed runs, as of jobs whose kernels are not known."""
+    return [_scored_node(row, busy, None) for row, busy in _timed_runs()]
+
+
+def score_nodes_by_mix() -> list[ScoredFigure]:
+    """Return the same with the simulated mix of kernels, as `run` does: runs of `_BENCHMARKS` on GPUs whose power is known by kernel."""
+    scored, model = [], power_model()
+    for row, busy in _timed_runs():
+        gpu = load_hardware(MACHINES[row["gpu"]]).spec.groups[0].node.gpu
+        if row["benchmark"] in _BENCHMARKS and gpu_power(gpu, model).products is not None:
+            name, *sets = _BENCHMARKS[row["benchmark"]]
+            scored.append(_scored_node(row, busy, mix_of(load_workload(name, sets).spec, gpu)))
+    return scored
+
+
+def _timed_runs() -> Iterator[tuple[Mapping[str, str], float]]:
+    """Yield the rows of nodes with AC meters, each with the share of the run in which GPUs compute."""
     rows = [row for row in read_rows("node_power") if "dc" not in row["submission"]]
     alone = {row["benchmark"]: float(row["run_s"]) for row in rows if row["nodes"] == "1"}
-    scored = []
     for row in rows:
-        node, nodes = load_hardware(MACHINES[row["gpu"]]).spec.groups[0].node, int(row["nodes"])
-        busy = min(1.0, alone[row["benchmark"]] / nodes / float(row["run_s"])) if nodes > 1 else 1.0
-        power = node_power(node, model, (busy, 1 - busy, 0.0), several=False)  # meters cover nodes, not switches
-        assert power is not None and node.gpu.power is not None
-        scored.append(
-            ScoredFigure(f"{row['benchmark']}, {nodes} x {row['gpu']}", float(row["node_w"]), power.total, node.gpu.power * node.gpu_count)
-        )
-    return scored
+        nodes = int(row["nodes"])
+        yield row, min(1.0, alone[row["benchmark"]] / nodes / float(row["run_s"])) if nodes > 1 else 1.0
+
+
+def _scored_node(row: Mapping[str, str], busy: float, mix: KernelMix | None) -> ScoredFigure:
+    node = load_hardware(MACHINES[row["gpu"]]).spec.groups[0].node
+    power = node_power(node, power_model(), (busy, 1 - busy, 0.0), several=False, mix=mix)  # meters cover nodes, not switches
+    assert power is not None and node.gpu.power is not None
+    name = f"{row['benchmark']}, {row['nodes']} x {row['gpu']}"
+    return ScoredFigure(name, float(row["node_w"]), power.total, node.gpu.power * node.gpu_count)
 
 
 class LimitedRun(NamedTuple):
@@ -153,8 +176,11 @@ def score_limits(runs: Sequence[LimitedRun]) -> list[ScoredFigure]:
 def energy_document(steps: Sequence[ScoredFigure] = ()) -> dict[str, Any]:
     """Return all scores as one document, including those of single training *steps*."""
     runs = limited_runs(SCORED_NETWORKS)
-    nodes, powers, slower = score_nodes(), score_power(runs), score_limits(runs)
-    groups: dict[str, list[ScoredFigure]] = {"node_power_w": nodes, "gpu_power_w": powers, "slow_down_under_limits": slower}
+    powers = score_power(runs)
+    groups: dict[str, list[ScoredFigure]] = {
+        "node_power_w": score_nodes(), "node_power_by_mix_w": score_nodes_by_mix(), "gpu_power_w": powers,
+        "slow_down_under_limits": score_limits(runs),
+    }  # fmt: skip
     parts = {f"gpu_power_w, {network}": [row for row in powers if row.name.startswith(network)] for network in SCORED_NETWORKS}
     parts["gpu_power_w, bert on RTX 6000"] = score_power([run for run in limited_runs([BERT]) if run.gpu == "RTX6000"])
     mixed: dict[str, list[ScoredFigure]] = {"gpu_power_by_mix_w": list(steps)} if steps else {}
@@ -195,7 +221,7 @@ def energy_text(document: Mapping[str, Any]) -> str:
     lines += [
         f"| {row['name']} | {row['measured']:.0f} | {row['predicted']:.0f} | {100 * row['error']:+.1f}% | "
         f"{100 * (row['plain'] / row['measured'] - 1):+.1f}% |"
-        for row in document["node_power_w"]
+        for row in [*document["node_power_w"], *({**row, "name": f"{row['name']}, by mix"} for row in document["node_power_by_mix_w"])]
     ]
     plain = "median error of TDP alone | of TDP times a constant | 90th percentile of that"
     lines += ["", f"| group | rows | median error | 90th percentile | worst | within 15% | {plain} |"]

@@ -197,7 +197,7 @@ def unknown_name_hint(name: str, folder: str, path: bool = False) -> str:
     if folder == STACKS_FOLDER and re.sub(r"[-_ ]", "", name.lower()) in _TORCH:
         return f"; did you mean {REPLICATED_STACK}? {listing}"
     if folder == STACKS_FOLDER and (layout := _LAYOUTS.get(re.sub(r"[^a-z]", "", name.lower()))):
-        return f"; it is a layout, not a stack: use {layout} with any stack that uses NCCL"
+        return f"; it is a layout, not a stack: use {layout} with --stack torchtitan-2.x or megatron-core"
     if folder == "hardware" and not path and (of_gpu := _with_gpu_in(name)):
         return f"; did you mean {any_of(of_gpu)}?"
     if near := suggestions(name, list(catalogue(folder))) or suggestions(name, file_names):
