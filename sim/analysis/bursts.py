@@ -17,8 +17,6 @@ from sim.analysis.transient import Lives
 
 _DRAWN = 400_000
 """Revocations that are drawn: with so many, the rate of bursts is known to about 1%."""
-
-
 _MOST_LIVES = 100
 """Mean lifetimes of a machine that are drawn, of a longer job the first ones: by then, ages are well mixed."""
 
