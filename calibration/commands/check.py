@@ -133,12 +133,15 @@ def blind(
     print_json({"schema": 1, "rows": [one._asdict() for one in scored]}) if as_json else show_text(scores_text(scored))
 
 
-@app.command(epilog="Examples:\n  python -m calibration longrun\n  python -m calibration longrun --json")
-def longrun(as_json: JsonOption = False) -> None:
+@app.command(epilog="Examples:\n  python -m calibration longrun\n  python -m calibration longrun --seed 1 --json")
+def longrun(
+    seed: Annotated[int, typer.Option(min=0, help="random seed of the simulated fleets and runs")] = 0,
+    as_json: JsonOption = False,
+) -> None:
     """Predict published failure counts, causes and effective shares of long runs from data of other fleets, and show the errors."""
     from calibration.longrun import longrun_document, longrun_text
 
-    document = longrun_document()
+    document = longrun_document(seed)
     print_json(document) if as_json else show_text(longrun_text(document))
 
 
