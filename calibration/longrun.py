@@ -262,7 +262,7 @@ def _score_share(row: Mapping[str, str], document: Mapping[str, Any]) -> ScoredS
 
 _OTHERWISE: Sequence[tuple[str, str, Mapping[str, str]]] = (
     ("llama3", "replicas are not sharded, and each reads its own checkpoint", {"settings": "tensor=8 pipeline=16 micro_batches=16"}),
-    ("byterobust", "level high, whose detection and localization are not ByteRobust's", {"level": "high"}),
+    ("byterobust", "level high, whose detection is not ByteRobust's", {"level": "high"}),
     ("opt", "4 spare nodes, as at first", {"spares": "4"}),
     ("opt", "18 spare nodes, as in between", {"spares": "18"}),
     ("bloom", "hangs last as long as BLOOM's own", {"unseen": ""}),

@@ -77,6 +77,8 @@ class FaultCause(ShareOfFleets):
     """Share of this cause in all unexpected interruptions."""
     detection: Span
     """Time from the fault until the job has stopped."""
+    timed_out: bool = False
+    """Whether a timeout of the collectives stops the job: the stack's ``collective_timeout`` then replaces *detection*, if it has one."""
     localisation: Span
     """Time from then until the faulty node is identified."""
     replaces: Fraction

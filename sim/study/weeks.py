@@ -410,10 +410,14 @@ def _rates(weeks: Weeks, reliability: Reliability, nodes: float) -> tuple[float,
 
 def _causes(weeks: Weeks, reliability: Reliability, steps: Steps, of_eight: float, revoked: float) -> list[DrawnCause]:
     """Return the causes of interruptions; revocations of spot machines are one more."""
+    timeout = steps.workload.training.stack.library.collective_timeout
     causes = [
-        DrawnCause(cause.name, cause.share, Uniform(*cause.detection), Uniform(*cause.localisation), cause.replaces, cause.silent_for)
+        DrawnCause(
+            cause.name, cause.share, Uniform(*cause.detection) if timeout is None or not cause.timed_out else Uniform(timeout, timeout),
+            Uniform(*cause.localisation), cause.replaces, cause.silent_for,
+        )
         for cause in reliability.causes
-    ]
+    ]  # fmt: skip
     if not revoked:
         return causes
     failing = _rates(weeks, reliability, of_eight)[1]

@@ -6,7 +6,7 @@ from typing import Literal, Self
 from pydantic import model_validator
 
 from sim.spec.algorithms import other_algorithm
-from sim.spec.fields import Count
+from sim.spec.fields import Count, Duration
 from sim.spec.hardware import Transport
 from sim.spec.sections import Section
 from sim.spec.stack.contradictions import Contradiction, refuse
@@ -29,6 +29,8 @@ class Library(Section):
     """Value of NCCL_PROTO: ``LL``, ``LL128``, ``Simple``, a list of them, or ``^LL``. None: NCCL chooses."""
     channels: Count | None = None
     """Value of NCCL_MAX_NCHANNELS; None: NCCL chooses."""
+    collective_timeout: Duration | None = None
+    """Time after which a collective that hangs ends the job. None: that of the reliability data (``goodput --reliability``)."""
 
     @model_validator(mode="after")
     def _library_agrees(self) -> Self:
