@@ -1,5 +1,8 @@
 """Which effective share do closed forms expect of a long run? Its causes and checkpoints as terms of `sim.analysis.renewal`.
 
+A job with an amount of work has one piece of work after another, the last one shorter. A job with a given time keeps what it has done
+when the time is up, saved or not. Both hold for any interval, even one longer than the job.
+
 Limits: no repeated or slow nodes, and no waits for spares, which drawn courses include (`sim.analysis.course`).
 """
 
@@ -8,7 +11,7 @@ from __future__ import annotations
 import math
 
 from sim.analysis.long_run import LongRun
-from sim.analysis.renewal import Uniform, effective_share, laplace_of_sum, meta_ettr
+from sim.analysis.renewal import Uniform, effective_share, kept_until, laplace_of_sum, meta_ettr
 
 
 def recoveries(run: LongRun) -> list[tuple[float, list[Uniform]]]:
@@ -29,13 +32,15 @@ def _mean_overhead(run: LongRun) -> float:
 
 
 def closed_form(run: LongRun) -> float:
-    """Return the effective share of *run* at its middle rate: its first start, then a renewal process (`stationary_share`)."""
+    """Return the effective share of *run* at its middle rate: its first start, then a renewal process."""
     if run.separate_rate <= 0:
         return _undisturbed_share(run)
-    share, first = stationary_share(run), first_start(run)
+    first = first_start(run)
     if math.isfinite(run.work):
+        share = _share_of_work(run)
         return share * run.work / (share * first + run.work)
-    return share * max(1 - first / run.horizon, 0.0)
+    recovery = _mean_overhead(run), _recovery(run)
+    return kept_until(max(run.horizon - first, 0.0), 1 / run.separate_rate, *_checkpoints(run), *recovery) / run.horizon
 
 
 def first_start(run: LongRun) -> float:
@@ -44,16 +49,39 @@ def first_start(run: LongRun) -> float:
     return started + run.compilation.mean
 
 
-def stationary_share(run: LongRun) -> float:
-    """Return the effective share of *run* in the long term: a renewal process without repeats, slow nodes or waits for spares."""
-    rate = run.separate_rate
-    if rate <= 0:
-        return run.saving.interval / (run.saving.interval + run.saving.blocking)
-    recovery = sum(share * laplace_of_sum(spans, rate) for share, spans in recoveries(run))
+def pace(run: LongRun) -> float:
+    """Return how fast *run* ends, relative to a run without failures: its share of kept work or, of a given time, of recovered failures."""
+    if run.separate_rate <= 0:
+        return 1.0
+    return _share_of_work(run) if math.isfinite(run.work) else _recovery(run)
+
+
+def _share_of_work(run: LongRun) -> float:
+    """Return the effective share of the work of *run* after its first start: of pieces of one interval, and of the rest before the end.
+
+    The job ends with its last save, so that nothing is lost while that becomes complete.
+    """
+    mean, recovery = 1 / run.separate_rate, _recovery(run)
+    interval, blocking, persist = _checkpoints(run)
+    pieces = math.ceil(run.work / interval - 1e-9) - 1
+    rest = run.work - pieces * interval
+    shares = [(rest, effective_share(mean, rest, blocking, blocking, recovery))]
+    if pieces > 0:
+        shares.append((pieces * interval, effective_share(mean, interval, blocking, persist, recovery)))
+    return run.work / sum(work / share if share else math.inf for work, share in shares)
+
+
+def _recovery(run: LongRun) -> float:
+    """Return ``E[exp(-R/M)]``, the share of failures of *run* from which it recovers before the next."""
+    return sum(share * laplace_of_sum(spans, run.separate_rate) for share, spans in recoveries(run))
+
+
+def _checkpoints(run: LongRun) -> tuple[float, float, float]:
+    """Return the interval, the cost and the time to completion of the checkpoints that most failures go back to."""
     saving = run.saving
     if saving.memory_interval is not None:
-        return effective_share(1 / rate, saving.memory_interval, saving.memory_blocking, saving.memory_persist, recovery)
-    return effective_share(1 / rate, saving.interval, saving.blocking, saving.persist, recovery)
+        return saving.memory_interval, saving.memory_blocking, saving.memory_persist
+    return saving.interval, saving.blocking, saving.persist
 
 
 def _undisturbed_share(run: LongRun) -> float:
@@ -68,8 +96,5 @@ def _undisturbed_share(run: LongRun) -> float:
 
 def meta_share(run: LongRun) -> float:
     """Return the effective share by Meta's formula: without the first start, with the kind of checkpoint that a failure goes back to."""
-    saving = run.saving
-    apart, blocking = saving.interval, saving.blocking
-    if saving.memory_interval is not None:
-        apart, blocking = saving.memory_interval, saving.memory_blocking
+    apart, blocking, _ = _checkpoints(run)
     return meta_ettr(run.separate_rate, _mean_overhead(run), apart, blocking)

@@ -49,6 +49,49 @@ def effective_share(mean_between: float, interval: float, blocking: float, persi
     return rate * interval * recovery * math.exp(-rate * (interval + persist)) / -math.expm1(-rate * (interval + blocking))
 
 
+def kept_until(
+    time: float, mean_between: float, interval: float, blocking: float, persist: float, recovery_time: float, recovery: float
+) -> float:
+    """Return the mean work (s) kept of *time* (s) of training, with failures, if the work in progress at its end is kept as well.
+
+    Sums over the checkpoints of each gap. A failure at ``t`` follows the one before at an exponential distance or, with probability
+    ``exp(-t/M)``, none. *recovery_time* is the mean of the recoveries, *recovery* is ``E[exp(-R/M)]``.
+    """
+    rate, cycle, first = 1.0 / mean_between, interval + blocking, interval + persist
+    left = max(time - recovery_time, 0.0)  # after a recovery at the start
+
+    def saves(span: float) -> int:
+        return math.floor((span - first) / cycle) + 1 if span >= first else 0
+
+    def powers(count: int) -> float:
+        """Return the sum of ``exp(-cycle/M) ** n`` over n below *count*."""
+        return math.expm1(-rate * cycle * count) / math.expm1(-rate * cycle)
+
+    of_first, of_later, saved = saves(time), saves(left), math.exp(-rate * first)
+    kept = saved * powers(of_first) - of_first * math.exp(-rate * time)
+    if of_later:
+        spare = (left - first) / cycle - (of_later - 1)  # of a cycle, behind the last checkpoint
+        weighted = spare * powers(of_later) + (of_later - 1 - math.exp(-rate * cycle) * powers(of_later - 1)) / -math.expm1(-rate * cycle)
+        never = saved * powers(of_later) - of_later * math.exp(-rate * left)
+        kept += recovery * (rate * saved * cycle * weighted - never)
+    unbroken = math.exp(-rate * time) * _done(time, interval, cycle)
+    return interval * kept + unbroken + recovery * _in_progress(left, rate, interval, cycle)
+
+
+def _done(time: float, interval: float, cycle: float) -> float:
+    """Return the work (s) done in *time* (s) without a failure."""
+    cycles = math.floor(time / cycle)
+    return cycles * interval + min(time - cycles * cycle, interval)
+
+
+def _in_progress(time: float, rate: float, interval: float, cycle: float) -> float:
+    """Return the mean work (s) since the last failure if that was less than *time* (s) ago, else zero."""
+    cycles = math.floor(time / cycle)
+    whole = math.expm1(-rate * interval) * math.expm1(-rate * cycle * cycles) / -math.expm1(-rate * cycle)
+    last = -math.exp(-rate * cycle * cycles) * math.expm1(-rate * min(time - cycles * cycle, interval))
+    return (whole + last) / rate - math.exp(-rate * time) * _done(time, interval, cycle)
+
+
 def best_interval(mean_between: float, blocking: float, persist: float = 0.0, work_overhead: float = 1e-3) -> float:
     """Return the work (s) between checkpoints that maximizes kept work, long enough that checkpoints do not overlap.
 

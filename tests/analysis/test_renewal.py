@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,6 +14,7 @@ from sim.analysis.renewal import (
     best_interval,
     daly_interval,
     effective_share,
+    kept_until,
     laplace_of_sum,
     meta_ettr,
 )
@@ -134,3 +136,33 @@ def test_what_helps_never_lowers_the_closed_form(mean: float, blocking: float, p
         share(mean, blocking * mean, persist, restart * mean / better),
     ):
         assert after >= before * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("interval", [50.0, 700.0, 3000.0, 9000.0, 1e9])
+@pytest.mark.parametrize("mean", [800.0, 4000.0, 1e6])
+@pytest.mark.parametrize(("blocking", "persist"), [(0.0, 0.0), (30.0, 30.0), (5.0, 40.0)])
+def test_a_given_time_keeps_what_is_done_when_it_is_up(interval: float, mean: float, blocking: float, persist: float) -> None:
+    """Oracle: courses drawn one after another, with recoveries of one length, for any interval, also one longer than the time."""
+    time, recovery, random = 10_000.0, 120.0, np.random.default_rng(1)
+    cycle, works = interval + blocking, []
+    for _ in range(4000):
+        now, resume, kept = 0.0, 0.0, 0.0
+        while True:
+            failure = now + random.exponential(mean)
+            trained = max(min(failure, time) - resume, 0.0)
+            if failure >= time:
+                cycles = math.floor(trained / cycle)
+                works.append(kept + cycles * interval + min(trained - cycles * cycle, interval))
+                break
+            kept += max(0, math.floor((trained - interval - persist) / cycle) + 1) * interval
+            now, resume = failure, failure + recovery
+    expected = kept_until(time, mean, interval, blocking, persist, recovery, math.exp(-recovery / mean))
+    assert abs(expected - np.mean(works)) < 4 * np.std(works) / math.sqrt(len(works)) + 1e-6 * time
+
+
+def test_a_long_time_keeps_the_share_of_the_renewal_process() -> None:
+    for mean, interval, blocking, persist in ((3600.0, 500.0, 3.0, 90.0), (2e6, 300.0, 0.1, 2.0), (1e5, 4.0, 1e-3, 3.0)):
+        recovery = math.exp(-300.0 / mean)
+        share = effective_share(mean, interval, blocking, persist, recovery)
+        long = 1e4 * mean
+        assert kept_until(long, mean, interval, blocking, persist, 300.0, recovery) / long == pytest.approx(share, rel=2e-4)
