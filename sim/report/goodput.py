@@ -299,6 +299,7 @@ def _checkpoint(answer: Goodput) -> dict[str, Any]:
         "slowed_s": answer.slower.store if answer.weeks.mode != "sync" else 0.0,
         "persist_s": saving.persist,
         "load_s": saving.load,
+        "write_limit_bytes_per_s": answer.write_limit,
         "memory_interval_s": saving.memory_interval,
         "memory": None if saving.memory_interval is None else {
             "blocking_s": saving.memory_blocking, "slowed_s": answer.slower.peers, "persist_s": saving.memory_persist,
@@ -448,10 +449,12 @@ def _on_checkpoints(saved: Mapping[str, Any], step: float) -> list[str]:
     every = {name: show(seconds, "time") for name, seconds in saved["interval_s"].items() if seconds is not None}
     shortest = f"; shortest interval used: {every['shortest']}, --checkpoint-interval takes any" if "shortest" in every else ""
     parts, count = pluralized(saved["writers"], "part"), round(saved["interval_s"]["used"] / step)
+    limit = saved["write_limit_bytes_per_s"]
+    at_most = "" if limit is None else f", each written at {show(limit, 'bandwidth')} to spare the steps"
     often = f"{count:,} step{'s' * (count != 1)}"
     return [
-        f"  Checkpoints of {show(saved['bytes'], 'size')} in {parts}, {saved['mode']} to {saved['store']}: each costs training "
-        f"{times['blocking']}{slower}, is complete after {times['persist']}, and loads in {times['load']};",
+        f"  Checkpoints of {show(saved['bytes'], 'size')} in {parts}{at_most}, {saved['mode']} to {saved['store']}: each costs "
+        f"training {times['blocking']}{slower}, is complete after {times['persist']}, and loads in {times['load']};",
         f"  one every {every['used']} of work, or {often} (best {every['exact']}, Young {every['young']}, Daly {every['daly']}{shortest}).",
         *_on_copies(saved),
     ]

@@ -56,6 +56,8 @@ def saving_of(weeks: Weeks, times: CheckpointTimes, run: LongRun, step: float, s
 
     Raise SpecError for an interval that is shorter than a checkpoint, or than a step.
     """
+    if weeks.interval == "auto" and not run.separate_rate:
+        slower = AS_FAST  # the only checkpoint is at the end, with no step beside it
     blocking = times.copy_time + (times.write_time if weeks.mode == "sync" else slower.store)
     persist = times.copy_time + (max(times.write_time, times.to_peer_time) if weeks.mode == "tiered" else times.write_time)
     intervals = _intervals(run, blocking, persist)
@@ -152,11 +154,11 @@ def _with_copies(saving: Saving, times: CheckpointTimes, run: LongRun, step: flo
 
 def _of_store(run: LongRun, slower: SaveSlowdown) -> float:
     """Return the best interval (s) of the store, if copies in memory survive the other faults of *run*."""
-    lost = _lost_with_copies(run)
+    lost = lost_with_copies(run)
     return min(best_interval(1 / lost, slower.store) if lost else math.inf, run.work, run.horizon)
 
 
-def _lost_with_copies(run: LongRun) -> float:
+def lost_with_copies(run: LongRun) -> float:
     """Return the rate (1/s) of faults of *run* that no copy in memory survives: of several nodes, silent errors, of the only node.
 
     Bursts of revocations are faults of several nodes.

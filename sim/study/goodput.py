@@ -20,19 +20,19 @@ import numpy as np
 from sim.analysis.bursts import Bursts
 from sim.analysis.course import MOST, draw
 from sim.analysis.energy import GridIntensity, NodePower, NodesOfKind, grid_of, mean_power, named_grid, power_model, shares_of
-from sim.analysis.expected_share import closed_form, meta_share, stationary_share
+from sim.analysis.expected_share import closed_form, meta_share, pace
 from sim.analysis.failure_law import EXPONENTIAL, UserLaw, failure_law
 from sim.analysis.long_run import Array, Courses, LongRun
 from sim.analysis.renewal import Uniform
 from sim.analysis.transient import Survival
 from sim.analysis.whole_job import START_UP
-from sim.cluster.checkpoint import CheckpointParts, CheckpointTimes, checkpoint_times, memory_of_peers
+from sim.cluster.checkpoint import CheckpointParts, CheckpointTimes, memory_of_peers
 from sim.spec.catalogue import catalogue
 from sim.spec.hardware import Node
 from sim.spec.reliability import Reliability
 from sim.spec.stores import Store
 from sim.spec.yaml import SpecError
-from sim.study.checkpoint_intervals import Intervals, SaveSlowdown, saving_of
+from sim.study.checkpoint_intervals import Intervals, SaveSlowdown
 from sim.study.power_cap import LimitedSteps, limit_steps
 from sim.study.saved_parts import require_room, saved_parts
 from sim.study.weeks import (
@@ -47,6 +47,7 @@ from sim.study.weeks import (
     revocations,
     store_of,
 )
+from sim.study.write_rates import StoreWrites, best_saving
 from sim.training.layer_times import mix_of
 from sim.units import any_of, pluralized, rounded, show, show_tokens
 
@@ -88,6 +89,8 @@ class Goodput:
     run: LongRun
     checkpoint: CheckpointTimes
     slower: SaveSlowdown
+    write_limit: float | None
+    """Bytes/s to which each writer limits itself, because faster writes would slow steps more than they help; None: no limit."""
     nbytes: float
     writers: int
     courses: Courses
@@ -121,21 +124,21 @@ def simulate_weeks(
     parts = _parts(steps)
     _require_fit(parts, steps.node, store, weeks)
     try:
-        times = checkpoint_times(steps.node, parts, store)
+        writes = StoreWrites(steps.node, parts, store, slowed)
     except ValueError as error:
         raise SpecError(f"--store {weeks.store}: {error}; name a store, one of {', '.join(catalogue('hardware/parts/stores'))}") from None
     run = long_run(steps, weeks, reliability)
-    slower = SaveSlowdown(slowed(store), _beside_peers(steps, slowed) if weeks.mode == "tiered" else 0.0)
-    intervals, saving = saving_of(weeks, times, run, steps.step_time, slower)
-    run = replace(run, saving=saving if store else replace(saving, on_nodes=parts.writing_nodes / steps.nodes))
+    beside_peers = _beside_peers(steps, slowed) if weeks.mode == "tiered" else 0.0
+    chosen = best_saving(weeks, run, steps.step_time, writes, beside_peers)
+    run = replace(run, saving=chosen.saving if store else replace(chosen.saving, on_nodes=parts.writing_nodes / steps.nodes))
     _require_finite(run, weeks)
     courses = draw(run, weeks.trials, weeks.seed, lambda share: progress(int(_COURSES * share), _COURSES + _CHANGES))
     _require_ends(run, weeks, courses)
     _require_spares(run, courses)
     return Goodput(
-        steps, weeks, reliability, run, times, slower, parts.total, parts.writers, courses, intervals, closed_form(run),
-        meta_share(run),
-        _changes(run, weeks, steps, (store, slower, slowed), progress, courses) if changes else (),
+        steps, weeks, reliability, run, chosen.times, chosen.slower, chosen.limit, parts.total, parts.writers, courses,
+        chosen.intervals, closed_form(run), meta_share(run),
+        _changes(run, weeks, steps, (writes, slowed), progress, courses) if changes else (),
         _powers(steps, limit), power_model().pue,
         named_grid(weeks.region) if weeks.region else grid_of(steps.region, steps.provider),
         _notes(steps, weeks, reliability, run), limit,
@@ -168,7 +171,7 @@ def _require_fit(parts: CheckpointParts, node: Node, store: Store | None, weeks:
 
 def _require_finite(run: LongRun, weeks: Weeks) -> None:
     """Raise SpecError for a job that never ends, or that is too long to draw event by event."""
-    share = stationary_share(run)
+    share = pace(run)
     if share < _HOPELESS:
         raise SpecError(_endless(run, weeks))
     length, rate = min(run.horizon, run.work / share), run.rate[1] + run.planned[0]
@@ -179,6 +182,7 @@ def _require_finite(run: LongRun, weeks: Weeks) -> None:
         raise SpecError(
             f"{option}: {rounded(expected)} interruptions and planned stops are expected in {rounded(length / DAY)} days, but at most "
             f"{_MOST_EVENTS:,} can be simulated; write a job of {math.floor(_MOST_EVENTS / rate / DAY):,} days or less"
+            f"{', or a shorter --checkpoint-interval' if share < 0.5 and weeks.interval != 'auto' else ''}"
         )
     losing_share = sum(cause.share * cause.replaces for cause in run.causes) * run.saving.on_nodes  # share of faults that lose checkpoints
     loss_rate = losing_share * run.rate[1]
@@ -247,8 +251,7 @@ def trials_of_changes(run: LongRun, trials: int) -> int:
 
 
 def _changes(
-    run: LongRun, weeks: Weeks, steps: Steps, to: tuple[Store | None, SaveSlowdown, Slowed], progress: Callable[[int, int], None],
-    courses: Courses,
+    run: LongRun, weeks: Weeks, steps: Steps, to: tuple[StoreWrites, Slowed], progress: Callable[[int, int], None], courses: Courses,
 ) -> list[Change]:  # fmt: skip
     """Return the effective share with one thing changed at a time, on the same drawn faults; a course that dies does no more work.
 
@@ -273,18 +276,16 @@ def _standard_error(values: Array) -> float | None:
     return float(values.std(ddof=1)) / math.sqrt(values.size) if values.size > 1 else None
 
 
-def _set_ups(
-    run: LongRun, weeks: Weeks, steps: Steps, to: tuple[Store | None, SaveSlowdown, Slowed], half_bursts: Bursts | None
-) -> list[_SetUp]:
+def _set_ups(run: LongRun, weeks: Weeks, steps: Steps, to: tuple[StoreWrites, Slowed], half_bursts: Bursts | None) -> list[_SetUp]:
     """Return the set-ups that are compared with *run*; the interval is recomputed if a change affects it.
 
     *half_bursts*: the rates of bursts of revocations of the whole job, half of which strike.
     """
-    store, slower, slowed = to
-    auto_interval, current = replace(weeks, interval="auto"), checkpoint_times(steps.node, _parts(steps), store)
+    current, slowed = to
+    store, auto_interval, beside_peers = current.store, replace(weeks, interval="auto"), _beside_peers(steps, slowed)
 
-    def saved(one: LongRun, times: CheckpointTimes = current, slower: SaveSlowdown = slower, mode: str = weeks.mode) -> LongRun:
-        saving = saving_of(replace(auto_interval, mode=mode), times, one, steps.step_time, slower)[1]
+    def saved(one: LongRun, writes: StoreWrites = current, mode: str = weeks.mode) -> LongRun:
+        saving = best_saving(replace(auto_interval, mode=mode), one, steps.step_time, writes, beside_peers).saving
         return replace(one, saving=replace(saving, on_nodes=run.saving.on_nodes))
 
     tried = [("as it is", run)]
@@ -292,11 +293,8 @@ def _set_ups(
         quick = store.model_copy(
             update={"bandwidth": 2 * store.bandwidth, "per_writer": 2 * store.per_writer if store.per_writer else None}
         )  # fmt: skip
-        faster = checkpoint_times(steps.node, _parts(steps), quick)
-        runs = [saved(run), saved(run, faster, slower._replace(store=slowed(quick)))]
-        tried.append(("a store twice as fast", max(runs, key=closed_form)))  # at worst, use it like the slower one
-    copies = slower._replace(peers=_beside_peers(steps, slowed))
-    tried += [(f"checkpoints {mode}", saved(run, slower=copies, mode=mode)) for mode in MODES if mode != weeks.mode]
+        tried.append(("a store twice as fast", saved(run, StoreWrites(steps.node, current.parts, quick, slowed))))
+    tried += [(f"checkpoints {mode}", saved(run, mode=mode)) for mode in MODES if mode != weeks.mode]
     tried.append(("one spare more", replace(run, spares=run.spares + 1)))
     if run.spares:
         tried.append(("half the spares", replace(run, spares=run.spares // 2)))
@@ -365,6 +363,8 @@ def _notes(steps: Steps, weeks: Weeks, reliability: Reliability, run: LongRun) -
             f"when no spare is ready, the job continues with fewer replicas: at {100 * run.elastic[0]:.3g}% speed with one node missing"
         )
     notes += _spot_notes(steps, weeks, run)
+    if any(run.rate) and (run.saving.memory_interval or run.saving.interval) >= min(run.work, run.horizon):
+        notes.append("the job ends before its first checkpoint is due, so a failure loses all work before it")
     if not any(run.rate):
         notes.append("no failures, slow nodes or planned stops: one checkpoint, at the end")
     if run.saving.on_nodes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -104,14 +105,20 @@ def test_meta_s_formula_takes_the_copies_that_failures_go_back_to() -> None:
     assert simulated.meta == pytest.approx(simulated.expected, abs=1e-4)
 
 
-def test_steps_are_slower_while_a_checkpoint_is_written() -> None:
-    """Oracle: what `run --store` says that a checkpoint takes; one that training waits for slows nothing."""
+def test_steps_are_slower_while_a_checkpoint_is_written(tmp_path: Path) -> None:
+    """Oracle: what `run --store` says that a checkpoint takes, at the rate chosen; one that training waits for slows nothing."""
     slow = replace(SCENARIO, nodes=2, overrides=("node.nic.bandwidth=10 Gbps",))
     run = answer(slow).run
-    saved = saved_during_run(run, "tectonic")
+    full = saved_during_run(run, "tectonic")
     checkpoint = weeks_document(slow, Weeks(days=20.0, trials=20, store="tectonic"), changes=False)["checkpoint"]
-    assert checkpoint["slowed_s"] == pytest.approx(saved.slowdown_cost) and saved.slowdown_cost > saved.blocking
+    limit = checkpoint["write_limit_bytes_per_s"]
+    limited = tmp_path / "limited.yaml"
+    limited.write_text(f"name: tectonic\nbandwidth: {limit!r} B/s\nstart: 0.6 s\nsource: test\n", encoding="utf-8")
+    saved = saved_during_run(run, str(limited))
+    assert checkpoint["slowed_s"] == pytest.approx(saved.slowdown_cost) and 0.0 < saved.slowdown_cost < full.slowdown_cost / 10
     assert checkpoint["blocking_s"] == pytest.approx(saved.cost)
+    fast = weeks_document(replace(slow, overrides=()), Weeks(days=20.0, trials=20), changes=False)["checkpoint"]
+    assert fast["write_limit_bytes_per_s"] is None  # a writer of the object store slows nothing
     waits = weeks_document(slow, Weeks(days=20.0, trials=20, store="tectonic", mode="sync"), changes=False)["checkpoint"]
     assert waits["slowed_s"] == 0.0 and waits["blocking_s"] == pytest.approx(waits["persist_s"])
     slowed = {"object-store": 3.0, "memory of peers": 0.0}

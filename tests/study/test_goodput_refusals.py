@@ -118,7 +118,14 @@ def test_each_bad_input_has_one_sentence(tmp_path: Path) -> None:
         "rate.degrees_of_freedom: 0 is too small; write a whole number, 1 or more": {"level": str(levels[7])},
         "--spares 1000000000: write 100,000 or less": {"spares": 10**9},
         "--trials 1000000000: write 1,000,000 or less": {"trials": 10**9},
-        "write a shorter --checkpoint-interval": {"interval": "100000 d"},
+        "write a shorter --checkpoint-interval": {"interval": "100000 d", "days": None, "epochs": 3000.0, "rate": "0.05 /d"},
+        "days or less, or a shorter --checkpoint-interval": {
+            "interval": "100000 d",
+            "days": None,
+            "epochs": 350.0,
+            "rate": "0.05 /d",
+            "spares": 10,
+        },
         "has no unit": {"level": str(bare)},
         "source": {"level": str(unsourced)},
         "inherited.yaml:2:1: rate: its numbers differ from those of middle, so they need their own source; add source": {
