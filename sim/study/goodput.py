@@ -20,7 +20,7 @@ import numpy as np
 from sim.analysis.bursts import Bursts
 from sim.analysis.course import MOST, draw
 from sim.analysis.energy import GridIntensity, NodePower, NodesOfKind, grid_of, mean_power, named_grid, power_model, shares_of
-from sim.analysis.expected_share import closed_form, meta_share, pace
+from sim.analysis.expected_share import closed_form, first_start, meta_share, pace
 from sim.analysis.failure_law import EXPONENTIAL, UserLaw, failure_law
 from sim.analysis.long_run import Array, Courses, LongRun
 from sim.analysis.renewal import Uniform
@@ -363,7 +363,8 @@ def _notes(steps: Steps, weeks: Weeks, reliability: Reliability, run: LongRun) -
             f"when no spare is ready, the job continues with fewer replicas: at {100 * run.elastic[0]:.3g}% speed with one node missing"
         )
     notes += _spot_notes(steps, weeks, run)
-    if any(run.rate) and (run.saving.memory_interval or run.saving.interval) >= min(run.work, run.horizon):
+    due = (run.saving.memory_interval or run.saving.interval) + steps.step_time  # intervals are rounded to whole steps
+    if any(run.rate) and due > min(run.work, run.horizon - first_start(run)):
         notes.append("the job ends before its first checkpoint is due, so a failure loses all work before it")
     if not any(run.rate):
         notes.append("no failures, slow nodes or planned stops: one checkpoint, at the end")

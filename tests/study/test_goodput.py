@@ -197,7 +197,7 @@ def test_intervals_of_other_rates_reach_the_draws() -> None:
 
 
 def test_shares_of_causes_are_of_unplanned_incidents() -> None:
-    """By hand, of ByteRobust's Tables 2 and 4: 128 explicit, 15 implicit and 12 rollbacks; 20 hot updates are planned. By StepFun's parts."""
+    """By hand, of ByteRobust and StepFun: 128 explicit, 15 implicit incidents and 12 rollbacks; 20 hot updates are planned."""
     explicit, implicit, rollbacks = (count / (128 + 15 + 12) for count in (128, 15, 12))
     shares = {
         "gpu": explicit * 104 / 199 + implicit * 21 / 45, "network": explicit * 48 / 199, "host": explicit * 47 / 199,

@@ -11,6 +11,7 @@ import pytest
 
 from sim.analysis.course import draw
 from sim.analysis.expected_share import closed_form
+from sim.analysis.long_run import LongRun
 from sim.analysis.renewal import best_interval, effective_share
 from sim.cluster.topology import node_graph
 from sim.documents import weeks_document
@@ -197,3 +198,39 @@ def test_a_store_twice_as_fast_never_costs_more() -> None:
     worse = simulate_weeks(steps(), Weeks(days=20.0, trials=60), slowed=lambda store: 0.0 if store and store.bandwidth < 3e12 else 60.0)
     as_it_is, faster = (next(one for one in worse.changes if one.name == name) for name in ("as it is", "a store twice as fast"))
     assert faster.expected >= as_it_is.expected
+
+
+@pytest.mark.parametrize("interval", ["6 d", "19 d", "20 d", "100000 d"])
+@pytest.mark.parametrize("rate", ["0 /d", "0.003 /d", "0.02 /d"])
+def test_an_interval_may_be_as_long_as_the_job(interval: str, rate: str) -> None:
+    """Oracle: the closed form. In a given time, work since the last failure is kept; without a checkpoint before the end, only that."""
+    outcome = weeks(interval=interval, rate=rate, spares=200)
+    run = _plain(outcome.run)
+    share = draw(run, 3000, 1).share
+    assert abs(share.mean() - closed_form(run)) < 4 * share.std() / math.sqrt(3000) + 5e-4
+    assert outcome.expected == pytest.approx(closed_form(run), abs=1e-9)
+    lost = "the job ends before its first checkpoint is due, so a failure loses all work before it"
+    assert (lost in outcome.notes) == (interval in ("20 d", "100000 d") and rate != "0 /d")
+    if interval == "100000 d" and rate != "0 /d":
+        frequency = run.rate[1] * run.horizon
+        assert share.mean() == pytest.approx(-math.expm1(-frequency) / frequency, abs=0.03)  # by hand, without recoveries
+
+
+@pytest.mark.parametrize("interval", [0.6, 0.95, 1.0, 3.0])
+def test_a_job_saves_when_its_work_is_done(interval: float) -> None:
+    """Oracle: the closed form, also for an interval just below the length of the job, of which the rest is saved at the end, and beyond."""
+    work = steps().time_of(300 * steps().workload.dataset.samples)
+    outcome = weeks(days=None, epochs=300.0, interval=f"{interval * work / 3600:.6f} h", rate="0.01 /d", spares=200)
+    run = _plain(outcome.run)
+    elapsed = draw(run, 3000, 1).elapsed
+    mean = elapsed.mean()
+    assert abs(mean - work / closed_form(run)) < 4 * elapsed.std() / math.sqrt(3000)
+    assert any("before its first checkpoint is due" in note for note in outcome.notes) == (interval >= 1.0)
+
+
+def _plain(run: LongRun) -> LongRun:
+    """Return *run* with only that which closed forms include: single random faults of known nodes, without waits."""
+    return replace(
+        run, planned=(0.0, 1.0), slow=(0.0, 1.0, 0.0), correlated=(0.0, 4, run.correlated[2]), repeats=(0.0, 1.0), shape=math.inf,
+        causes=[replace(cause, silent_for=0.0) for cause in run.causes], spreads={},
+    )  # fmt: skip
