@@ -1,7 +1,7 @@
 """How far apart are the checkpoints of weeks of training? At the interval that is asked for, or the best one, in whole steps.
 
 The best interval is that of the closed form (`sim.analysis.renewal`), with the cost that checkpoints have on the simulated links. ``auto``
-does not save to a store more often than published runs do.
+does not save to a store more often than published runs do, and spreads the few saves of a short job over its length.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import math
 from dataclasses import replace
 from typing import NamedTuple
 
+from sim.analysis.expected_share import closed_form, first_start
 from sim.analysis.long_run import LongRun, Saving
 from sim.analysis.renewal import best_interval, daly_interval, effective_share
 from sim.analysis.transient import young_interval
@@ -24,6 +25,8 @@ SHORTEST_INTERVAL = 300.0
 than a minute, which no published run uses: DeepSeek LLM saves every 5 min (arXiv 2401.02954, section 2.4, from general knowledge), the
 shortest; the median of 40 large runs is 40 min (a survey of VAST Data), BLOOM's 3 h. Copies to the memory of peers may be as frequent as
 each step (ByteRobust, arXiv 2509.16293)."""
+FEW_SAVES = 100
+"""Number of saves below which a job is short: where its last save falls then matters, and so may one save more or less, or none at all."""
 MOST_INTERRUPTED = 54 * 86400.0 / 466
 """Mean time (s) between interruptions of the published run that has most of them: Llama 3 405B, 466 in 54 days (arXiv 2407.21783). In jobs
 that are interrupted more often, the shortest interval is shorter in proportion."""
@@ -70,7 +73,9 @@ def saving_of(weeks: Weeks, times: CheckpointTimes, run: LongRun, step: float, s
         intervals = intervals._replace(used=_whole_steps(intervals.exact, step, run, blocking, persist, limited or 0.0))
     saving = Saving(intervals.used, blocking, persist, times.load_time)
     if weeks.mode != "tiered":
-        return intervals, saving
+        if weeks.interval == "auto" and run.separate_rate:
+            saving = _spread_over_job(saving, run, step, limited or 0.0)
+        return intervals._replace(used=saving.interval), saving
     best = _with_copies(saving, times, run, step, slower, auto=True)
     saving = best if weeks.interval == "auto" else _with_copies(saving, times, run, step, slower, auto=False)
     if not run.separate_rate:
@@ -111,6 +116,19 @@ def _whole_steps(best: float, step: float, run: LongRun, blocking: float, persis
     least = max(1, math.ceil((persist - blocking) / step), math.ceil(shortest / step - 1e-9))
     around = sorted({max(least, math.floor(best / step)), max(least, math.ceil(best / step))})
     return step * max(around, key=lambda count: effective_share(1 / run.separate_rate, count * step, blocking, persist, 1.0))
+
+
+def _spread_over_job(saving: Saving, run: LongRun, step: float, shortest: float) -> Saving:
+    """Return *saving* with the interval, of *shortest* (s) or more, that keeps most of a short job: of even pieces of its length."""
+    time = min(run.work, run.horizon - first_start(run))
+    saves = math.floor(max(time, 0.0) / (saving.interval + saving.blocking))
+    if saves >= FEW_SAVES:
+        return saving
+    least, paused = max(step, shortest, saving.persist - saving.blocking), saving.blocking if math.isfinite(run.horizon) else 0.0
+    counts = sorted({0, max(0, saves - 1), saves, saves + 1})
+    pieces = [math.ceil((time - count * paused) / (count + 1) / step - 1e-9) * step for count in counts]
+    tried = [saving, *(replace(saving, interval=piece) for piece in pieces if piece >= least)]
+    return max(tried, key=lambda one: closed_form(replace(run, saving=one)))
 
 
 def _intervals(run: LongRun, blocking: float, persist: float) -> Intervals:

@@ -234,3 +234,21 @@ def _plain(run: LongRun) -> LongRun:
         run, planned=(0.0, 1.0), slow=(0.0, 1.0, 0.0), correlated=(0.0, 4, run.correlated[2]), repeats=(0.0, 1.0), shape=math.inf,
         causes=[replace(cause, silent_for=0.0) for cause in run.causes], spreads={},
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+@pytest.mark.parametrize("length", [{"days": 0.4}, {"days": 2.0}, {"days": None, "epochs": 30.0}])
+def test_the_few_saves_of_a_short_job_are_spread_over_it(mode: str, length: dict[str, float | None], tmp_path: Path) -> None:
+    """Oracle: of all intervals the one that keeps most in closed form; with a slow store that may be none before the end."""
+    shares = []
+    for speed in (20, 60, 200, 600):
+        store = tmp_path / f"{speed}.yaml"
+        store.write_text(f"name: s\nbandwidth: {speed} MB/s\nsize: 1 PB\nsource: test\n", encoding="utf-8")
+        run = weeks(**length, mode=mode, store=str(store), trials=2, rate="0.05 /d").run
+        saving, longest = run.saving, min(run.work, run.horizon)
+        least = max(saving.persist - saving.blocking, min(300.0, longest))
+        apart = np.geomspace(least, max(1.01 * longest, least), 2000)
+        best = max(closed_form(replace(run, saving=replace(saving, interval=float(one)))) for one in apart)
+        assert closed_form(run) > best - 2e-4
+        shares.append(closed_form(run))
+    assert shares == sorted(shares)

