@@ -114,7 +114,7 @@ def test_energy() -> None:
     assert nodes["median_error"] < nodes["median_error_of_tdp"]
     assert nodes["p90_error"] < nodes["p90_error_of_scaled_tdp"]
     mixed = document["summary"]["node_power_by_mix_w"]
-    assert mixed["rows"] == 5 and mixed["within_15_percent"] == 0.8
+    assert mixed["rows"] == 5 and mixed["within_15_percent"] == 1.0
     assert mixed["median_error"] < mixed["median_error_of_scaled_tdp"]
     limits = document["summary"]["slow_down_under_limits"]
     assert limits["median_error"] < 0.05 and limits["within_15_percent"] > 0.85
