@@ -111,23 +111,29 @@ def checkpoint_times(node: Node, parts: CheckpointParts, store: Store | None) ->
     back = {f"gpu{gpu}": node_graph(node).host_to_device(gpu).links for gpu in range(parts.gpus)}
     copied_back = _transfer_time(node, back, reads.bytes_per_gpu, {})[0]
     start = store.start if store else 0.0
-    to_peer = _peers(node, parts, parts.per_node, parts.nbytes, parts.traffic)
+    to_peer = peer_time(node, parts)
     forwarded = _peers(node, parts, reads.readers, reads.nbytes / reads.readers)
     arrived += forwarded if nbytes < reads.nbytes else 0.0
     return CheckpointTimes(copied, start + written, start + arrived + copied_back, copied_back, share, to_peer, forwarded + copied_back)
 
 
-def _peers(node: Node, parts: CheckpointParts, pieces: int, nbytes: float, traffic: float = 0.0) -> float:
+def peer_time(node: Node, parts: CheckpointParts, limit: float | None = None) -> float:
+    """Return the time (s) from host memory to the host memory of a peer, if each writer sends at most *limit* bytes/s (None: no limit)."""
+    return _peers(node, parts, parts.per_node, parts.nbytes, parts.traffic, limit)
+
+
+def _peers(node: Node, parts: CheckpointParts, pieces: int, nbytes: float, traffic: float = 0.0, limit: float | None = None) -> float:
     """Return the time (s) for each node to receive *pieces* of *nbytes* each from another, during training *traffic* (bytes/s).
 
-    All nodes send and receive equally, so one node represents both ends. A single node has no peer; its time is 0.
+    All nodes send and receive equally, so one node represents both ends. A single node has no peer; its time is 0. *limit*: the maximum
+    bytes/s of a piece.
     """
     if parts.nodes == 1:
         return 0.0
     graph = node_graph(node)
     nics = {gpu: graph.nearest_nic(gpu) for gpu in range(pieces)}
     routes = {f"gpu{gpu}": (*graph.memory_to_network(nic), *graph.memory_from_network(nic)) for gpu, nic in nics.items()}
-    return _transfer_time(node, routes, nbytes, {}, traffic=traffic)[0]
+    return _transfer_time(node, routes, nbytes, {} if limit is None else {"cap": limit}, traffic=traffic)[0]
 
 
 def memory_of_peers(node: Node, nodes: int) -> Store:

@@ -299,11 +299,11 @@ def _checkpoint(answer: Goodput) -> dict[str, Any]:
         "slowed_s": answer.slower.store if answer.weeks.mode != "sync" else 0.0,
         "persist_s": saving.persist,
         "load_s": saving.load,
-        "write_limit_bytes_per_s": answer.write_limit,
+        "write_limit_bytes_per_s": answer.write_limits[0],
         "memory_interval_s": saving.memory_interval,
         "memory": None if saving.memory_interval is None else {
             "blocking_s": saving.memory_blocking, "slowed_s": answer.slower.peers, "persist_s": saving.memory_persist,
-            "load_s": saving.memory_load, "load_from_peer_s": saving.peer_load,
+            "load_s": saving.memory_load, "load_from_peer_s": saving.peer_load, "write_limit_bytes_per_s": answer.write_limits[1],
         },
         "traffic_share": answer.checkpoint.traffic_share,
         "interval_s": {
@@ -449,8 +449,7 @@ def _on_checkpoints(saved: Mapping[str, Any], step: float) -> list[str]:
     every = {name: show(seconds, "time") for name, seconds in saved["interval_s"].items() if seconds is not None}
     shortest = f"; shortest interval used: {every['shortest']}, --checkpoint-interval takes any" if "shortest" in every else ""
     parts, count = pluralized(saved["writers"], "part"), round(saved["interval_s"]["used"] / step)
-    limit = saved["write_limit_bytes_per_s"]
-    at_most = "" if limit is None else f", each written at {show(limit, 'bandwidth')} to spare the steps"
+    at_most = _at_most(saved["write_limit_bytes_per_s"])
     often = f"{count:,} step{'s' * (count != 1)}"
     return [
         f"  Checkpoints of {show(saved['bytes'], 'size')} in {parts}{at_most}, {saved['mode']} to {saved['store']}: each costs "
@@ -460,14 +459,20 @@ def _on_checkpoints(saved: Mapping[str, Any], step: float) -> list[str]:
     ]
 
 
+def _at_most(limit: float | None) -> str:
+    """Return at which rate each part is written, if that is below full speed."""
+    return "" if limit is None else f", each part at {show(limit, 'bandwidth')} to spare the steps"
+
+
 def _on_copies(saved: Mapping[str, Any]) -> list[str]:
     """Return a line on the checkpoint copies in the memory of peers, if there are any."""
     if saved["memory"] is None:
         return []
     copy = {name: show(saved["memory"][f"{name}_s"], "time") for name in ("blocking", "persist", "load", "load_from_peer")}
+    at_most = _at_most(saved["memory"]["write_limit_bytes_per_s"])
     return [
-        f"  Copies to peer memory every {show(saved['memory_interval_s'], 'time')} of work: each costs training {copy['blocking']}, is "
-        f"sent after {copy['persist']}, and loads in {copy['load']}, from a peer in {copy['load_from_peer']}."
+        f"  Copies to peer memory every {show(saved['memory_interval_s'], 'time')} of work{at_most}: each costs training "
+        f"{copy['blocking']}, is sent after {copy['persist']}, and loads in {copy['load']}, from a peer in {copy['load_from_peer']}."
     ]
 
 

@@ -26,7 +26,7 @@ from sim.analysis.long_run import Array, Courses, LongRun
 from sim.analysis.renewal import Uniform
 from sim.analysis.transient import Survival
 from sim.analysis.whole_job import START_UP
-from sim.cluster.checkpoint import CheckpointParts, CheckpointTimes, memory_of_peers
+from sim.cluster.checkpoint import CheckpointParts, CheckpointTimes
 from sim.spec.catalogue import catalogue
 from sim.spec.hardware import Node
 from sim.spec.reliability import Reliability
@@ -89,8 +89,9 @@ class Goodput:
     run: LongRun
     checkpoint: CheckpointTimes
     slower: SaveSlowdown
-    write_limit: float | None
-    """Bytes/s to which each writer limits itself, because faster writes would slow steps more than they help; None: no limit."""
+    write_limits: tuple[float | None, float | None]
+    """Bytes/s to which each writer limits itself, to the store and to peers, because faster writes would slow steps more than they help;
+    None: no limit."""
     nbytes: float
     writers: int
     courses: Courses
@@ -128,15 +129,14 @@ def simulate_weeks(
     except ValueError as error:
         raise SpecError(f"--store {weeks.store}: {error}; name a store, one of {', '.join(catalogue('hardware/parts/stores'))}") from None
     run = long_run(steps, weeks, reliability)
-    beside_peers = _beside_peers(steps, slowed) if weeks.mode == "tiered" else 0.0
-    chosen = best_saving(weeks, run, steps.step_time, writes, beside_peers)
+    chosen = best_saving(weeks, run, steps.step_time, writes)
     run = replace(run, saving=chosen.saving if store else replace(chosen.saving, on_nodes=parts.writing_nodes / steps.nodes))
     _require_finite(run, weeks)
     courses = draw(run, weeks.trials, weeks.seed, lambda share: progress(int(_COURSES * share), _COURSES + _CHANGES))
     _require_ends(run, weeks, courses)
     _require_spares(run, courses)
     return Goodput(
-        steps, weeks, reliability, run, chosen.times, chosen.slower, chosen.limit, parts.total, parts.writers, courses,
+        steps, weeks, reliability, run, chosen.times, chosen.slower, (chosen.limit, chosen.peer_limit), parts.total, parts.writers, courses,
         chosen.intervals, closed_form(run), meta_share(run),
         _changes(run, weeks, steps, (writes, slowed), progress, courses) if changes else (),
         _powers(steps, limit), power_model().pue,
@@ -150,11 +150,6 @@ def simulate_weeks(
 
 def _parts(steps: Steps) -> CheckpointParts:
     return saved_parts(steps.workload, steps.gpus, steps.nodes, steps.step_time)
-
-
-def _beside_peers(steps: Steps, slowed: Slowed) -> float:
-    """Return the seconds that steps lose while copies cross the NICs to the memory of peers."""
-    return slowed(memory_of_peers(steps.node, steps.nodes)) if steps.nodes > 1 else 0.0
 
 
 def _require_fit(parts: CheckpointParts, node: Node, store: Store | None, weeks: Weeks) -> None:
@@ -282,10 +277,10 @@ def _set_ups(run: LongRun, weeks: Weeks, steps: Steps, to: tuple[StoreWrites, Sl
     *half_bursts*: the rates of bursts of revocations of the whole job, half of which strike.
     """
     current, slowed = to
-    store, auto_interval, beside_peers = current.store, replace(weeks, interval="auto"), _beside_peers(steps, slowed)
+    store, auto_interval = current.store, replace(weeks, interval="auto")
 
     def saved(one: LongRun, writes: StoreWrites = current, mode: str = weeks.mode) -> LongRun:
-        saving = best_saving(replace(auto_interval, mode=mode), one, steps.step_time, writes, beside_peers).saving
+        saving = best_saving(replace(auto_interval, mode=mode), one, steps.step_time, writes).saving
         return replace(one, saving=replace(saving, on_nodes=run.saving.on_nodes))
 
     tried = [("as it is", run)]
