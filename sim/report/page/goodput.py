@@ -14,6 +14,7 @@ from sim.report.page.chart import ChartPoint, chart, linear_axis, turning_points
 from sim.report.page.frame import PagePart, outcome, page
 from sim.report.page.markup import Child, Figures, Html, join, note_box, section, table, tag, tiles
 from sim.report.page.words import (
+    as_bandwidth,
     as_carbon,
     as_energy,
     as_expected,
@@ -196,6 +197,8 @@ def _checkpoints(figures: Figures) -> PagePart:
         ["Young (1974)", figures.format("checkpoint/interval_s/young", as_time)],
         ["Daly (2006)", figures.format("checkpoint/interval_s/daly", as_time)],
     ]
+    if figures.value("checkpoint/write_limit_bytes_per_s") is not None:
+        rows.insert(2, ["rate of each, limited to spare the steps", figures.format("checkpoint/write_limit_bytes_per_s", as_bandwidth)])
     if figures.value("checkpoint/interval_s/shortest") is not None:
         rows.append(["shortest interval used", figures.format("checkpoint/interval_s/shortest", as_time)])
     if figures.value("checkpoint/memory") is not None:
