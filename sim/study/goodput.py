@@ -138,7 +138,7 @@ def simulate_weeks(
     return Goodput(
         steps, weeks, reliability, run, chosen.times, chosen.slower, (chosen.limit, chosen.peer_limit), parts.total, parts.writers, courses,
         chosen.intervals, closed_form(run), meta_share(run),
-        _changes(run, weeks, steps, (writes, slowed), progress, courses) if changes else (),
+        _changes(run, weeks, steps, writes, progress, courses) if changes else (),
         _powers(steps, limit), power_model().pue,
         named_grid(weeks.region) if weeks.region else grid_of(steps.region, steps.provider),
         _notes(steps, weeks, reliability, run), limit,
@@ -246,14 +246,14 @@ def trials_of_changes(run: LongRun, trials: int) -> int:
 
 
 def _changes(
-    run: LongRun, weeks: Weeks, steps: Steps, to: tuple[StoreWrites, Slowed], progress: Callable[[int, int], None], courses: Courses,
+    run: LongRun, weeks: Weeks, steps: Steps, current: StoreWrites, progress: Callable[[int, int], None], courses: Courses,
 ) -> list[Change]:  # fmt: skip
     """Return the effective share with one thing changed at a time, on the same drawn faults; a course that dies does no more work.
 
     If all *courses* of the result are evaluated over the whole job, the set-up as it is has exactly their share.
     """
     duration, trials = time_of_changes(run), trials_of_changes(run, weeks.trials)
-    unchanged, *tried = _set_ups(replace(run, horizon=duration, work=math.inf), weeks, steps, to, bursts_of(run, 0.5))
+    unchanged, *tried = _set_ups(replace(run, horizon=duration, work=math.inf), weeks, steps, current, bursts_of(run, 0.5))
     is_result = (duration, trials) == (run.horizon, weeks.trials) and not math.isfinite(run.work)
     base = (courses if is_result else draw(unchanged.drawn, trials, weeks.seed)).work / duration
     changes = [
@@ -271,12 +271,11 @@ def _standard_error(values: Array) -> float | None:
     return float(values.std(ddof=1)) / math.sqrt(values.size) if values.size > 1 else None
 
 
-def _set_ups(run: LongRun, weeks: Weeks, steps: Steps, to: tuple[StoreWrites, Slowed], half_bursts: Bursts | None) -> list[_SetUp]:
+def _set_ups(run: LongRun, weeks: Weeks, steps: Steps, current: StoreWrites, half_bursts: Bursts | None) -> list[_SetUp]:
     """Return the set-ups that are compared with *run*; the interval is recomputed if a change affects it.
 
     *half_bursts*: the rates of bursts of revocations of the whole job, half of which strike.
     """
-    current, slowed = to
     store, auto_interval = current.store, replace(weeks, interval="auto")
 
     def saved(one: LongRun, writes: StoreWrites = current, mode: str = weeks.mode) -> LongRun:
@@ -288,7 +287,7 @@ def _set_ups(run: LongRun, weeks: Weeks, steps: Steps, to: tuple[StoreWrites, Sl
         quick = store.model_copy(
             update={"bandwidth": 2 * store.bandwidth, "per_writer": 2 * store.per_writer if store.per_writer else None}
         )  # fmt: skip
-        tried.append(("a store twice as fast", saved(run, StoreWrites(steps.node, current.parts, quick, slowed))))
+        tried.append(("a store twice as fast", saved(run, current.to(quick))))
     tried += [(f"checkpoints {mode}", saved(run, mode=mode)) for mode in MODES if mode != weeks.mode]
     tried.append(("one spare more", replace(run, spares=run.spares + 1)))
     if run.spares:
