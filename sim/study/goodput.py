@@ -272,7 +272,7 @@ def _standard_error(values: Array) -> float | None:
 
 
 def _set_ups(run: LongRun, weeks: Weeks, steps: Steps, current: StoreWrites, half_bursts: Bursts | None) -> list[_SetUp]:
-    """Return the set-ups that are compared with *run*; the interval is recomputed if a change affects it.
+    """Return the set-ups that are compared with *run*, with the best interval where a change affects it; this alone is one of them.
 
     *half_bursts*: the rates of bursts of revocations of the whole job, half of which strike.
     """
@@ -289,6 +289,8 @@ def _set_ups(run: LongRun, weeks: Weeks, steps: Steps, current: StoreWrites, hal
         )  # fmt: skip
         tried.append(("a store twice as fast", saved(run, current.to(quick))))
     tried += [(f"checkpoints {mode}", saved(run, mode=mode)) for mode in MODES if mode != weeks.mode]
+    if weeks.interval != "auto":
+        tried.append(("the best checkpoint interval", saved(run)))
     tried.append(("one spare more", replace(run, spares=run.spares + 1)))
     if run.spares:
         tried.append(("half the spares", replace(run, spares=run.spares // 2)))

@@ -252,3 +252,12 @@ def test_the_few_saves_of_a_short_job_are_spread_over_it(mode: str, length: dict
         assert closed_form(run) > best - 2e-4
         shares.append(closed_form(run))
     assert shares == sorted(shares)
+
+
+def test_what_an_interval_of_one_s_own_costs_is_told_apart() -> None:
+    """Changes that affect the interval take the best one, so that this alone is a change as well."""
+    settings = Weeks(days=20.0, trials=20, rate="0.05 /d", interval="2 d")
+    gains = {one.name: one.expected for one in simulate_weeks(steps(), settings).changes}
+    assert gains["the best checkpoint interval"] > gains["as it is"] + 0.1
+    assert gains["the best checkpoint interval"] <= gains["a store twice as fast"] < gains["the best checkpoint interval"] + 0.01
+    assert "the best checkpoint interval" not in {one.name for one in simulate_weeks(steps(), replace(settings, interval="auto")).changes}
