@@ -87,9 +87,9 @@ def _done(time: float, interval: float, cycle: float) -> float:
 def _in_progress(time: float, rate: float, interval: float, cycle: float) -> float:
     """Return the mean work (s) since the last failure if that was less than *time* (s) ago, else zero."""
     cycles = math.floor(time / cycle)
-    whole = math.expm1(-rate * interval) * math.expm1(-rate * cycle * cycles) / -math.expm1(-rate * cycle)
+    full = math.expm1(-rate * interval) * math.expm1(-rate * cycle * cycles) / -math.expm1(-rate * cycle)
     last = -math.exp(-rate * cycle * cycles) * math.expm1(-rate * min(time - cycles * cycle, interval))
-    return (whole + last) / rate - math.exp(-rate * time) * _done(time, interval, cycle)
+    return (full + last) / rate - math.exp(-rate * time) * _done(time, interval, cycle)
 
 
 def best_interval(mean_between: float, blocking: float, persist: float = 0.0, work_overhead: float = 1e-3) -> float:

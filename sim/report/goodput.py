@@ -339,8 +339,7 @@ def goodput_text(document: Mapping[str, Any]) -> str:
     lines += [align([Title("", True), Title("mean"), Title("50% interval"), Title("95% interval")], _rows(document)), ""]
     lines += [
         f"  {sentence}" for sentence in (died_text(document), _per_step(document), error_sentence(document["expected_error"])) if sentence
-    ] + [""]
-    lines.append("  Where the time goes (mean):")
+    ] + ["", "  Where the time goes (mean):"]
     elapsed = document["elapsed_s"]
     parts = {"kept work": document["work_s"], **{NAMES[name]: seconds for name, seconds in document["lost_s"].items()}}
     unit, span = ("d", DAY) if document["days"] >= 1 else ("h", 3600.0)
@@ -448,20 +447,19 @@ def _on_checkpoints(saved: Mapping[str, Any], step: float) -> list[str]:
     slower = f" ({times['slowed']} of it from slower steps)" if saved["slowed_s"] > 0 else ""
     every = {name: show(seconds, "time") for name, seconds in saved["interval_s"].items() if seconds is not None}
     shortest = f"; shortest interval used: {every['shortest']}, --checkpoint-interval takes any" if "shortest" in every else ""
-    parts, count = pluralized(saved["writers"], "part"), round(saved["interval_s"]["used"] / step)
-    at_most = _at_most(saved["write_limit_bytes_per_s"])
-    often = f"{count:,} step{'s' * (count != 1)}"
+    parts = f"{pluralized(saved['writers'], 'part')}{_at_most(saved)}"
+    often = pluralized(round(saved["interval_s"]["used"] / step), "step")
     return [
-        f"  Checkpoints of {show(saved['bytes'], 'size')} in {parts}{at_most}, {saved['mode']} to {saved['store']}: each costs "
+        f"  Checkpoints of {show(saved['bytes'], 'size')} in {parts}, {saved['mode']} to {saved['store']}: each costs "
         f"training {times['blocking']}{slower}, is complete after {times['persist']}, and loads in {times['load']};",
         f"  one every {every['used']} of work, or {often} (best {every['exact']}, Young {every['young']}, Daly {every['daly']}{shortest}).",
         *_on_copies(saved),
     ]
 
 
-def _at_most(limit: float | None) -> str:
+def _at_most(writes: Mapping[str, Any]) -> str:
     """Return at which rate each part is written, if that is below full speed."""
-    return "" if limit is None else f", each part at {show(limit, 'bandwidth')} to spare the steps"
+    return f", each part at {show(limit, 'bandwidth')} to spare the steps" if (limit := writes["write_limit_bytes_per_s"]) else ""
 
 
 def _on_copies(saved: Mapping[str, Any]) -> list[str]:
@@ -469,10 +467,10 @@ def _on_copies(saved: Mapping[str, Any]) -> list[str]:
     if saved["memory"] is None:
         return []
     copy = {name: show(saved["memory"][f"{name}_s"], "time") for name in ("blocking", "persist", "load", "load_from_peer")}
-    at_most = _at_most(saved["memory"]["write_limit_bytes_per_s"])
+    every = f"{show(saved['memory_interval_s'], 'time')} of work{_at_most(saved['memory'])}"
     return [
-        f"  Copies to peer memory every {show(saved['memory_interval_s'], 'time')} of work{at_most}: each costs training "
-        f"{copy['blocking']}, is sent after {copy['persist']}, and loads in {copy['load']}, from a peer in {copy['load_from_peer']}."
+        f"  Copies to peer memory every {every}: each costs training {copy['blocking']}, is sent after {copy['persist']}, and loads in "
+        f"{copy['load']}, from a peer in {copy['load_from_peer']}."
     ]
 
 
@@ -481,8 +479,9 @@ def _energy_notes(document: Mapping[str, Any]) -> list[str]:
     if document["energy_kwh"] is None:
         return ["no power data for this GPU, so energy is not shown"]
     why = ", because the region is unknown (goodput --region)" if grid["assumed"] else ""
-    pue = document["energy"]["pue"]
-    return [f"CO2 at {grid_words(grid)}{why}; PUE {pue:g}{'; spares idle and are paid for' if document['spares'] else ''}"]
+    return [
+        f"CO2 at {grid_words(grid)}{why}; PUE {document['energy']['pue']:g}{'; spares idle and are paid for' if document['spares'] else ''}"
+    ]
 
 
 def goodput_plot(document: Mapping[str, Any]) -> Picture:

@@ -84,7 +84,7 @@ def _powers(low: float, high: float) -> st.SearchStrategy[float]:
     return st.floats(math.log10(low), math.log10(high)).map(lambda power: float(f"{10.0**power:.4g}"))
 
 
-asked = st.fixed_dictionaries(
+requests = st.fixed_dictionaries(
     {
         "days": _powers(0.3, 100.0), "mode": st.sampled_from(["sync", "async", "tiered"]), "spares": st.integers(0, 4),
         "rate": st.one_of(st.none(), _powers(5e-4, 0.3).map(lambda rate: f"{rate} /d")), "seed": st.integers(0, 1000),
@@ -94,22 +94,22 @@ speeds = st.builds(Speed, _powers(2e8, 3e12), st.one_of(st.none(), _powers(2e7, 
 
 
 @settings(max_examples=6, deadline=None)
-@given(name=st.sampled_from(sorted(JOBS)), keys=asked, speed=speeds, factor=st.sampled_from([1.3, 2.0, 5.0, 30.0]))
+@given(name=st.sampled_from(sorted(JOBS)), keys=requests, speed=speeds, factor=st.sampled_from([1.3, 2.0, 5.0, 30.0]))
 def test_what_helps_never_lowers_the_share(
     name: str, keys: dict[str, object], speed: Speed, factor: float, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.mktemp("stores")
-    asked_for = Weeks(**({"trials": COURSES, "store": speed.write(folder)} | keys))  # type: ignore[arg-type]
-    no_worse(name, asked_for, Weeks(**(vars(asked_for) | {"store": speed.times(factor).write(folder)})))
-    no_worse(name, asked_for, Weeks(**(vars(asked_for) | {"spares": (asked_for.spares or 0) + 1})))
-    rarer = "0.0002 /d" if asked_for.rate is None else f"{float(asked_for.rate.split()[0]) / factor!r} /d"
-    given_rate = Weeks(**(vars(asked_for) | {"rate": asked_for.rate or "0.003 /d"}))
-    no_worse(name, given_rate, Weeks(**(vars(asked_for) | {"rate": rarer})))
+    before = Weeks(**({"trials": COURSES, "store": speed.write(folder)} | keys))  # type: ignore[arg-type]
+    no_worse(name, before, Weeks(**(vars(before) | {"store": speed.times(factor).write(folder)})))
+    no_worse(name, before, Weeks(**(vars(before) | {"spares": (before.spares or 0) + 1})))
+    rarer = "0.0002 /d" if before.rate is None else f"{float(before.rate.split()[0]) / factor!r} /d"
+    given_rate = Weeks(**(vars(before) | {"rate": before.rate or "0.003 /d"}))
+    no_worse(name, given_rate, Weeks(**(vars(before) | {"rate": rarer})))
 
 
 @pytest.mark.nightly
 @settings(max_examples=100, deadline=None)
-@given(name=st.sampled_from(sorted(JOBS)), keys=asked, speed=speeds, factor=st.sampled_from([1.3, 2.0, 5.0, 30.0]))
+@given(name=st.sampled_from(sorted(JOBS)), keys=requests, speed=speeds, factor=st.sampled_from([1.3, 2.0, 5.0, 30.0]))
 def test_what_helps_never_lowers_the_share_of_many_jobs(
     name: str, keys: dict[str, object], speed: Speed, factor: float, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
