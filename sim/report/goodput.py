@@ -337,15 +337,13 @@ def goodput_text(document: Mapping[str, Any]) -> str:
     size = ", ".join([pluralized(document["gpus"], "GPU"), pluralized(document["nodes"], "node"), pluralized(document["spares"], "spare")])
     lines = [f"{document['workload']} on {document['hardware']}: {size}", ""]
     lines += [align([Title("", True), Title("mean"), Title("50% interval"), Title("95% interval")], _rows(document)), ""]
-    lines += [
-        f"  {sentence}" for sentence in (died_text(document), _per_step(document), error_sentence(document["expected_error"])) if sentence
-    ] + ["", "  Where the time goes (mean):"]
+    sentences = died_text(document), _per_step(document), error_sentence(document["expected_error"])
+    lines += [*(f"  {sentence}" for sentence in sentences if sentence), "", "  Where the time goes (mean):"]
     elapsed = document["elapsed_s"]
     parts = {"kept work": document["work_s"], **{NAMES[name]: seconds for name, seconds in document["lost_s"].items()}}
     unit, span = ("d", DAY) if document["days"] >= 1 else ("h", 3600.0)
     lines += [f"    {name:30} {seconds / span:8,.2f} {unit}  {100 * seconds / elapsed:5.1f}%" for name, seconds in parts.items()]
-    lines += ["", *_on_checkpoints(document["checkpoint"], document["step_time_s"])]
-    lines += _on_closed_form(document)
+    lines += ["", *_on_checkpoints(document["checkpoint"], document["step_time_s"]), *_on_closed_form(document)]
     if document["sensitivities"]:
         over, dead = document["sensitivities_over_s"], "" if document["died"] is None else "; a run that dies counts as zero from then on"
         first = f" over the first {over / DAY:,.1f} days" if over < 0.99 * document["work_s"] else ""
