@@ -8,7 +8,7 @@ Causal attention counts half of the square, in forward and backward; with a wind
 fused attention has five products to forward's two, because it recomputes the scores (Dao et al., arXiv 2205.14135); `model_flop` leaves the
 fifth out.
 Saved bytes follow Korthikanti et al. (arXiv 2205.05198, section 4) with fused attention; one-byte masks of dropout count in 16 bits.
-Limits: no cross-attention, no state-space layers, no capacity limits of experts; partial rotary dimensions and ALiBi cost nothing extra.
+Limits: no cross-attention, no capacity limits of experts; partial rotary dimensions and ALiBi cost nothing extra.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from sim.spec.layer import Attention, Layer, TensorShare
+from sim.spec.state_space import scan_layers
 from sim.spec.transformer import Transformer
 
 FLOAT: Final = 4.0
@@ -74,14 +75,14 @@ def decoder_layers(transformer: Transformer, sequence: int) -> tuple[Layer, ...]
         )
     table = _DecoderTable(transformer, sequence)
     layers = list(table.embedding())
-    kinds: dict[tuple[bool, int], list[Layer]] = {}
+    kinds: dict[tuple[str, int], list[Layer]] = {}
     for number in range(transformer.layers):
-        kind = transformer.has_experts(number), transformer.window_of(number)
+        kind = transformer.mixers(number), transformer.window_of(number)
         if kind not in kinds:
             kinds[kind] = list(table.block(*kind))
         layers += _named(kinds[kind], f"layers.{number}.")
     for number in range(transformer.layers, transformer.layers + transformer.prediction_layers):
-        kind = transformer.has_experts(number), transformer.window_of(number)
+        kind = transformer.mixers(number), transformer.window_of(number)
         layers += _named([*table.prediction(), *table.block(*kind), *table.end(tied=True)], f"layers.{number}.")
     return (*layers, *table.end())
 
@@ -89,11 +90,11 @@ def decoder_layers(transformer: Transformer, sequence: int) -> tuple[Layer, ...]
 def parameter_count(transformer: Transformer) -> int:
     """Return the number of parameters of *transformer*: the elements of all its layers' tensors."""
     table = _DecoderTable(transformer, 1)
-    total, kinds = _elements([*table.embedding(), *table.end()]), {True: 0, False: 0}
+    total, kinds = _elements([*table.embedding(), *table.end()]), dict[str, int]()
     for number in range(transformer.layers + transformer.prediction_layers):
-        experts = transformer.has_experts(number)
-        kinds[experts] = kinds[experts] or _elements(table.block(experts, 0))
-        total += kinds[experts]
+        mixers = transformer.mixers(number)
+        kinds[mixers] = kinds.get(mixers) or _elements(table.block(mixers, 0))
+        total += kinds[mixers]
     return total + transformer.prediction_layers * _elements([*table.prediction(), *table.end(tied=True)])
 
 
@@ -122,8 +123,17 @@ class _DecoderTable:
         if shape.embedding_norm:
             yield self._norm("embedding_norm", shape.hidden)
 
-    def block(self, experts: bool, window: int) -> Iterator[Layer]:
-        """Yield the layers of one block, with names that lack its number."""
+    def block(self, mixers: str, window: int) -> Iterator[Layer]:
+        """Yield the layers of one block of *mixers* (letters of ``Transformer.pattern``), with names that lack its number."""
+        for mixer in mixers:
+            if mixer == "M":
+                yield from self._state_space()
+            elif mixer == "*":
+                yield from self._attention(window)
+            else:
+                yield from self._feed_forward(experts=mixer == "E")
+
+    def _attention(self, window: int) -> Iterator[Layer]:
         shape = self.shape
         yield self._norm("attention_norm", shape.hidden)
         yield from self._latent_projections() if shape.mla is not None else self._projections()
@@ -133,6 +143,9 @@ class _DecoderTable:
         if shape.norms_per_layer == 4:
             yield self._norm("post_attention_norm", shape.hidden)
         yield self._residual("attention.residual")
+
+    def _feed_forward(self, experts: bool) -> Iterator[Layer]:
+        shape = self.shape
         if shape.norms_per_layer > 1:
             yield self._norm("ffn_norm", shape.hidden)
         if experts:
@@ -258,6 +271,23 @@ class _DecoderTable:
             ),
         )
 
+    # --- state spaces --------------------------------------------------------------------------------------------------
+
+    def _state_space(self) -> Iterator[Layer]:
+        shape, mamba = self.shape, self.shape.mamba
+        assert mamba is not None
+        yield self._norm("mamba_norm", shape.hidden)
+        yield self._product("mamba.input", shape.hidden, mamba.inner + mamba.channels + mamba.heads, "colwise")
+        yield from scan_layers(mamba, self.tokens, FLOAT)
+        gated = self._norm("mamba.norm", mamba.inner, "heads")
+        gate = FLOAT * self.tokens * mamba.inner
+        yield gated.model_copy(
+            update={"gradients": (mamba.inner,), "read": gated.read + gate, "saved": gated.saved + gate}
+            | {"backward_traffic": gated.backward_traffic + 2.0 * gate}
+        )
+        yield self._product("mamba.output", mamba.inner, shape.hidden, "rowwise", casts=0)
+        yield self._residual("mamba.residual")
+
     # --- feed-forward --------------------------------------------------------------------------------------------------
 
     def _feed(self, name: str, inner: int, saves: bool = True) -> Iterator[Layer]:
@@ -274,36 +304,41 @@ class _DecoderTable:
         """Yield the router, the experts and the shared experts of one block. Weights of tokens are applied inside the activation."""
         shape = self.shape
         inner = shape.expert_ffn or shape.inner
-        rows = self.tokens * shape.experts_per_token
-        copies = self.stream * shape.experts_per_token
+        rows, width = self.tokens * shape.experts_per_token, shape.expert_latent or shape.hidden
+        stream = FLOAT * self.tokens * width
+        copies = stream * shape.experts_per_token
         biased = self.shape.has_bias("ffn")
         yield self._product("router", shape.hidden, shape.experts, "replicated", bias=biased)
         if shape.shared_experts:
             yield from self._feed("shared", shape.shared_expert_ffn or shape.shared_experts * inner, saves=False)
+        if shape.expert_latent:
+            yield self._product("experts_down", shape.hidden, width, "replicated", saves=False)
         yield Layer.model_construct(
             name="experts.dispatch",
             op="elementwise",
-            read=self.stream,
+            read=stream,
             write=copies,
-            backward_traffic=copies + self.stream,
+            backward_traffic=copies + stream,
             forward_kernels=_DISPATCH_KERNELS[0],
             backward_kernels=_DISPATCH_KERNELS[1],
             share="expert",
         )
         yield self._product(
-            "experts.gate_up", shape.hidden, inner * (1 + shape.gated), "expert", bias=biased, rows=rows, casts=self._input_casts(2)
+            "experts.gate_up", width, inner * (1 + shape.gated), "expert", bias=biased, rows=rows, casts=self._input_casts(2)
         )
         yield self._activation("experts.activation", inner, rows, "expert")
-        yield self._product("experts.down", inner, shape.hidden, "expert", bias=biased, rows=rows, casts=0)
+        yield self._product("experts.down", inner, width, "expert", bias=biased, rows=rows, casts=0)
         yield Layer.model_construct(
             name="experts.combine",
             op="elementwise",
             arithmetic=copies / FLOAT,
             read=copies,
-            write=self.stream,
-            backward_traffic=copies + self.stream,
+            write=stream,
+            backward_traffic=copies + stream,
             share="expert",
         )
+        if shape.expert_latent:
+            yield self._product("experts_up", width, shape.hidden, "replicated")
 
     def _activation(self, name: str, inner: int, rows: int, share: TensorShare) -> Layer:
         gate, elements = 1 + self.shape.gated, float(rows * inner)

@@ -24,6 +24,7 @@ from sim.spec.foreign.hf_experts import (
     olmoe_experts,
     qwen_experts,
 )
+from sim.spec.foreign.hf_hybrids import nemotron_h
 from sim.spec.foreign.hf_keys import Config, Shape
 from sim.spec.foreign.hf_windows import global_period, layer_mixture, layer_types, typed_window, used_window, window
 from sim.spec.yaml import SpecError
@@ -354,6 +355,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "kimi_k2": Family(_deepseek),
     "gpt_oss": Family(_gpt_oss),
     "nemotron": Family(_nemotron, gated=False, norm="layernorm", activation="relu2"),
+    "nemotron_h": Family(nemotron_h, gated=False, activation="relu2"),
     "olmo": Family(_olmo, norm="nonparametric"),
     "olmo2": Family(_olmo2),
     "granite": Family(_llama),
@@ -399,7 +401,7 @@ def shape_of(family: Family, config: Config) -> Shape:
     for name in NEEDED:
         config.due(*NAMES[name])
     shape: Shape = {name: config.size(*keys) for name, keys in NAMES.items()}
-    activation_name = config.get("hidden_act", "activation_function", "hidden_activation", default=family.activation)
+    activation_name = config.get("hidden_act", "activation_function", "hidden_activation", "mlp_hidden_act", default=family.activation)
     if not isinstance(activation_name, str) or activation_name not in _ACTIVATIONS:
         raise SpecError(f"{config.place}: unknown activation {activation_name}; supported: {', '.join(_ACTIVATIONS)}")
     activation = _ACTIVATIONS[activation_name]

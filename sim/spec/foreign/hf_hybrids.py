@@ -1,0 +1,63 @@
+"""Which layers of a Hugging Face hybrid are state spaces, attention, feed-forward or experts? Keys as in `sim.spec.foreign.hf_families`."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from sim.spec.foreign.hf_experts import EXPERTS
+from sim.spec.foreign.hf_keys import Config, Shape
+from sim.spec.transformer import MIXERS
+from sim.spec.yaml import SpecError
+
+_TYPES: Final = {"mamba": "M", "attention": "*", "mlp": "-", "moe": "E"}
+"""Letters of ``Transformer.pattern`` for the types of layers in ``layers_block_type``."""
+
+
+def nemotron_h(config: Config, shape: Shape) -> Shape:
+    """Return *shape* with the layers of Nemotron-H and Nemotron 3: Mamba-2 layers, attention without positions, feed-forward or experts."""
+    pattern = _pattern(config)
+    config.get("mamba_num_heads", "expand", "mtp_hybrid_override_pattern", "mtp_layers_block_type", "mamba_hidden_act", "time_step_limit")
+    mamba = {
+        "heads": config.size("mamba_num_heads", default=128),
+        "head_dim": config.size("mamba_head_dim", default=64),
+        "state": config.size("ssm_state_size", default=128),
+        "groups": config.size("n_groups", "mamba_n_groups", default=8),
+        "conv": config.size("conv_kernel", default=4),
+        "chunk": config.size("chunk_size", default=128),
+    }
+    projections, inner = bool(config.get("attention_bias")), bool(config.get("mlp_bias"))
+    bias = {(True, True): "all", (True, False): "qkv_output", (False, True): "ffn"}.get((projections, inner), "none")
+    fields = shape | {
+        "layers": len(pattern),
+        "pattern": pattern,
+        "positions": "none",
+        "bias": bias,
+        "head_dim": config.size("head_dim", "attention_head_dim", default=128),
+        **({"mamba": mamba} if "M" in pattern else {}),
+    }
+    return fields | (_experts(config) if "E" in pattern else {})
+
+
+def _pattern(config: Config) -> str:
+    """Return a letter for each layer. Raise SpecError for layers of another type."""
+    types: Any = config.get("layers_block_type")
+    pattern = config.get("hybrid_override_pattern")
+    if isinstance(types, list):
+        pattern = "".join(_TYPES.get(str(each), "?") for each in types)
+    if not isinstance(pattern, str) or not pattern or not {*pattern} <= {*MIXERS}:
+        raise SpecError(
+            f"{config.place}: {config.within}hybrid_override_pattern must have a letter for each layer: "
+            f"{', '.join(f'{letter} ({kind})' for letter, kind in MIXERS.items())}"
+        )
+    return pattern
+
+
+def _experts(config: Config) -> Shape:
+    return {
+        "experts": config.due(*EXPERTS),
+        "experts_per_token": config.due("num_experts_per_tok"),
+        "expert_ffn": config.due("moe_intermediate_size"),
+        "shared_experts": config.size("n_shared_experts", default=0),
+        "shared_expert_ffn": config.size("moe_shared_expert_intermediate_size"),
+        "expert_latent": config.size("moe_latent_size"),
+    }
