@@ -15,8 +15,8 @@ from sim.spec.layer import Layer
 from sim.spec.transformer import Mamba
 
 _KERNELS: Final = (5, 11)
-"""Kernels of the scan, forward and backward (ops/triton/ssd_combined.py): sums of steps, states of chunks, their recurrence, products of the
-projections, outputs; backward repeats the first four."""
+"""Kernels of the scan, forward and backward (ops/triton/ssd_combined.py): sums of steps, states of chunks, their recurrence, products of
+the projections, outputs; backward repeats the first four."""
 
 
 def scan_flop(mamba: Mamba) -> tuple[float, float]:

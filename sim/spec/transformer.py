@@ -216,7 +216,10 @@ class Transformer(Spec):
         yield "M" in pattern and self.mamba is None, "pattern has Mamba-2 layers (M); add their sizes, such as mamba: {heads: 64}"
         yield "E" in pattern and not self.experts, "pattern has experts (E); add experts and experts_per_token"
         yield "E" not in pattern and self.experts > 0, "pattern has no layer with experts (E); add some, or leave experts out"
-        yield self.parallel, "layers of a pattern cannot be parallel: each is one of attention, feed-forward and the others; write parallel: false"
+        yield (
+            self.parallel,
+            "a layer of a pattern is either attention or feed-forward, so they cannot be parallel; write parallel: false",
+        )
         mamba = self.mamba
         if mamba is not None:
             yield (
@@ -250,6 +253,11 @@ class Transformer(Spec):
     def groups(self) -> int:
         """Number of key and value heads."""
         return self.heads if self.mla is not None else self.kv_heads or self.heads
+
+    @property
+    def routed_width(self) -> int:
+        """Elements of a token that are sent to an expert."""
+        return self.expert_latent or self.hidden
 
     @property
     def inner(self) -> int:
