@@ -328,6 +328,8 @@ class Family:
     """Whether the class ties the head by default."""
     dropout: float = 0.0
     """Default dropout of the class."""
+    lists_layers: bool = False
+    """Whether a file may list its layers without giving their number."""
 
 
 FAMILIES: Final[Mapping[str, Family]] = {
@@ -355,7 +357,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "kimi_k2": Family(_deepseek),
     "gpt_oss": Family(_gpt_oss),
     "nemotron": Family(_nemotron, gated=False, norm="layernorm", activation="relu2"),
-    "nemotron_h": Family(nemotron_h, gated=False, activation="relu2"),
+    "nemotron_h": Family(nemotron_h, gated=False, activation="relu2", lists_layers=True),
     "olmo": Family(_olmo, norm="nonparametric"),
     "olmo2": Family(_olmo2),
     "granite": Family(_llama),
@@ -399,7 +401,8 @@ FAMILIES: Final[Mapping[str, Family]] = {
 def shape_of(family: Family, config: Config) -> Shape:
     """Return the fields of the Transformer that *config* describes."""
     for name in NEEDED:
-        config.due(*NAMES[name])
+        if not (family.lists_layers and name == "layers"):
+            config.due(*NAMES[name])
     shape: Shape = {name: config.size(*keys) for name, keys in NAMES.items()}
     activation_name = config.get("hidden_act", "activation_function", "hidden_activation", "mlp_hidden_act", default=family.activation)
     if not isinstance(activation_name, str) or activation_name not in _ACTIVATIONS:

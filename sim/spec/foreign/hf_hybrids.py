@@ -9,8 +9,10 @@ from sim.spec.foreign.hf_keys import Config, Shape
 from sim.spec.transformer import MIXERS
 from sim.spec.yaml import SpecError
 
-_TYPES: Final = {"mamba": "M", "attention": "*", "mlp": "-", "moe": "E"}
-"""Letters of ``Transformer.pattern`` for the types of layers in ``layers_block_type``."""
+_TYPES: Final = {"linear_attention": "M", "mamba": "M", "full_attention": "*", "attention": "*", "mlp": "-", "moe": "E"}
+"""Letters of ``Transformer.pattern`` for the types of layers in ``layers_block_type``, by their names since transformers 5 and before."""
+_USUAL: Final = "ME*-"
+"""Layers of the class if the file lists none."""
 
 
 def nemotron_h(config: Config, shape: Shape) -> Shape:
@@ -22,8 +24,8 @@ def nemotron_h(config: Config, shape: Shape) -> Shape:
         "head_dim": config.size("mamba_head_dim", default=64),
         "state": config.size("ssm_state_size", default=128),
         "groups": config.size("n_groups", "mamba_n_groups", default=8),
-        "conv": config.size("conv_kernel", default=4),
-        "chunk": config.size("chunk_size", default=128),
+        "conv": config.size("conv_kernel", "mamba_d_conv", default=4),
+        "chunk": config.size("chunk_size", "mamba_chunk_size", default=128),
     }
     projections, inner = bool(config.get("attention_bias")), bool(config.get("mlp_bias"))
     bias = {(True, True): "all", (True, False): "qkv_output", (False, True): "ffn"}.get((projections, inner), "none")
@@ -40,8 +42,8 @@ def nemotron_h(config: Config, shape: Shape) -> Shape:
 
 def _pattern(config: Config) -> str:
     """Return a letter for each layer. Raise SpecError for layers of another type."""
-    types: Any = config.get("layers_block_type")
-    pattern = config.get("hybrid_override_pattern")
+    types: Any = config.get("layers_block_type", "layer_types")
+    pattern = config.get("hybrid_override_pattern", default=_USUAL)
     if isinstance(types, list):
         pattern = "".join(_TYPES.get(str(each), "?") for each in types)
     if not isinstance(pattern, str) or not pattern or not {*pattern} <= {*MIXERS}:
