@@ -93,15 +93,12 @@ def _micro_batch(case: Case, constants: Constants, work: StepWork, wires: Wires,
         core_forward = weight * core_forward + (1 - weight) * work.attention_core(local, backward=False)
         core_backward = weight * core_backward + (1 - weight) * work.attention_core(local, backward=True)
     share = shape.share_of("E")
-    products = projections + (1 - share) * dense + share * routed
     if shape.pattern is None:
+        products = projections + (1 - share) * dense + share * routed
         plain = (1 - share) * work.element_wise(False) + (share * work.element_wise(True) if share else 0.0)
     else:
-        attends, scans = shape.share_of("*"), shape.share_of("M")
-        products = attends * projections + shape.share_of("-") * work.dense() + share * routed + scans * work.state_space_products()
-        core_forward = attends * core_forward + scans * work.scan(backward=False)
-        core_backward = attends * core_backward + scans * work.scan(backward=True)
-        plain = work.hybrid_passes()
+        products, plain = work.hybrid_products(), work.hybrid_passes()
+        core_forward, core_backward = work.hybrid_core(core_forward, backward=False), work.hybrid_core(core_backward, backward=True)
     factor = constants[f"compute:{case.family}"] * (constants["power.fp8"] if case.precision != "16bit" else 1.0)
     compute_forward = factor * (products + core_forward + plain)
     compute_backward = factor * ((1.0 if case.lora else 2.0) * products + core_backward + 1.6 * plain)

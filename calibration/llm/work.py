@@ -156,6 +156,16 @@ class StepWork:
         passes = 2.0 * mamba.channels + 3.0 * mamba.inner  # the convolution, and the gated norm
         return max(moved, products) + (2.5 if backward else 1.0) * 2.0 * tokens * passes / self.bandwidth
 
+    def hybrid_products(self) -> float:
+        """Return the seconds of the products of a hybrid's mean layer, without attention and scans themselves."""
+        shape = self.case.shape
+        total = shape.share_of("*") * self.attention_products() + shape.share_of("M") * self.state_space_products()
+        return total + shape.share_of("-") * self.dense() + (shape.share_of("E") * self.experts() if shape.experts else 0.0)
+
+    def hybrid_core(self, attention: float, backward: bool) -> float:
+        """Return the seconds of attention and scans of a hybrid's mean layer; a layer of *attention* takes that many."""
+        return self.case.shape.share_of("*") * attention + self.case.shape.share_of("M") * self.scan(backward)
+
     def hybrid_passes(self) -> float:
         """Return the seconds of norms, residuals, activations and casts of a hybrid's mean layer, forward; each has one norm."""
         shape = self.case.shape

@@ -154,8 +154,8 @@ def test_layers_that_a_family_does_not_have_are_refused() -> None:
         (plain | {"layer_types": ["full_attention", "conv"]}, "layer_types full_attention/conv: layers of llama do not support this"),
         (plain | {"ssm_state_size": 16}, "ssm_state_size 16: layers of llama do not support this"),
         (
-            plain | {"model_type": "zebra", "ssm_state_size": 16},
-            "zebra; no supported family has layers with ssm_state_size 16; or",
+            plain | {"model_type": "zebra", "mamba_dt_rank": 16},
+            "zebra; no supported family has layers with mamba_dt_rank 16; or",
         ),
         ({"model_type": "qwen3_next", **routed, "linear_num_key_heads": 16}, "no supported family has layers with linear_num_key_heads 16"),
         ({"model_type": "qwen3_moe", **routed, "mlp_only_layers": [3, 7]}, r"mlp_only_layers: layers \[3, 7\] without experts are not"),
@@ -394,7 +394,7 @@ def test_a_hybrid_has_a_letter_for_each_layer(spelled: str) -> None:
     assert (decoder.pattern, decoder.positions, decoder.activation) == (pattern, "none", "relu2")
     assert parameter_count(decoder) == 31_577_937_344
     assert decoder == load_part(Model, "nemotron-3-nano-30b-a3b", "workloads/models").transformer.model_copy(update={"ffn": 1856})
-    with pytest.raises(SpecError, match="config.json: hybrid_override_pattern must have a letter for each layer: M"):
+    with pytest.raises(SpecError, match=r"config\.json: hybrid_override_pattern must have a letter for each layer: M"):
         decoder_of(config | {"hybrid_override_pattern": "MEX", "layers_block_type": None}, "config.json")
 
 
