@@ -146,8 +146,9 @@ class Transformer(Spec):
     mla: Mla | None = None
     """Multi-head latent attention (DeepSeek); none: ordinary attention."""
     pattern: str | None = None
-    """Kind of each layer of a hybrid, one letter each, as in Megatron-LM's ``--hybrid-override-pattern``: M Mamba-2, * attention,
-    - feed-forward, E experts; each layer is one of them, with its norm and residual. None: each layer is attention and feed-forward."""
+    """Kind of each layer of a hybrid, one letter each, as in ``hybrid_override_pattern`` of Hugging Face and Megatron-LM: M Mamba-2,
+    * attention, - feed-forward, E experts; each layer is one of them, with its norm and residual. None: each layer is attention and
+    feed-forward."""
     mamba: Mamba | None = None
     """Sizes of Mamba-2 layers; required if ``pattern`` has any."""
     expert_latent: Count | None = None
