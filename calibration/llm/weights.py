@@ -50,10 +50,10 @@ def layer_parameters(case: Case) -> tuple[float, float, float]:
     experts = float(matrices * shape.routed_width * inner * shape.experts) if shape.experts else 0.0
     if shape.pattern is None:
         return float(attention + 2 * shape.hidden), dense, experts
-    spaces = 0.0
-    if shape.mamba is not None:
-        spaces = shape.hidden * float(2 * shape.mamba.inner + shape.mamba.channels + shape.mamba.heads)
-    mixed = shape.share_of("*") * attention + shape.share_of("M") * spaces + shape.hidden
+    mixed = shape.share_of("*") * attention + shape.hidden
+    for letter, layer in (("M", shape.mamba), ("G", shape.delta_net)):
+        if layer is not None:
+            mixed += shape.share_of(letter) * shape.hidden * (2 * layer.inner + layer.channels + layer.steps)
     return mixed, shape.share_of("-") * dense, experts
 
 

@@ -11,7 +11,8 @@ from sim.cluster.kernels import indexed_time
 from sim.cluster.quantizing import operand_bytes
 from sim.parallel.routing import BIAS_PASSES, BIAS_PASSES_FP32, CLAMP_PASSES, ROTATION_PASSES, PassCount, padded_bytes
 from sim.spec.decoder import attended_pairs
-from sim.spec.state_space import scan_elements, scan_flop
+from sim.spec.state_space import scan_cost
+from sim.spec.transformer import DeltaNet, Mamba
 
 
 class StepWork:
@@ -69,7 +70,7 @@ class StepWork:
         """Return the seconds of the projections before attention."""
         shape, case = self.case.shape, self.case
         hidden, tensor, rows = shape.hidden, case.tensor, self.tokens
-        queries = shape.heads * shape.head_size
+        queries = shape.heads * shape.head_size * (1 + shape.attention_gate)
         if shape.mla is not None:
             latent = shape.mla
             down = self.product(rows, hidden, latent.kv_rank + latent.rope_dim) + (
@@ -137,34 +138,37 @@ class StepWork:
         slow = self.constants["unaligned.head"] if shape.head_size % 8 else 1.0
         return slow * (2.0 if backward else 1.0) * (2 * flop / (self.rate16 * 0.6)) + scores * (1.0 if backward else 0.8)
 
-    def state_space_products(self) -> float:
-        """Return the seconds of the projections around a state-space layer's scan."""
-        shape, mamba, tensor = self.case.shape, self.case.shape.mamba, self.case.tensor
-        if mamba is None:
+    def state_space_products(self, layer: Mamba | DeltaNet | None) -> float:
+        """Return the seconds of the projections around the scan of a state-space *layer*."""
+        hidden, tensor = self.case.shape.hidden, self.case.tensor
+        if layer is None:
             return 0.0
-        inputs = self.product(self.tokens, shape.hidden, (mamba.inner + mamba.channels + mamba.heads) / tensor)
-        return inputs + self.product(self.tokens, mamba.inner / tensor, shape.hidden)
+        inputs = self.product(self.tokens, hidden, (layer.inner + layer.channels + layer.steps) / tensor)
+        return inputs + self.product(self.tokens, layer.inner / tensor, hidden)
 
-    def scan(self, backward: bool) -> float:
-        """Return the seconds of a state-space layer's scan, and of the passes over its inputs and outputs, as the simulator counts them."""
-        mamba, kernels = self.case.shape.mamba, self.case.gpu.kernels
-        if mamba is None:
+    def scan(self, layer: Mamba | DeltaNet | None, backward: bool) -> float:
+        """Return the seconds of the scan of a state-space *layer* and of the passes around it, as the simulator counts them."""
+        kernels = self.case.gpu.kernels
+        if layer is None:
             return 0.0
-        tokens = self.tokens / self.case.tensor
-        moved = 2.0 * tokens * scan_elements(mamba)[backward] / self.bandwidth
-        products = tokens * scan_flop(mamba)[backward] / (kernels.scan_rate * kernels.sm_count) if kernels is not None else 0.0
-        passes = 2.0 * mamba.channels + 3.0 * mamba.inner  # the convolution, and the gated norm
+        tokens, cost = self.tokens / self.case.tensor, scan_cost(layer)
+        moved = 2.0 * tokens * cost.elements[backward] / self.bandwidth
+        products = tokens * cost.flop[backward] / (kernels.scan_rate * kernels.sm_count) if kernels is not None else 0.0
+        passes = 2.0 * layer.channels + 3.0 * layer.inner  # the convolution, and the gated norm
         return max(moved, products) + (2.5 if backward else 1.0) * 2.0 * tokens * passes / self.bandwidth
 
     def hybrid_products(self) -> float:
         """Return the seconds of the products of a hybrid's mean layer, without attention and scans themselves."""
         shape = self.case.shape
-        total = shape.share_of("*") * self.attention_products() + shape.share_of("M") * self.state_space_products()
+        total = shape.share_of("*") * self.attention_products() + shape.share_of("M") * self.state_space_products(shape.mamba)
+        total += shape.share_of("G") * self.state_space_products(shape.delta_net)
         return total + shape.share_of("-") * self.dense() + (shape.share_of("E") * self.experts() if shape.experts else 0.0)
 
     def hybrid_core(self, attention: float, backward: bool) -> float:
         """Return the seconds of attention and scans of a hybrid's mean layer; a layer of *attention* takes that many."""
-        return self.case.shape.share_of("*") * attention + self.case.shape.share_of("M") * self.scan(backward)
+        shape = self.case.shape
+        scans = shape.share_of("M") * self.scan(shape.mamba, backward) + shape.share_of("G") * self.scan(shape.delta_net, backward)
+        return shape.share_of("*") * attention + scans
 
     def hybrid_passes(self) -> float:
         """Return the seconds of norms, residuals, activations and casts of a hybrid's mean layer, forward; each has one norm."""

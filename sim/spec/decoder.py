@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from sim.spec.layer import Attention, Layer, TensorShare
 from sim.spec.state_space import scan_layers
-from sim.spec.transformer import Transformer
+from sim.spec.transformer import DeltaNet, Transformer
 
 FLOAT: Final = 4.0
 """Bytes of an element in a layer table."""
@@ -126,8 +126,8 @@ class _DecoderTable:
     def block(self, mixers: str, window: int) -> Iterator[Layer]:
         """Yield the layers of one block of *mixers* (letters of ``Transformer.pattern``), with names that lack its number."""
         for mixer in mixers:
-            if mixer == "M":
-                yield from self._state_space()
+            if mixer in "MG":
+                yield from self._state_space(mixer)
             elif mixer == "*":
                 yield from self._attention(window)
             else:
@@ -139,6 +139,8 @@ class _DecoderTable:
         yield from self._latent_projections() if shape.mla is not None else self._projections()
         yield self._core(window)
         width = shape.heads * shape.value_size
+        if shape.attention_gate:
+            yield self._gate(width)
         yield self._product("attention.output", width, shape.hidden, "rowwise", bias=self.shape.has_bias("output"), saves=False, casts=0)
         if shape.norms_per_layer == 4:
             yield self._norm("post_attention_norm", shape.hidden)
@@ -195,9 +197,8 @@ class _DecoderTable:
     def _projections(self) -> Iterator[Layer]:
         shape = self.shape
         queries, keys = shape.heads * shape.head_size, shape.groups * shape.head_size
-        yield self._product(
-            "attention.qkv", shape.hidden, queries + 2 * keys, "colwise", bias=self.shape.has_bias("qkv"), casts=self._input_casts(3)
-        )
+        columns = queries * (1 + shape.attention_gate) + 2 * keys
+        yield self._product("attention.qkv", shape.hidden, columns, "colwise", bias=shape.has_bias("qkv"), casts=self._input_casts(3))
         if shape.qk_norm != "none":
             weights = {"head": (shape.head_size,) * 2, "all": (queries, keys), "weightless": ()}[shape.qk_norm]
             norm = self._norm("attention.qk_norm", queries + keys, "per_head" if shape.qk_norm == "head" else "heads")
@@ -238,6 +239,21 @@ class _DecoderTable:
             share="heads",
         )
 
+    def _gate(self, width: int) -> Layer:
+        """Return the product of attention's result, *width* elements per token, with the sigmoid of its gate."""
+        moved = FLOAT * self.tokens * width
+        return Layer.model_construct(
+            name="attention.gate",
+            op="elementwise",
+            arithmetic=5.0 * self.tokens * width,
+            backward_arithmetic=8.0 * self.tokens * width,
+            read=2.0 * moved,
+            write=moved,
+            backward_traffic=5.0 * moved,
+            saved=moved,  # the gate; attention saves its result
+            share="heads",
+        )
+
     def _core(self, window: int) -> Layer:
         shape, tokens = self.shape, self.tokens
         queries, keys, values = shape.heads * shape.head_size, shape.groups * shape.head_size, shape.groups * shape.value_size
@@ -273,20 +289,21 @@ class _DecoderTable:
 
     # --- state spaces --------------------------------------------------------------------------------------------------
 
-    def _state_space(self) -> Iterator[Layer]:
-        shape, mamba = self.shape, self.shape.mamba
-        assert mamba is not None
-        yield self._norm("mamba_norm", shape.hidden)
-        yield self._product("mamba.input", shape.hidden, mamba.inner + mamba.channels + mamba.heads, "colwise")
-        yield from scan_layers(mamba, self.tokens, FLOAT)
-        gated = self._norm("mamba.norm", mamba.inner, "heads")
-        gate = FLOAT * self.tokens * mamba.inner
+    def _state_space(self, mixer: str) -> Iterator[Layer]:
+        shape = self.shape
+        layer, name = (shape.mamba, "mamba") if mixer == "M" else (shape.delta_net, "delta")
+        assert layer is not None
+        yield self._norm(f"{name}_norm", shape.hidden)
+        yield self._product(f"{name}.input", shape.hidden, layer.inner + layer.channels + layer.steps, "colwise")
+        yield from scan_layers(layer, name, self.tokens, FLOAT)
+        of_a_head = isinstance(layer, DeltaNet)
+        gated, gate = self._norm(f"{name}.norm", layer.inner, "per_head" if of_a_head else "heads"), FLOAT * self.tokens * layer.inner
         yield gated.model_copy(
-            update={"gradients": (mamba.inner,), "read": gated.read + gate, "saved": gated.saved + gate}
-            | {"backward_traffic": gated.backward_traffic + 2.0 * gate}
+            update={"gradients": (layer.value_dim if isinstance(layer, DeltaNet) else layer.inner,)}
+            | {"read": gated.read + gate, "saved": gated.saved + gate, "backward_traffic": gated.backward_traffic + 2.0 * gate}
         )
-        yield self._product("mamba.output", mamba.inner, shape.hidden, "rowwise", casts=0)
-        yield self._residual("mamba.residual")
+        yield self._product(f"{name}.output", layer.inner, shape.hidden, "rowwise", casts=0)
+        yield self._residual(f"{name}.residual")
 
     # --- feed-forward --------------------------------------------------------------------------------------------------
 

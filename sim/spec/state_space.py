@@ -1,51 +1,77 @@
-"""What do the convolution and the scan of a Mamba-2 layer cost? Rows of a layer table, between the projections of `sim.spec.decoder`.
+"""What do the convolution and the scan of a state-space layer cost? Rows of a layer table, between the projections of `sim.spec.decoder`.
 
-The scan runs by chunks (Dao and Gu, arXiv 2405.21060, section 6): products as in causal attention inside a chunk, states of chunks, a
-recurrence over these states, and the states' part of the outputs. Products and passes are those of state-spaces/mamba, ops/triton
-(``mamba_split_conv1d_scan_combined``), which Megatron-LM and transformers call: backward computes convolution and states of chunks again,
-so forward saves only what the projection has made, and the scan's output.
+Scans run by chunks of tokens: products as in causal attention inside a chunk, of which half is computed, and products with a state that
+passes from chunk to chunk. Mamba-2 is that of Dao and Gu (arXiv 2405.21060, section 6), with the kernels of state-spaces/mamba, ops/triton
+(``mamba_split_conv1d_scan_combined``), which Megatron-LM and transformers call. Gated delta nets (Yang and others, arXiv 2412.06464) are
+those of fla-org/flash-linear-attention, ops/gated_delta_rule. Backward of both computes states of chunks again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
 from sim.spec.layer import Layer
-from sim.spec.transformer import Mamba
-
-_KERNELS: Final = (5, 11)
-"""Kernels of the scan, forward and backward (ops/triton/ssd_combined.py): sums of steps, states of chunks, their recurrence, products of
-the projections, outputs; backward repeats the first four."""
+from sim.spec.transformer import DeltaNet, Mamba
 
 
-def scan_flop(mamba: Mamba) -> tuple[float, float]:
-    """Return the FLOP of the scan's products per token, forward and backward; inside a chunk, half of the square is computed."""
-    projections = float(mamba.chunk * mamba.state * mamba.groups)
-    inside = float(mamba.chunk * mamba.inner)
+class ScanCost(NamedTuple):
+    """What a scan costs for each token, forward and backward."""
+
+    flop: tuple[float, float]
+    """FLOP of products; inside a chunk, half of the square."""
+    elements: tuple[float, float]
+    """16-bit elements that the kernels move; those of 32 bits count twice."""
+
+
+_OF_MAMBA: Final = (5, 11)
+"""Kernels of Mamba-2's scan, forward and backward (ops/triton/ssd_combined.py): sums of steps, states of chunks, their recurrence, products
+of the projections, outputs; backward repeats the first four."""
+_OF_DELTA_NET: Final = (8, 16)
+"""Kernels of a delta net's scan, forward and backward: two norms, sums of decays, products of keys, their inverse, transformed keys and
+values, states, outputs."""
+
+
+def scan_cost(layer: Mamba | DeltaNet) -> ScanCost:
+    """Return what the scan of *layer* costs for each token."""
+    return _of_mamba(layer) if isinstance(layer, Mamba) else _of_delta_net(layer)
+
+
+def _of_mamba(mamba: Mamba) -> ScanCost:
+    projections, inside = float(mamba.chunk * mamba.state * mamba.groups), float(mamba.chunk * mamba.inner)
     states = 2.0 * mamba.inner * mamba.state
-    return projections + inside + 2.0 * states, 3.0 * projections + 2.0 * inside + 5.0 * states
-
-
-def scan_elements(mamba: Mamba) -> tuple[float, float]:
-    """Return the 16-bit elements that the scan's kernels move per token, forward and backward; states and products have 32 bits."""
     heads, both = float(mamba.inner), 2.0 * mamba.groups * mamba.state
-    states = 2.0 * mamba.inner * mamba.state / mamba.chunk
-    products = 2.0 * mamba.groups * mamba.chunk
-    forward = 3.0 * heads + 2.0 * both + 4.0 * states + 2.0 * products
-    backward = 8.0 * heads + 5.0 * both + 9.0 * states + 4.0 * products
-    return forward, backward
+    held, products = 2.0 * mamba.inner * mamba.state / mamba.chunk, 2.0 * mamba.groups * mamba.chunk
+    return ScanCost(
+        (projections + inside + 2.0 * states, 3.0 * projections + 2.0 * inside + 5.0 * states),
+        (3.0 * heads + 2.0 * both + 4.0 * held + 2.0 * products, 8.0 * heads + 5.0 * both + 9.0 * held + 4.0 * products),
+    )
 
 
-def scan_layers(mamba: Mamba, tokens: int, width: float) -> Iterator[Layer]:
-    """Yield the convolution and the scan of one layer for *tokens* tokens; an element of the table has *width* bytes."""
-    channels, moved = mamba.channels, width * tokens * mamba.channels
+def _of_delta_net(delta: DeltaNet) -> ScanCost:
+    """Products: keys with keys, their inverse with keys and values, queries with keys, scores with values; and three with states."""
+    keys, values, chunk, heads = float(delta.key_dim), float(delta.value_dim), float(delta.chunk), delta.value_heads
+    state = 2.0 * keys * values
+    forward = chunk * (3.0 * keys + 2.0 * values) + 3.0 * state
+    again = chunk * (keys + values) + 2.0 * state
+    held = keys * values / chunk
+    moved = 7.0 * keys + 6.0 * values + 6.0 * chunk + 2.0 * held
+    moved_again = 4.0 * keys + 4.0 * values + chunk + held
+    norms = 4.0 * keys * delta.key_heads
+    return ScanCost(
+        (heads * forward, heads * (2.0 * forward + again)), (heads * moved + norms, heads * (2.0 * moved + moved_again) + 2.0 * norms)
+    )
+
+
+def scan_layers(layer: Mamba | DeltaNet, name: str, tokens: int, width: float) -> Iterator[Layer]:
+    """Yield the convolution and the scan of a layer *name* for *tokens* tokens; an element of the table has *width* bytes."""
+    channels, moved = layer.channels, width * tokens * layer.channels
     yield Layer.model_construct(
-        name="mamba.conv",
+        name=f"{name}.conv",
         op="elementwise",
-        gradients=(channels * mamba.conv, channels),
-        arithmetic=(2.0 * mamba.conv + 5.0) * tokens * channels,
-        backward_arithmetic=(6.0 * mamba.conv + 14.0) * tokens * channels,
+        gradients=(channels * layer.conv, channels) if isinstance(layer, Mamba) else (channels * layer.conv,),
+        arithmetic=(2.0 * layer.conv + 5.0) * tokens * channels,
+        backward_arithmetic=(6.0 * layer.conv + 14.0) * tokens * channels,
         read=moved,
         write=moved,
         backward_traffic=5.0 * moved,  # the convolution again, then input, gradient, and the gradient of the input
@@ -53,20 +79,20 @@ def scan_layers(mamba: Mamba, tokens: int, width: float) -> Iterator[Layer]:
         backward_kernels=2,
         share="heads",
     )
-    flop, elements = scan_flop(mamba), scan_elements(mamba)
-    result = width * tokens * mamba.inner
+    cost, result, steps = scan_cost(layer), width * tokens * layer.inner, width * tokens * layer.steps
+    forward, backward = _OF_MAMBA if isinstance(layer, Mamba) else _OF_DELTA_NET
     yield Layer.model_construct(
-        name="mamba.scan",
+        name=f"{name}.scan",
         op="scan",
-        gradients=(mamba.heads,) * 3,
-        forward=flop[0] * tokens,
-        backward=flop[1] * tokens,
-        read=width * tokens * elements[0] - result,
-        entering=moved + width * tokens * mamba.heads,
+        gradients=(layer.scanned_heads,) * (3 if isinstance(layer, Mamba) else 2),
+        forward=cost.flop[0] * tokens,
+        backward=cost.flop[1] * tokens,
+        read=width * tokens * cost.elements[0] - result,
+        entering=moved + steps,
         write=result,
-        backward_traffic=width * tokens * elements[1],
-        saved=width * tokens * mamba.heads,
-        forward_kernels=_KERNELS[0],
-        backward_kernels=_KERNELS[1],
+        backward_traffic=width * tokens * cost.elements[1],
+        saved=steps if isinstance(layer, Mamba) else moved + steps + width * tokens * layer.chunk * layer.scanned_heads,
+        forward_kernels=forward,
+        backward_kernels=backward,
         share="heads",
     )

@@ -13,7 +13,7 @@ from sim.spec.fields import Count, Depth, Fraction, Share, Spec, Whole
 Activation = Literal["gelu", "relu", "relu2", "silu", "swiglu", "geglu", "reglu"]
 Norm = Literal["layernorm", "rmsnorm", "nonparametric"]
 
-MIXERS: Final = {"M": "Mamba-2", "*": "attention", "-": "feed-forward", "E": "experts"}
+MIXERS: Final = {"M": "Mamba-2", "G": "gated delta net", "*": "attention", "-": "feed-forward", "E": "experts"}
 """Letters of a hybrid's layers, as Megatron-LM has them."""
 GATED: Final = ("swiglu", "geglu", "reglu")
 """Activations with two inputs, one of which gates the other."""
@@ -59,6 +59,53 @@ class Mamba(Spec):
     def channels(self) -> int:
         """Channels of the convolution: the heads, and the projections into and out of the state."""
         return self.inner + 2 * self.groups * self.state
+
+    @property
+    def steps(self) -> int:
+        """Elements of a token that set how far the state moves: one a head."""
+        return self.heads
+
+    @property
+    def scanned_heads(self) -> int:
+        """Heads with a state."""
+        return self.heads
+
+
+class DeltaNet(Spec):
+    """Sizes of gated delta nets (Yang and others, arXiv 2412.06464), the linear attention of Qwen3-Next and Qwen3.5."""
+
+    key_heads: Count
+    """Number of heads of queries and of keys."""
+    value_heads: Count
+    """Number of heads of values, each with a state."""
+    key_dim: Count = 128
+    """Size of a query or key head."""
+    value_dim: Count = 128
+    """Size of a value head."""
+    conv: Count = 4
+    """Width of the convolution along the sequence."""
+    chunk: Count = 64
+    """Number of tokens of a chunk."""
+
+    @property
+    def inner(self) -> int:
+        """Elements of all values."""
+        return self.value_heads * self.value_dim
+
+    @property
+    def channels(self) -> int:
+        """Channels of the convolution: queries, keys and values."""
+        return self.inner + 2 * self.key_heads * self.key_dim
+
+    @property
+    def steps(self) -> int:
+        """Elements of a token that set how far the state moves: decay and learning rate of each value head."""
+        return 2 * self.value_heads
+
+    @property
+    def scanned_heads(self) -> int:
+        """Heads with a state."""
+        return self.value_heads
 
 
 class Transformer(Spec):
@@ -147,10 +194,14 @@ class Transformer(Spec):
     """Multi-head latent attention (DeepSeek); none: ordinary attention."""
     pattern: str | None = None
     """Kind of each layer of a hybrid, one letter each, as in ``hybrid_override_pattern`` of Hugging Face and Megatron-LM: M Mamba-2,
-    * attention, - feed-forward, E experts; each layer is one of them, with its norm and residual. None: each layer is attention and
-    feed-forward."""
+    G gated delta net, * attention, - feed-forward, E experts; each layer is one of them, with its norm and residual. None: each layer is
+    attention and feed-forward."""
     mamba: Mamba | None = None
     """Sizes of Mamba-2 layers; required if ``pattern`` has any."""
+    delta_net: DeltaNet | None = None
+    """Sizes of gated delta nets; required if ``pattern`` has any."""
+    attention_gate: bool = False
+    """Whether the result of attention is multiplied by a gate, as wide as the queries (Qwen3-Next)."""
     expert_latent: Count | None = None
     """Width of the vectors that are sent to the routed experts, into and out of which two products project the stream (Nemotron 3 Super);
     None: ``hidden``."""
@@ -210,11 +261,16 @@ class Transformer(Spec):
         pattern = self.pattern
         if pattern is None:
             yield self.mamba is not None, "mamba needs a pattern that says which layers it is; add it, such as pattern: M-M-M*-"
+            yield self.delta_net is not None, "delta_net needs a pattern that says which layers it is; add it, such as pattern: G-G-G-*-"
             return
         strange = sorted({*pattern} - {*MIXERS})
         yield bool(strange), f"pattern has {' '.join(strange)}; write {', '.join(f'{letter} ({kind})' for letter, kind in MIXERS.items())}"
         yield len(pattern) != self.layers, f"pattern has {len(pattern)} layers, not {self.layers}; write layers: {len(pattern)}"
         yield "M" in pattern and self.mamba is None, "pattern has Mamba-2 layers (M); add their sizes, such as mamba: {heads: 64}"
+        yield (
+            "G" in pattern and self.delta_net is None,
+            "pattern has gated delta nets (G); add their sizes, such as delta_net: {key_heads: 16, value_heads: 32}",
+        )
         yield "E" in pattern and not self.experts, "pattern has experts (E); add experts and experts_per_token"
         yield "E" not in pattern and self.experts > 0, "pattern has no layer with experts (E); add some, or leave experts out"
         yield (
@@ -226,6 +282,12 @@ class Transformer(Spec):
             yield (
                 mamba.heads % mamba.groups > 0,
                 f"mamba.heads ({mamba.heads}) is not a multiple of mamba.groups ({mamba.groups}); write groups: 1",
+            )
+        delta = self.delta_net
+        if delta is not None:
+            yield (
+                delta.value_heads % delta.key_heads > 0,
+                f"delta_net.value_heads ({delta.value_heads}) is not a multiple of key_heads ({delta.key_heads}); write as many key_heads",
             )
 
     @property

@@ -10,8 +10,8 @@ import pytest
 from sim.events import Cause
 from sim.spec.decoder import decoder_layers, model_flop, parameter_count
 from sim.spec.layer import Layer
-from sim.spec.state_space import scan_flop
-from sim.spec.transformer import Mamba, Transformer
+from sim.spec.state_space import scan_cost
+from sim.spec.transformer import DeltaNet, Mamba, Transformer
 from sim.spec.yaml import SpecError
 from sim.study.layout import layout_answer
 from sim.study.scenario import Scenario
@@ -78,7 +78,7 @@ def test_products_of_the_scan_are_those_of_mamba_2_in_torch() -> None:
         chunked = by_chunks(values, decay, inputs, outputs, MAMBA.chunk)
     assert torch.allclose(chunked, recurrence(values, decay, inputs, outputs))
     halves = MAMBA.chunk * (MAMBA.groups * MAMBA.state + MAMBA.inner)
-    assert counter.get_total_flops() == TOKENS * (scan_flop(MAMBA)[0] + halves)
+    assert counter.get_total_flops() == TOKENS * (scan_cost(MAMBA).flop[0] + halves)
     for tensor in (values, inputs, outputs):
         tensor.requires_grad_(True)
     result = by_chunks(values, decay, inputs, outputs, MAMBA.chunk)
@@ -86,7 +86,57 @@ def test_products_of_the_scan_are_those_of_mamba_2_in_torch() -> None:
         result.sum().backward()
     again = MAMBA.chunk * MAMBA.groups * MAMBA.state + 2.0 * MAMBA.inner * MAMBA.state  # what backward computes again
     halves = 2.0 * halves  # torch's two gradients of each product, full squares
-    assert counter.get_total_flops() == TOKENS * (scan_flop(MAMBA)[1] - again + halves)
+    assert counter.get_total_flops() == TOKENS * (scan_cost(MAMBA).flop[1] - again + halves)
+
+
+def delta_rule(queries: Any, keys: Any, values: Any, decay: Any, rate: Any) -> Any:
+    """Return o = S' q of S' = S exp(g) (1 - b k k') + b v k', token by token, for heads of their own."""
+    tokens, heads, size = values.shape
+    state, results = torch.zeros(heads, size, keys.shape[2], dtype=values.dtype), []
+    for token in range(tokens):
+        key, value, step = keys[token], values[token], rate[token][:, None]
+        state = state * decay[token].exp()[:, None, None]
+        state = state + (step * (value - (state * key[:, None, :]).sum(-1)))[:, :, None] * key[:, None, :]
+        results.append((state * queries[token][:, None, :]).sum(-1))
+    return torch.stack(results)
+
+
+def delta_rule_by_chunks(queries: Any, keys: Any, values: Any, decay: Any, rate: Any, chunk: int) -> Any:
+    """Return the same by chunks (Yang and others, arXiv 2412.06464, section 3.3): products alone but for an inverse and the recurrence."""
+    tokens, heads, size = values.shape
+    count = tokens // chunk
+    q, k, v = (rows.reshape(count, chunk, heads, -1).permute(0, 2, 1, 3) for rows in (queries, keys, values))
+    sums = decay.reshape(count, chunk, heads).cumsum(1).permute(0, 2, 1)
+    step = rate.reshape(count, chunk, heads).permute(0, 2, 1)[..., None]
+    steps = (sums[..., :, None] - sums[..., None, :]).exp().tril()
+    lower = (step * torch.matmul(k, k.transpose(-1, -2)) * steps).tril(-1)
+    inverse = torch.linalg.inv(torch.eye(chunk, dtype=values.dtype) + lower)
+    from_keys, from_values = torch.matmul(inverse, step * k * sums.exp()[..., None]), torch.matmul(inverse, step * v)
+    scores = torch.matmul(q, k.transpose(-1, -2)) * steps
+    state, results = torch.zeros(heads, keys.shape[2], size, dtype=values.dtype), []
+    for number in range(count):
+        new = from_values[number] - torch.matmul(from_keys[number], state)
+        results.append(torch.matmul(q[number] * sums[number].exp()[..., None], state) + torch.matmul(scores[number], new))
+        held = k[number] * (sums[number, :, -1:] - sums[number]).exp()[..., None]
+        state = state * sums[number, :, -1].exp()[:, None, None] + torch.matmul(held.transpose(-1, -2), new)
+    return torch.stack(results).permute(0, 2, 1, 3).reshape(tokens, heads, size)
+
+
+@pytest.mark.needs("torch")
+def test_products_of_the_scan_are_those_of_a_gated_delta_rule_in_torch() -> None:
+    """By chunks it gives what the recurrence gives; torch counts the full square inside a chunk, and no product for the inverse."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    torch.manual_seed(0)
+    delta = DeltaNet(key_heads=4, value_heads=4, key_dim=16, value_dim=24, chunk=16)
+    queries, keys = (torch.nn.functional.normalize(torch.randn(TOKENS, 4, 16, dtype=torch.float64), dim=-1) for _ in range(2))
+    values, rate = torch.randn(TOKENS, 4, 24, dtype=torch.float64), torch.rand(TOKENS, 4, dtype=torch.float64)
+    decay = -torch.rand(TOKENS, 4, dtype=torch.float64)
+    with FlopCounterMode(display=False) as counter:
+        chunked = delta_rule_by_chunks(queries, keys, values, decay, rate, delta.chunk)
+    assert torch.allclose(chunked, delta_rule(queries, keys, values, decay, rate))
+    halves = delta.value_heads * delta.chunk * (3 * delta.key_dim + 2 * delta.value_dim)
+    assert counter.get_total_flops() == TOKENS * (scan_cost(delta).flop[0] + halves)
 
 
 @pytest.mark.needs("torch")
@@ -133,12 +183,15 @@ def test_experts_in_a_latent_space_have_two_more_products() -> None:
 @pytest.mark.parametrize(
     ("fields", "sentence"),
     [
-        ({"pattern": "M-M*X"}, "pattern has X; write M \\(Mamba-2\\), \\* \\(attention\\), - \\(feed-forward\\), E \\(experts\\)"),
+        ({"pattern": "M-M*X"}, r"pattern has X; write M \(Mamba-2\), G \(gated delta net\), \* \(attention\), - \(feed-forward\), E"),
         ({"pattern": "M-M*"}, "pattern has 4 layers, not 5; write layers: 4"),
         ({"mamba": None}, "add their sizes, such as mamba: {heads: 64}"),
         ({"pattern": "MEM*E"}, "add experts and experts_per_token"),
         ({"experts": 8, "experts_per_token": 2}, "no layer with experts"),
         ({"pattern": None}, "mamba needs a pattern"),
+        ({"pattern": "M-G*-"}, "add their sizes, such as delta_net: {key_heads: 16, value_heads: 32}"),
+        ({"pattern": None, "mamba": None, "delta_net": {"key_heads": 2, "value_heads": 4}}, "delta_net needs a pattern"),
+        ({"pattern": "M-G*-", "delta_net": {"key_heads": 4, "value_heads": 6}}, "write as many key_heads"),
         ({"mamba": {"heads": 7, "groups": 2}}, r"mamba.heads \(7\) is not a multiple of mamba.groups \(2\); write groups: 1"),
         ({"parallel": True}, "write parallel: false"),
     ],
