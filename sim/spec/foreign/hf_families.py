@@ -24,7 +24,7 @@ from sim.spec.foreign.hf_experts import (
     olmoe_experts,
     qwen_experts,
 )
-from sim.spec.foreign.hf_hybrids import nemotron_h
+from sim.spec.foreign.hf_hybrids import nemotron_h, qwen_hybrid
 from sim.spec.foreign.hf_keys import Config, Shape
 from sim.spec.foreign.hf_windows import global_period, layer_mixture, layer_types, typed_window, used_window, window
 from sim.spec.yaml import SpecError
@@ -357,6 +357,9 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "kimi_k2": Family(_deepseek),
     "gpt_oss": Family(_gpt_oss),
     "nemotron": Family(_nemotron, gated=False, norm="layernorm", activation="relu2"),
+    "qwen3_next": Family(qwen_hybrid),
+    "qwen3_5_text": Family(qwen_hybrid),
+    "qwen3_5_moe_text": Family(qwen_hybrid),
     "nemotron_h": Family(nemotron_h, gated=False, activation="relu2", lists_layers=True),
     "olmo": Family(_olmo, norm="nonparametric"),
     "olmo2": Family(_olmo2),

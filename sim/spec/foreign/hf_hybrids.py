@@ -54,6 +54,45 @@ def _pattern(config: Config) -> str:
     return pattern
 
 
+def qwen_hybrid(config: Config, shape: Shape) -> Shape:
+    """Return *shape* with the layers of Qwen3-Next and Qwen3.5: delta nets or gated attention, each before a feed-forward block."""
+    layers, dense = shape["layers"], config.get("mlp_only_layers", default=[]) or []
+    every, interval = config.size("decoder_sparse_step", default=1) or 1, config.size("full_attention_interval", default=4) or 4
+    listed = config.get("layer_types")
+    kinds = listed if isinstance(listed, list) else ["linear_attention" if (n + 1) % interval else "full_attention" for n in range(layers)]
+    if len(kinds) != layers or not {*map(str, kinds)} <= {"linear_attention", "full_attention"}:
+        raise SpecError(
+            f"{config.place}: {config.within}layer_types must list linear_attention or full_attention for each of the {layers} layers"
+        )
+    experts = config.size(*EXPERTS)
+    second = ["E" if experts and n not in dense and (n + 1) % every == 0 else "-" for n in range(layers)]
+    delta = {
+        "key_heads": config.size("linear_num_key_heads", default=16),
+        "value_heads": config.size("linear_num_value_heads", default=32),
+        "key_dim": config.size("linear_key_head_dim", default=128),
+        "value_dim": config.size("linear_value_head_dim", default=128),
+        "conv": config.size("linear_conv_kernel_dim", default=4),
+    }
+    fields = shape | {
+        "layers": 2 * layers,
+        "pattern": "".join(_TYPES[kind].replace("M", "G") + after for kind, after in zip(kinds, second, strict=True)),
+        "head_dim": config.size("head_dim", default=256),
+        "bias": "qkv_output" if config.get("attention_bias") else "none",
+        "qk_norm": "head",
+        "attention_gate": True,
+        "delta_net": delta,
+    }
+    if "E" not in fields["pattern"]:
+        return fields
+    shared = config.size("shared_expert_intermediate_size")
+    return fields | {
+        "experts": experts,
+        "experts_per_token": config.due("num_experts_per_tok"),
+        "expert_ffn": config.due("moe_intermediate_size"),
+        **({"shared_experts": 1, "shared_expert_ffn": shared} if shared else {}),
+    }
+
+
 def _experts(config: Config) -> Shape:
     return {
         "experts": config.due(*EXPERTS),

@@ -157,7 +157,7 @@ def test_layers_that_a_family_does_not_have_are_refused() -> None:
             plain | {"model_type": "zebra", "mamba_dt_rank": 16},
             "zebra; no supported family has layers with mamba_dt_rank 16; or",
         ),
-        ({"model_type": "qwen3_next", **routed, "linear_num_key_heads": 16}, "no supported family has layers with linear_num_key_heads 16"),
+        ({"model_type": "kimi_linear", **routed, "linear_attn_rank": 16}, "no supported family has layers with linear_attn_rank 16"),
         ({"model_type": "qwen3_moe", **routed, "mlp_only_layers": [3, 7]}, r"mlp_only_layers: layers \[3, 7\] without experts are not"),
     ]
     for said, sentence in cases:
@@ -396,6 +396,25 @@ def test_a_hybrid_has_a_letter_for_each_layer(spelled: str) -> None:
     assert decoder == load_part(Model, "nemotron-3-nano-30b-a3b", "workloads/models").transformer.model_copy(update={"ffn": 1856})
     with pytest.raises(SpecError, match=r"config\.json: hybrid_override_pattern must have a letter for each layer: M"):
         decoder_of(config | {"hybrid_override_pattern": "MEX", "layers_block_type": None}, "config.json")
+
+
+@pytest.mark.parametrize(
+    ("kind", "parameters", "letters"),
+    [
+        ("qwen3_next", 79_674_391_296 - 48 * 2048, "GEGEGE*E"),
+        ("qwen3_5_text", 9.0e9, "G-G-G-*-"),
+        ("qwen3_5_moe_text", 35e9, "GEGEGE*E"),
+    ],
+)
+def test_qwen_s_hybrids_have_two_letters_a_layer(kind: str, parameters: float, letters: str) -> None:
+    """The classes' defaults are Qwen3-Next-80B-A3B (as on the hub, less the gates of shared experts), Qwen3.5-9B and Qwen3.5-35B-A3B."""
+    decoder = Transformer.model_validate(decoder_of({"model_type": "around", "text_config": {"model_type": kind}}, "config.json").shape)
+    assert decoder.pattern is not None and decoder.pattern == letters * (decoder.layers // 8)
+    assert parameter_count(decoder) == pytest.approx(parameters, rel=0.0 if kind == "qwen3_next" else 0.011)
+    listed = {"layer_types": ["full_attention", "linear_attention"], "num_hidden_layers": 2, "model_type": kind}
+    assert decoder_of({"model_type": "around", "text_config": listed}, "config.json").shape["pattern"][::2] == "*G"
+    with pytest.raises(SpecError, match="layer_types must list linear_attention or full_attention for each of the 3 layers"):
+        decoder_of({"model_type": "around", "text_config": listed | {"num_hidden_layers": 3}}, "config.json")
 
 
 def test_keys_that_change_the_cost_are_named() -> None:
