@@ -60,7 +60,10 @@ def model_flop(layers: Sequence[Layer]) -> float:
 
     If all weights are trained, this is three times forward: ``6 P_matmul + 6 L s h`` per token.
     """
-    return sum(layer.forward + (2.0 * layer.forward if layer.op in ("attention", "scan") and layer.backward else layer.backward) for layer in layers)
+    return sum(
+        layer.forward + (2.0 * layer.forward if layer.op in ("attention", "scan") and layer.backward else layer.backward)
+        for layer in layers
+    )
 
 
 @lru_cache(maxsize=128)
