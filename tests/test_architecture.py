@@ -35,6 +35,8 @@ VAGUE = {"found", "asked", "known", "whole"}
 """Names for anything at all, of variables and parameters: each value has a name of its own."""
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
+USED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.ImportFrom, ast.arg, ast.Name)
+"""The kinds of nodes that tests use."""
 
 
 def name(path: Path) -> str:
@@ -48,8 +50,8 @@ def tree(path: Path) -> ast.Module:
 
 @cache
 def nodes(path: Path) -> Mapping[type[ast.AST], list[Any]]:
-    """Nodes of the tree by kind, for the kinds that tests use: walking a tree takes longer than parsing it."""
-    by_kind: dict[type[ast.AST], list[Any]] = {kind: [] for kind in (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.ImportFrom)}
+    """Nodes of the tree by kind: walking a tree takes longer than parsing it."""
+    by_kind: dict[type[ast.AST], list[Any]] = {kind: [] for kind in USED}
     for node in ast.walk(tree(path)):
         if type(node) in by_kind:
             by_kind[type(node)].append(node)
@@ -139,9 +141,8 @@ def test_variables_are_named_for_what_they_are() -> None:
     bound = {
         f"{name(path)}:{node.lineno} {word}"
         for path in SOURCES
-        for function in functions(path)
-        for node in ast.walk(function)
-        if (word := node.arg if isinstance(node, ast.arg) else node.id if isinstance(node, ast.Name) else "") in VAGUE
+        for node in chain(nodes(path)[ast.arg], nodes(path)[ast.Name])
+        if (word := node.arg if isinstance(node, ast.arg) else node.id) in VAGUE
     }
     assert sorted(bound) == []
 

@@ -225,7 +225,7 @@ def test_at_the_baseline_credits_that_come_back_change_nothing():
 def test_without_a_period_the_mean_of_later_steps_stands_for_the_rest(monkeypatch):
     """Oracle: every step simulated; with no recurrence to be found, the mean is close and says that it is one."""
     monkeypatch.setattr(sim.epoch.PeriodDetector, "observe", lambda self, step, now, state: self._history.append((step, now, state)))
-    workload = toy_workload([layer(0.03, 0.06, 1000)], loader="pytorch", prep=0.35, samples=3000, inputs={"num_workers": 3})
+    workload = toy_workload([layer(0.03, 0.06, 1000)], loader="pytorch", prep=0.35, samples=1500, inputs={"num_workers": 3})
     hardware = machine(1, cores=2, disk=volume())
     short, full = both(hardware, workload)
     assert not short.first.exact

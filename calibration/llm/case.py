@@ -373,7 +373,7 @@ def _axes(row: LlmRow, shape: Transformer, gpus: int, assumed: list[str]) -> tup
 
 def _predicting(row: LlmRow, practice: Mapping[str, Any], shape: Transformer, chunks: int) -> tuple[Transformer, tuple[int, ...]]:
     """Return *shape* with its layers of multi-token prediction, and the blocks of each of *chunks* if the scripts set them."""
-    more = prediction_layers_of(row, practice) if shape.mla is not None else 0
+    more = prediction_layers_of(row, practice) if shape.mla is not None or shape.pattern is not None else 0
     shape = shape.model_copy(update={"prediction_layers": more}) if more else shape
     blocks = blocks_of_chunks(shape.layers, chunks, practice["first_stage_less"]) if "first_stage_less" in practice else ()
     return shape, (*blocks[:-1], blocks[-1] + more) if blocks else ()

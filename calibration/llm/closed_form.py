@@ -21,6 +21,7 @@ from calibration.llm.work import StepWork
 from sim.parallel.collective_check import check_time
 from sim.parallel.lower.bucketed import slices_host_time
 from sim.parallel.routing import BACKWARD_LAUNCHES, bias_operations, cast_launches, copies_between, expert_host_time, expert_operations
+from sim.spec.transformer import Transformer
 
 FORWARD_COLLECTIVES: Final = 4
 """Tensor-parallel collectives of a block's forward: gathers before two products, reduce-scatters after two."""
@@ -91,9 +92,13 @@ def _micro_batch(case: Case, constants: Constants, work: StepWork, wires: Wires,
         weight = 1 / shape.global_every
         core_forward = weight * core_forward + (1 - weight) * work.attention_core(local, backward=False)
         core_backward = weight * core_backward + (1 - weight) * work.attention_core(local, backward=True)
-    share = sum(shape.has_experts(layer) for layer in range(shape.layers)) / shape.layers
-    products = projections + (1 - share) * dense + share * routed
-    plain = (1 - share) * work.element_wise(False) + (share * work.element_wise(True) if share else 0.0)
+    share = shape.share_of("E")
+    if shape.pattern is None:
+        products = projections + (1 - share) * dense + share * routed
+        plain = (1 - share) * work.element_wise(False) + (share * work.element_wise(True) if share else 0.0)
+    else:
+        products, plain = work.hybrid_products(), work.hybrid_passes()
+        core_forward, core_backward = work.hybrid_core(core_forward, backward=False), work.hybrid_core(core_backward, backward=True)
     factor = constants[f"compute:{case.family}"] * (constants["power.fp8"] if case.precision != "16bit" else 1.0)
     compute_forward = factor * (products + core_forward + plain)
     compute_backward = factor * ((1.0 if case.lora else 2.0) * products + core_backward + 1.6 * plain)
@@ -168,7 +173,9 @@ def _layer_traffic(case: Case, constants: Constants, wires: Wires, core_forward:
     shape = case.shape
     activations = 2.0 * case.micro_batch * case.seq / case.context * shape.hidden
     tensor = (
-        8 * wires.gather(activations, case.tensor, 1) * constants["exposed.tensor.overlap" if case.tensor_overlap else "exposed.tensor"]
+        _mixers(shape)
+        / 2
+        * (8 * wires.gather(activations, case.tensor, 1) * constants["exposed.tensor.overlap" if case.tensor_overlap else "exposed.tensor"])
     )
     keys = 2.0 * case.micro_batch * case.seq / case.context * shape.groups * (shape.head_size + shape.value_size) / case.tensor
     if shape.mla is not None:
@@ -178,7 +185,7 @@ def _layer_traffic(case: Case, constants: Constants, wires: Wires, core_forward:
     context = hidden + constants["exposed.context"] * 3 * ring
     experts = 0.0
     if shape.experts and case.expert > 1:
-        routed = 2.0 * case.micro_batch * case.seq / case.context / case.tensor * shape.experts_per_token * shape.hidden
+        routed = 2.0 * case.micro_batch * case.seq / case.context / case.tensor * shape.experts_per_token * shape.routed_width
         experts = 4 * wires.exchange(routed, case.expert, 1) + 2 * constants["sync.experts"]
         experts *= EXPOSED_EXPERTS if case.expert_overlap else 1.0
     return tensor, context, experts
@@ -188,10 +195,13 @@ def _host(case: Case, constants: Constants) -> float:
     """Return the seconds that the host needs to launch one micro-batch's forward of a layer, without what it starts for each expert."""
     shape = case.shape
     graphed = case.is_tuned or case.uses_cuda_graphs
-    share = sum(shape.has_experts(layer) for layer in range(shape.layers)) / shape.layers
-    return constants["host.eager" if _is_eager(case) else "host"] * (0.3 if graphed else 1.0) + share * expert_host_time(
-        constants["host.experts"], graphed
-    )
+    block = constants["host.eager" if _is_eager(case) else "host"] * (0.3 if graphed else 1.0)
+    return _mixers(shape) / 2 * block + shape.share_of("E") * expert_host_time(constants["host.experts"], graphed)
+
+
+def _mixers(shape: Transformer) -> int:
+    """Return what a layer consists of, in mixers: attention and feed-forward, or one of them."""
+    return 1 if shape.pattern is not None else 2
 
 
 def _is_eager(case: Case) -> bool:

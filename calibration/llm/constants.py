@@ -37,14 +37,14 @@ class FittedConstants:
     rules: Mapping[str, float]
     law: layout_error.IntervalLaw = UNKNOWN
     """Law of the closed form's errors, from sources other than the scored one."""
-    known: KnownRuns = NOTHING_KNOWN
+    known_runs: KnownRuns = NOTHING_KNOWN
     """What those sources used."""
     shared_error: tuple[float, ...] = (0.0,) * (TRAITS + 1)
     """Share of a run's log error that other runs of its source have, by number of common traits, from those sources."""
 
     def interval(self, case: Case) -> tuple[float, float]:
         """Return the factors on a predicted step between which 95% of measured steps of a new source lie."""
-        half = self.law.half_width(traits_of(case, *step(case, self.constants), self.known))
+        half = self.law.half_width(traits_of(case, *step(case, self.constants), self.known_runs))
         return math.exp(-half), math.exp(half)
 
 

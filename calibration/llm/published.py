@@ -61,10 +61,10 @@ FactorKey = tuple[str, str]
 def required_factors(runs: Sequence[SimulatedRun]) -> dict[FactorKey, list[float]]:
     """Return the factors on compute that runs of dense models require, by source and GPU generation; an empty generation means all.
 
-    Mixtures of experts are left out, because their factors would include errors of dispatch.
+    Mixtures of experts are left out, because their factors would include errors of dispatch, and hybrids, because of scans.
     """
     required: dict[FactorKey, list[float]] = defaultdict(list)
-    for run in (run for run in runs if not run.case.shape.experts):
+    for run in (run for run in runs if not run.case.shape.experts and run.case.shape.pattern is None):
         source, generation = factor_key(run.case)
         required[source, generation].append(run.factor)
         required[source, ""].append(run.factor)

@@ -35,7 +35,8 @@ def model_flop(case: Case, attention: bool) -> float:
     each = (4.0 if case.lora else 6.0) * active_parameters(case)
     if attention:
         shape, keys = case.shape, case.document_tokens or case.seq
-        pairs = sum(attended_pairs(keys, shape.window_of(layer), shape.chunked) for layer in range(shape.layers))
+        attending = [layer for layer in range(shape.layers) if "*" in shape.mixers(layer)]
+        pairs = sum(attended_pairs(keys, shape.window_of(layer), shape.chunked) for layer in attending)
         each += 6.0 * pairs / keys * shape.heads * (shape.head_size + shape.value_size)
     return each * tokens
 

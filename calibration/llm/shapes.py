@@ -90,8 +90,9 @@ def _catalogued(model: str) -> dict[str, Any]:
     return {"family": re.split(r"[-\d]", name)[0], **shape.model_dump(exclude_none=True)} if shape is not None else {}
 
 
+_STATE_SPACES: Final = r"mamba|rwkv|retnet|nemotron.?(h\b|3.?(super|nano|ultra))"
 _OTHER_MODELS: Final = {
-    r"mamba|rwkv|retnet|nemotron.?(h\b|3.?(super|nano|ultra))": "state-space layers (Mamba)",
+    _STATE_SPACES: "state-space layers (Mamba) of this model",
     r"(?<![a-z])(flan[-_ ]?)?(m|by)?t5(?![a-z])|(?<![a-z])(ul2|bart|whisper|nllb)(?![a-z])|encoder.?decoder": "encoders with decoders (T5)",
     r"(?<![a-z])(vit|dit|swin|unet|sdxl|stable.?diffusion|diffusion)(?![a-z])": "models of images (ViT, diffusion)",
 }
@@ -133,6 +134,8 @@ def shape_of(row: LlmRow, assumed: list[str]) -> tuple[str, Transformer]:
 def _refuse_other_models(row: LlmRow) -> None:
     """Raise CannotDescribe if the model of *row* is not a decoder."""
     for pattern, reason in _OTHER_MODELS.items():
+        if pattern == _STATE_SPACES and "pattern" in {**_catalogued(row.text["model"]), **_family_entry(row.text["model"])}:
+            continue
         if re.search(pattern, f"{row.text['class']} {row.text['model']}", re.IGNORECASE):
             raise CannotDescribe(f"{reason} are not supported; only decoders of attention and feed-forward blocks are")
 

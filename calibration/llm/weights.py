@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from calibration.llm.case import Case
 from sim.parallel.stages import by_cost, stage_costs
+from sim.spec.transformer import Transformer
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,10 @@ class Weights:
 
 
 def layer_parameters(case: Case) -> tuple[float, float, float]:
-    """Return the parameters of attention (with norms), of a plain feed-forward block, and of one layer's experts."""
+    """Return the parameters of attention (with norms), of a plain feed-forward block, and of one layer's experts.
+
+    For a hybrid, the first two are means over all its layers; state-space layers count as attention.
+    """
     shape = case.shape
     if shape.mla is not None:
         latent = shape.mla
@@ -43,8 +47,24 @@ def layer_parameters(case: Case) -> tuple[float, float, float]:
     matrices = 3 if shape.gated else 2
     dense = float(matrices * shape.hidden * shape.inner)
     inner = float(shape.expert_ffn or shape.inner)
-    experts = float(matrices * shape.hidden * inner * shape.experts) if shape.experts else 0.0
-    return float(attention + 2 * shape.hidden), dense, experts
+    experts = float(matrices * shape.routed_width * inner * shape.experts) if shape.experts else 0.0
+    if shape.pattern is None:
+        return float(attention + 2 * shape.hidden), dense, experts
+    mixed = shape.share_of("*") * attention + shape.hidden
+    for letter, layer in (("M", shape.mamba), ("G", shape.delta_net)):
+        if layer is not None:
+            mixed += shape.share_of(letter) * shape.hidden * (2 * layer.inner + layer.channels + layer.steps)
+    return mixed, shape.share_of("-") * dense, experts
+
+
+def shared_parameters(case: Case) -> float:
+    """Return the parameters of a layer's shared experts and of the projections into and out of the latent space of its routed ones."""
+    shape = case.shape
+    if not shape.experts:
+        return 0.0
+    inner = float(shape.shared_expert_ffn or shape.shared_experts * (shape.expert_ffn or shape.inner))
+    latent = 2.0 * shape.hidden * shape.expert_latent if shape.expert_latent else 0.0
+    return (3 if shape.gated else 2) * shape.hidden * inner + latent
 
 
 def stage_weights(case: Case) -> Weights:
@@ -53,11 +73,7 @@ def stage_weights(case: Case) -> Weights:
     attention, dense, experts = layer_parameters(case)
     layers = layers_of_stage(case)
     with_experts = sum(shape.has_experts(layer) for layer in range(shape.layers)) * layers / shape.layers
-    inner = float(shape.expert_ffn or shape.inner)
-    shared = (
-        (3 if shape.gated else 2) * shape.hidden * float(shape.shared_expert_ffn or shape.shared_experts * inner) if shape.experts else 0.0
-    )
-    plain = layers * attention + (layers - with_experts) * dense + with_experts * shared
+    plain = layers * attention + _dense_layers(shape, layers, with_experts) * dense + with_experts * shared_parameters(case)
     tables = 1 if shape.tied or case.pipeline > 1 else 2
     return Weights(
         dense=plain / case.tensor,
@@ -96,9 +112,11 @@ def total_parameters(case: Case) -> float:
     shape = case.shape
     attention, dense, experts = layer_parameters(case)
     with_experts = sum(shape.has_experts(layer) for layer in range(shape.layers))
-    inner = float(shape.expert_ffn or shape.inner)
-    shared = (
-        (3 if shape.gated else 2) * shape.hidden * float(shape.shared_expert_ffn or shape.shared_experts * inner) if shape.experts else 0.0
-    )
-    blocks = shape.layers * attention + (shape.layers - with_experts) * dense + with_experts * (experts + shared)
+    blocks = shape.layers * attention + _dense_layers(shape, shape.layers, with_experts) * dense
+    blocks += with_experts * (experts + shared_parameters(case))
     return blocks + (1 if shape.tied else 2) * float(shape.vocab) * shape.hidden
+
+
+def _dense_layers(shape: Transformer, layers: float, with_experts: float) -> float:
+    """Return how many of *layers* have the feed-forward block of `layer_parameters`; for a hybrid, that is a mean over all."""
+    return layers if shape.pattern is not None else layers - with_experts

@@ -11,6 +11,8 @@ from sim.cluster.kernels import indexed_time
 from sim.cluster.quantizing import operand_bytes
 from sim.parallel.routing import BIAS_PASSES, BIAS_PASSES_FP32, CLAMP_PASSES, ROTATION_PASSES, PassCount, padded_bytes
 from sim.spec.decoder import attended_pairs
+from sim.spec.state_space import scan_cost
+from sim.spec.transformer import DeltaNet, Mamba
 
 
 class StepWork:
@@ -68,7 +70,7 @@ class StepWork:
         """Return the seconds of the projections before attention."""
         shape, case = self.case.shape, self.case
         hidden, tensor, rows = shape.hidden, case.tensor, self.tokens
-        queries = shape.heads * shape.head_size
+        queries = shape.heads * shape.head_size * (1 + shape.attention_gate)
         if shape.mla is not None:
             latent = shape.mla
             down = self.product(rows, hidden, latent.kv_rank + latent.rope_dim) + (
@@ -107,8 +109,11 @@ class StepWork:
         rows = self.held_tokens * shape.experts_per_token / local * (1 if case.expert > 1 or not case.sequence_parallel else case.tensor)
         inner_here = inner if case.expert > 1 else inner / case.tensor
         gates = 2 if shape.gated else 1
-        total = self.product(rows, shape.hidden, inner_here * gates, local) + self.product(rows, inner_here, shape.hidden, local)
+        width = shape.routed_width
+        total = self.product(rows, width, inner_here * gates, local) + self.product(rows, inner_here, width, local)
         total *= self.constants["experts"]
+        if shape.expert_latent:
+            total += self.product(self.held_tokens, shape.hidden, width) + self.product(self.held_tokens, width, shape.hidden)
         shared = float(shape.shared_expert_ffn or shape.shared_experts * inner)
         if shared:
             total += self.product(self.tokens, shape.hidden, shared * gates / case.tensor)
@@ -132,6 +137,47 @@ class StepWork:
         scores = self.tokens * case.seq * heads * 2.0 * self.constants["scores"] / self.bandwidth
         slow = self.constants["unaligned.head"] if shape.head_size % 8 else 1.0
         return slow * (2.0 if backward else 1.0) * (2 * flop / (self.rate16 * 0.6)) + scores * (1.0 if backward else 0.8)
+
+    def state_space_products(self, layer: Mamba | DeltaNet | None) -> float:
+        """Return the seconds of the projections around the scan of a state-space *layer*."""
+        hidden, tensor = self.case.shape.hidden, self.case.tensor
+        if layer is None:
+            return 0.0
+        inputs = self.product(self.tokens, hidden, (layer.inner + layer.channels + layer.steps) / tensor)
+        return inputs + self.product(self.tokens, layer.inner / tensor, hidden)
+
+    def scan(self, layer: Mamba | DeltaNet | None, backward: bool) -> float:
+        """Return the seconds of the scan of a state-space *layer* and of the passes around it, as the simulator counts them."""
+        kernels = self.case.gpu.kernels
+        if layer is None:
+            return 0.0
+        tokens, cost = self.tokens / self.case.tensor, scan_cost(layer)
+        moved = 2.0 * tokens * cost.elements[backward] / self.bandwidth
+        products = tokens * cost.flop[backward] / (kernels.scan_rate * kernels.sm_count) if kernels is not None else 0.0
+        passes = 2.0 * layer.channels + 3.0 * layer.inner  # the convolution, and the gated norm
+        return max(moved, products) + (2.5 if backward else 1.0) * 2.0 * tokens * passes / self.bandwidth
+
+    def hybrid_products(self) -> float:
+        """Return the seconds of the products of a hybrid's mean layer, without attention and scans themselves."""
+        shape = self.case.shape
+        total = shape.share_of("*") * self.attention_products() + shape.share_of("M") * self.state_space_products(shape.mamba)
+        total += shape.share_of("G") * self.state_space_products(shape.delta_net)
+        return total + shape.share_of("-") * self.dense() + (shape.share_of("E") * self.experts() if shape.experts else 0.0)
+
+    def hybrid_core(self, attention: float, backward: bool) -> float:
+        """Return the seconds of attention and scans of a hybrid's mean layer; a layer of *attention* takes that many."""
+        shape = self.case.shape
+        scans = shape.share_of("M") * self.scan(shape.mamba, backward) + shape.share_of("G") * self.scan(shape.delta_net, backward)
+        return shape.share_of("*") * attention + scans
+
+    def hybrid_passes(self) -> float:
+        """Return the seconds of norms, residuals, activations and casts of a hybrid's mean layer, forward; each has one norm."""
+        shape = self.case.shape
+        total = self.memory_passes(self.constants["wide"] / 2, self.held_tokens, shape.hidden) + 5 * self.constants["kernel"]
+        total += shape.share_of("-") * self.activation(experts=False)
+        if shape.experts:
+            total += shape.share_of("E") * (self.activation(experts=True) + self.routed_traffic())
+        return total + self.casts(experts=shape.experts > 0) / 2
 
     def element_wise(self, experts: bool) -> float:
         """Return the seconds of norms, residuals, rotary positions, activation and casts of one layer, forward."""
@@ -175,7 +221,7 @@ class StepWork:
     def routed_traffic(self) -> float:
         """Return the seconds of permuting a layer's tokens to experts and back, of padding them, and of adding biases, forward."""
         shape = self.case.shape
-        copies = self.held_tokens * shape.experts_per_token * shape.hidden
+        copies = self.held_tokens * shape.experts_per_token * shape.routed_width
         of_biases = (BIAS_PASSES_FP32 if self.case.one_copy else BIAS_PASSES)[0]
         biased = self._unfused(of_biases, copies) if shape.has_bias("ffn") and self.case.family == "megatron" else 0.0
         padded = 2 * padded_bytes(1.0, self.case.precision != "16bit", self.case.one_copy) if self.case.family == "megatron" else 0.0

@@ -28,10 +28,10 @@ MemoryFit = Callable[[Gpu, Workload], str | None]
 """Returns a sentence with the memory that a step needs, what is available and what would fit; None if it fits."""
 
 _CURVES: Final[Mapping[OperatorClass, tuple[OperatorClass, ...]]] = {
-    "conv": ("conv",), "gemm": ("gemm",), "attention": ("attention", "gemm"), "rnn": ("rnn",),
+    "conv": ("conv",), "gemm": ("gemm",), "attention": ("attention", "gemm"), "scan": ("scan", "gemm"), "rnn": ("rnn",),
 }  # fmt: skip
 """Curves of efficiency, one of which products of each class need: attention may use that of gemm."""
-_SHAPED: Final = ("gemm", "attention")
+_SHAPED: Final = ("gemm", "attention", "scan")
 NEEDS: Final[dict[Precision, Peak]] = {name: meaning.needs for name, meaning in PRECISION_TRAITS.items() if meaning.needs}
 """The compute units that a precision requires."""
 

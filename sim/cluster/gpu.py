@@ -102,6 +102,8 @@ def layer_work(layer: Layer, gpu: Gpu, precision: Precision, stack: Stack, batch
     if shaped:
         recipe = recipe_of(precision, stack.kernels, gpu) if few_bits else None
         products, least = _shaped_time(layer, gpu, stack.kernels, peak, recipe, batch, backward), 0.0
+    elif layer.op == "scan" and gpu.kernels is not None:
+        products, least = flop * batch / (gpu.kernels.scan_rate * gpu.kernels.sm_count), 0.0
     else:
         products, least = _compute_time(layer, flop * batch, batch, gpu, stack.kernels, peak, backward)
 
@@ -130,7 +132,8 @@ def layer_work(layer: Layer, gpu: Gpu, precision: Precision, stack: Stack, batch
     launched = kernels * LIBRARY_LAUNCH if layer.op == "rnn" else kernels
     upkeep = hooks * len(layer.gradients)
     started, launched = (count * stack.kernels.kernels_per_operator + upkeep for count in (kernels, launched))
-    return LayerWork(products, least, peak, moved, converted, started, launched, shaped and layer.op in PRODUCTS)
+    from_shape = gpu.kernels is not None if layer.op == "scan" else shaped and layer.op in PRODUCTS
+    return LayerWork(products, least, peak, moved, converted, started, launched, from_shape)
 
 
 def _described_work(layer: Layer, stack_kernels: StackKernels, backward: bool) -> tuple[float, float, float]:
@@ -332,7 +335,7 @@ def efficiency_class(layer: Layer, gpu: Gpu, stack_kernels: StackKernels) -> Ope
     "Binary Compatibility"). That there was no such kernel for Pascal is an estimate: VGG-16 under cuDNN 5.0 reaches 0.72 of the peak on
     a GTX 1080 and 0.85 on a Maxwell Titan X; under 5.1 it reaches 1.05 on a Pascal Titan X (jcjohnson/cnn-benchmarks).
     """
-    op_class: OperatorClass = "gemm" if layer.op == "attention" and "attention" not in gpu.efficiency else layer.op
+    op_class: OperatorClass = "gemm" if layer.op in ("attention", "scan") and layer.op not in gpu.efficiency else layer.op
     if layer.op == "conv" and layer.kernel_size == 1:
         op_class = "pointwise_conv"
     elif layer.op == "conv" and layer.kernel_size and not (_winograd(layer) and _has_winograd(gpu, stack_kernels)):
@@ -367,8 +370,8 @@ def _peak(layer: Layer, gpu: Gpu, precision: Precision, stack_kernels: StackKern
     """Return the peak that a layer's kernels use: the best that its stack allows, the GPU has, and its shape supports."""
     curves = gpu.efficiency.get(efficiency_class(layer, gpu, stack_kernels), {})
     usable = peaks_for(layer.op, precision, stack_kernels)
-    if layer.attention is not None or layer.name.rpartition(".")[2] in stack_kernels.unquantized:
-        usable = tuple(peak for peak in usable if peak not in _FEW_BITS)  # fused attention stays in 16 bits as well
+    if layer.attention is not None or layer.op == "scan" or layer.name.rpartition(".")[2] in stack_kernels.unquantized:
+        usable = tuple(peak for peak in usable if peak not in _FEW_BITS)  # fused attention and scans stay in 16 bits as well
     peaks = [peak for peak in usable if peak in gpu.peak and (peak == "fp32" or _aligned(layer, gpu, stack_kernels))]
     if gpu.kernels is not None and (layer.attention is not None or _tokens(layer)):
         return next((peak for peak in peaks if peak in gpu.kernels.product_share), peaks[0])

@@ -264,6 +264,8 @@ def _check(model: Model, parallel: Parallel) -> None:
             )
     if parallel.context > 1 and not heads:
         raise SpecError(f"training.parallel.context: {model.name} has no attention to split by sequence; use context: 1")
+    if parallel.context > 1 and any(layer.op == "scan" for layer in model.layers):
+        raise SpecError(f"training.parallel.context: state-space layers of {model.name} over context ranks are not modeled; use context: 1")
     groups = max((layer.groups for layer in model.layers), default=0)
     if parallel.expert > 1 and not groups:
         raise SpecError(f"training.parallel.expert: {model.name} has no experts; use expert: 1")
@@ -284,6 +286,8 @@ def _split_heads(layers: Iterable[Layer]) -> Iterator[int]:
             columns = layer.channels[-1]
         elif layer.attention is not None and layer.share in SPLIT:
             yield layer.attention.heads
+        elif layer.op == "scan":
+            yield layer.gradients[0]
         elif layer.op == "attention" and layer.share in SPLIT and columns and layer.channels:
             yield columns // layer.channels[0]
             columns = 0  # the product with values sums over keys, not over the elements of a head

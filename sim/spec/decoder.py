@@ -8,7 +8,7 @@ Causal attention counts half of the square, in forward and backward; with a wind
 fused attention has five products to forward's two, because it recomputes the scores (Dao et al., arXiv 2205.14135); `model_flop` leaves the
 fifth out.
 Saved bytes follow Korthikanti et al. (arXiv 2205.05198, section 4) with fused attention; one-byte masks of dropout count in 16 bits.
-Limits: no cross-attention, no state-space layers, no capacity limits of experts; partial rotary dimensions and ALiBi cost nothing extra.
+Limits: no cross-attention, no capacity limits of experts; partial rotary dimensions and ALiBi cost nothing extra.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from functools import lru_cache
 from typing import Any, Final
 
 from sim.spec.layer import Attention, Layer, TensorShare
-from sim.spec.transformer import Transformer
+from sim.spec.state_space import scan_layers
+from sim.spec.transformer import DeltaNet, Transformer
 
 FLOAT: Final = 4.0
 """Bytes of an element in a layer table."""
@@ -59,7 +60,10 @@ def model_flop(layers: Sequence[Layer]) -> float:
 
     If all weights are trained, this is three times forward: ``6 P_matmul + 6 L s h`` per token.
     """
-    return sum(layer.forward + (2.0 * layer.forward if layer.op == "attention" and layer.backward else layer.backward) for layer in layers)
+    return sum(
+        layer.forward + (2.0 * layer.forward if layer.op in ("attention", "scan") and layer.backward else layer.backward)
+        for layer in layers
+    )
 
 
 @lru_cache(maxsize=128)
@@ -74,14 +78,14 @@ def decoder_layers(transformer: Transformer, sequence: int) -> tuple[Layer, ...]
         )
     table = _DecoderTable(transformer, sequence)
     layers = list(table.embedding())
-    kinds: dict[tuple[bool, int], list[Layer]] = {}
+    kinds: dict[tuple[str, int], list[Layer]] = {}
     for number in range(transformer.layers):
-        kind = transformer.has_experts(number), transformer.window_of(number)
+        kind = transformer.mixers(number), transformer.window_of(number)
         if kind not in kinds:
             kinds[kind] = list(table.block(*kind))
         layers += _named(kinds[kind], f"layers.{number}.")
     for number in range(transformer.layers, transformer.layers + transformer.prediction_layers):
-        kind = transformer.has_experts(number), transformer.window_of(number)
+        kind = transformer.mixers(number), transformer.window_of(number)
         layers += _named([*table.prediction(), *table.block(*kind), *table.end(tied=True)], f"layers.{number}.")
     return (*layers, *table.end())
 
@@ -89,11 +93,11 @@ def decoder_layers(transformer: Transformer, sequence: int) -> tuple[Layer, ...]
 def parameter_count(transformer: Transformer) -> int:
     """Return the number of parameters of *transformer*: the elements of all its layers' tensors."""
     table = _DecoderTable(transformer, 1)
-    total, kinds = _elements([*table.embedding(), *table.end()]), {True: 0, False: 0}
+    total, kinds = _elements([*table.embedding(), *table.end()]), dict[str, int]()
     for number in range(transformer.layers + transformer.prediction_layers):
-        experts = transformer.has_experts(number)
-        kinds[experts] = kinds[experts] or _elements(table.block(experts, 0))
-        total += kinds[experts]
+        mixers = transformer.mixers(number)
+        kinds[mixers] = kinds.get(mixers) or _elements(table.block(mixers, 0))
+        total += kinds[mixers]
     return total + transformer.prediction_layers * _elements([*table.prediction(), *table.end(tied=True)])
 
 
@@ -122,17 +126,31 @@ class _DecoderTable:
         if shape.embedding_norm:
             yield self._norm("embedding_norm", shape.hidden)
 
-    def block(self, experts: bool, window: int) -> Iterator[Layer]:
-        """Yield the layers of one block, with names that lack its number."""
+    def block(self, mixers: str, window: int) -> Iterator[Layer]:
+        """Yield the layers of one block of *mixers* (letters of ``Transformer.pattern``), with names that lack its number."""
+        for mixer in mixers:
+            if mixer in "MG":
+                yield from self._state_space(mixer)
+            elif mixer == "*":
+                yield from self._attention(window)
+            else:
+                yield from self._feed_forward(experts=mixer == "E")
+
+    def _attention(self, window: int) -> Iterator[Layer]:
         shape = self.shape
         yield self._norm("attention_norm", shape.hidden)
         yield from self._latent_projections() if shape.mla is not None else self._projections()
         yield self._core(window)
         width = shape.heads * shape.value_size
+        if shape.attention_gate:
+            yield self._gate(width)
         yield self._product("attention.output", width, shape.hidden, "rowwise", bias=self.shape.has_bias("output"), saves=False, casts=0)
         if shape.norms_per_layer == 4:
             yield self._norm("post_attention_norm", shape.hidden)
         yield self._residual("attention.residual")
+
+    def _feed_forward(self, experts: bool) -> Iterator[Layer]:
+        shape = self.shape
         if shape.norms_per_layer > 1:
             yield self._norm("ffn_norm", shape.hidden)
         if experts:
@@ -182,9 +200,8 @@ class _DecoderTable:
     def _projections(self) -> Iterator[Layer]:
         shape = self.shape
         queries, keys = shape.heads * shape.head_size, shape.groups * shape.head_size
-        yield self._product(
-            "attention.qkv", shape.hidden, queries + 2 * keys, "colwise", bias=self.shape.has_bias("qkv"), casts=self._input_casts(3)
-        )
+        columns = queries * (1 + shape.attention_gate) + 2 * keys
+        yield self._product("attention.qkv", shape.hidden, columns, "colwise", bias=shape.has_bias("qkv"), casts=self._input_casts(3))
         if shape.qk_norm != "none":
             weights = {"head": (shape.head_size,) * 2, "all": (queries, keys), "weightless": ()}[shape.qk_norm]
             norm = self._norm("attention.qk_norm", queries + keys, "per_head" if shape.qk_norm == "head" else "heads")
@@ -225,6 +242,21 @@ class _DecoderTable:
             share="heads",
         )
 
+    def _gate(self, width: int) -> Layer:
+        """Return the product of attention's result, *width* elements per token, with the sigmoid of its gate."""
+        moved = FLOAT * self.tokens * width
+        return Layer.model_construct(
+            name="attention.gate",
+            op="elementwise",
+            arithmetic=5.0 * self.tokens * width,
+            backward_arithmetic=8.0 * self.tokens * width,
+            read=2.0 * moved,
+            write=moved,
+            backward_traffic=5.0 * moved,
+            saved=moved,  # the gate; attention saves its result
+            share="heads",
+        )
+
     def _core(self, window: int) -> Layer:
         shape, tokens = self.shape, self.tokens
         queries, keys, values = shape.heads * shape.head_size, shape.groups * shape.head_size, shape.groups * shape.value_size
@@ -258,6 +290,24 @@ class _DecoderTable:
             ),
         )
 
+    # --- state spaces --------------------------------------------------------------------------------------------------
+
+    def _state_space(self, mixer: str) -> Iterator[Layer]:
+        shape = self.shape
+        layer, name = (shape.mamba, "mamba") if mixer == "M" else (shape.delta_net, "delta")
+        assert layer is not None
+        yield self._norm(f"{name}_norm", shape.hidden)
+        yield self._product(f"{name}.input", shape.hidden, layer.inner + layer.channels + layer.steps, "colwise")
+        yield from scan_layers(layer, name, self.tokens, FLOAT)
+        of_a_head = isinstance(layer, DeltaNet)
+        gated, gate = self._norm(f"{name}.norm", layer.inner, "per_head" if of_a_head else "heads"), FLOAT * self.tokens * layer.inner
+        yield gated.model_copy(
+            update={"gradients": (layer.value_dim if isinstance(layer, DeltaNet) else layer.inner,)}
+            | {"read": gated.read + gate, "saved": gated.saved + gate, "backward_traffic": gated.backward_traffic + 2.0 * gate}
+        )
+        yield self._product(f"{name}.output", layer.inner, shape.hidden, "rowwise", casts=0)
+        yield self._residual(f"{name}.residual")
+
     # --- feed-forward --------------------------------------------------------------------------------------------------
 
     def _feed(self, name: str, inner: int, saves: bool = True) -> Iterator[Layer]:
@@ -274,36 +324,41 @@ class _DecoderTable:
         """Yield the router, the experts and the shared experts of one block. Weights of tokens are applied inside the activation."""
         shape = self.shape
         inner = shape.expert_ffn or shape.inner
-        rows = self.tokens * shape.experts_per_token
-        copies = self.stream * shape.experts_per_token
+        rows, width = self.tokens * shape.experts_per_token, shape.expert_latent or shape.hidden
+        stream = FLOAT * self.tokens * width
+        copies = stream * shape.experts_per_token
         biased = self.shape.has_bias("ffn")
         yield self._product("router", shape.hidden, shape.experts, "replicated", bias=biased)
         if shape.shared_experts:
             yield from self._feed("shared", shape.shared_expert_ffn or shape.shared_experts * inner, saves=False)
+        if shape.expert_latent:
+            yield self._product("experts_down", shape.hidden, width, "replicated", saves=False)
         yield Layer.model_construct(
             name="experts.dispatch",
             op="elementwise",
-            read=self.stream,
+            read=stream,
             write=copies,
-            backward_traffic=copies + self.stream,
+            backward_traffic=copies + stream,
             forward_kernels=_DISPATCH_KERNELS[0],
             backward_kernels=_DISPATCH_KERNELS[1],
             share="expert",
         )
         yield self._product(
-            "experts.gate_up", shape.hidden, inner * (1 + shape.gated), "expert", bias=biased, rows=rows, casts=self._input_casts(2)
+            "experts.gate_up", width, inner * (1 + shape.gated), "expert", bias=biased, rows=rows, casts=self._input_casts(2)
         )
         yield self._activation("experts.activation", inner, rows, "expert")
-        yield self._product("experts.down", inner, shape.hidden, "expert", bias=biased, rows=rows, casts=0)
+        yield self._product("experts.down", inner, width, "expert", bias=biased, rows=rows, casts=0)
         yield Layer.model_construct(
             name="experts.combine",
             op="elementwise",
             arithmetic=copies / FLOAT,
             read=copies,
-            write=self.stream,
-            backward_traffic=copies + self.stream,
+            write=stream,
+            backward_traffic=copies + stream,
             share="expert",
         )
+        if shape.expert_latent:
+            yield self._product("experts_up", width, shape.hidden, "replicated")
 
     def _activation(self, name: str, inner: int, rows: int, share: TensorShare) -> Layer:
         gate, elements = 1 + self.shape.gated, float(rows * inner)

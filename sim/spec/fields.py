@@ -28,6 +28,7 @@ OperatorClass = Literal[
     "depthwise_conv",
     "gemm",
     "attention",
+    "scan",
     "rnn",
     "norm",
     "elementwise",

@@ -13,6 +13,8 @@ from sim.spec.fields import Count, Depth, Fraction, Share, Spec, Whole
 Activation = Literal["gelu", "relu", "relu2", "silu", "swiglu", "geglu", "reglu"]
 Norm = Literal["layernorm", "rmsnorm", "nonparametric"]
 
+MIXERS: Final = {"M": "Mamba-2", "G": "gated delta net", "*": "attention", "-": "feed-forward", "E": "experts"}
+"""Letters of a hybrid's layers, as Megatron-LM has them."""
 GATED: Final = ("swiglu", "geglu", "reglu")
 """Activations with two inputs, one of which gates the other."""
 
@@ -30,6 +32,80 @@ class Mla(Spec):
     """Size of the part of a query or key head with rotary positions."""
     value_dim: Count
     """Size of a value head."""
+
+
+class Mamba(Spec):
+    """Sizes of Mamba-2 layers (Dao and Gu, arXiv 2405.21060), named as in Hugging Face's and Megatron-LM's configurations."""
+
+    heads: Count
+    """Number of heads; their elements together are the inner width of the layer."""
+    head_dim: Count = 64
+    """Size of a head."""
+    state: Count = 128
+    """Size of the state that each element of a head has."""
+    groups: Count = 8
+    """Number of groups of heads, which share the projections into and out of the state."""
+    conv: Count = 4
+    """Width of the convolution along the sequence."""
+    chunk: Count = 128
+    """Number of tokens of a chunk: products inside a chunk are those of attention, states pass from chunk to chunk."""
+
+    @property
+    def inner(self) -> int:
+        """Elements of all heads."""
+        return self.heads * self.head_dim
+
+    @property
+    def channels(self) -> int:
+        """Channels of the convolution: the heads, and the projections into and out of the state."""
+        return self.inner + 2 * self.groups * self.state
+
+    @property
+    def steps(self) -> int:
+        """Elements of a token that set how far the state moves: one a head."""
+        return self.heads
+
+    @property
+    def scanned_heads(self) -> int:
+        """Heads with a state."""
+        return self.heads
+
+
+class DeltaNet(Spec):
+    """Sizes of gated delta nets (Yang and others, arXiv 2412.06464), the linear attention of Qwen3-Next and Qwen3.5."""
+
+    key_heads: Count
+    """Number of heads of queries and of keys."""
+    value_heads: Count
+    """Number of heads of values, each with a state."""
+    key_dim: Count = 128
+    """Size of a query or key head."""
+    value_dim: Count = 128
+    """Size of a value head."""
+    conv: Count = 4
+    """Width of the convolution along the sequence."""
+    chunk: Count = 64
+    """Number of tokens of a chunk."""
+
+    @property
+    def inner(self) -> int:
+        """Elements of all values."""
+        return self.value_heads * self.value_dim
+
+    @property
+    def channels(self) -> int:
+        """Channels of the convolution: queries, keys and values."""
+        return self.inner + 2 * self.key_heads * self.key_dim
+
+    @property
+    def steps(self) -> int:
+        """Elements of a token that set how far the state moves: decay and learning rate of each value head."""
+        return 2 * self.value_heads
+
+    @property
+    def scanned_heads(self) -> int:
+        """Heads with a state."""
+        return self.value_heads
 
 
 class Transformer(Spec):
@@ -116,6 +192,19 @@ class Transformer(Spec):
     """Number of additional blocks that predict later tokens (DeepSeek-V3's multi-token prediction); they share embedding and head."""
     mla: Mla | None = None
     """Multi-head latent attention (DeepSeek); none: ordinary attention."""
+    pattern: str | None = None
+    """Kind of each layer of a hybrid, one letter each, as in ``hybrid_override_pattern`` of Hugging Face and Megatron-LM: M Mamba-2,
+    G gated delta net, * attention, - feed-forward, E experts; each layer is one of them, with its norm and residual. None: each layer is
+    attention and feed-forward."""
+    mamba: Mamba | None = None
+    """Sizes of Mamba-2 layers; required if ``pattern`` has any."""
+    delta_net: DeltaNet | None = None
+    """Sizes of gated delta nets; required if ``pattern`` has any."""
+    attention_gate: bool = False
+    """Whether the result of attention is multiplied by a gate, as wide as the queries (Qwen3-Next)."""
+    expert_latent: Count | None = None
+    """Width of the vectors that are sent to the routed experts, into and out of which two products project the stream (Nemotron 3 Super);
+    None: ``hidden``."""
 
     def has_bias(self, place: Literal["qkv", "output", "ffn"]) -> bool:
         """Return whether the products at *place* have a bias."""
@@ -151,6 +240,7 @@ class Transformer(Spec):
         )
         yield self.experts > 0 and not (self.expert_ffn or self.ffn), "experts need expert_ffn or ffn, the width inside one expert; add one"
         yield self.shared_experts > 0 and not self.experts, "shared_experts needs experts; add experts, or write shared_experts: 0"
+        yield from self._hybrid_contradictions()
         yield (
             self.experts > 0 and self.first_dense_layers >= self.layers,
             (
@@ -166,10 +256,44 @@ class Transformer(Spec):
         )
         yield self.norms_per_layer == 1 and not self.parallel, "one norm per layer requires parallel blocks; write parallel: true"
 
+    def _hybrid_contradictions(self) -> Iterator[tuple[bool, str]]:
+        """Yield contradictions of ``pattern``, each with its error message."""
+        pattern = self.pattern
+        if pattern is None:
+            yield self.mamba is not None, "mamba needs a pattern that says which layers it is; add it, such as pattern: M-M-M*-"
+            yield self.delta_net is not None, "delta_net needs a pattern that says which layers it is; add it, such as pattern: G-G-G-*-"
+            return
+        strange = sorted({*pattern} - {*MIXERS})
+        yield bool(strange), f"pattern has {' '.join(strange)}; write {', '.join(f'{letter} ({kind})' for letter, kind in MIXERS.items())}"
+        yield len(pattern) != self.layers, f"pattern has {len(pattern)} layers, not {self.layers}; write layers: {len(pattern)}"
+        yield "M" in pattern and self.mamba is None, "pattern has Mamba-2 layers (M); add their sizes, such as mamba: {heads: 64}"
+        yield (
+            "G" in pattern and self.delta_net is None,
+            "pattern has gated delta nets (G); add their sizes, such as delta_net: {key_heads: 16, value_heads: 32}",
+        )
+        yield "E" in pattern and not self.experts, "pattern has experts (E); add experts and experts_per_token"
+        yield "E" not in pattern and self.experts > 0, "pattern has no layer with experts (E); add some, or leave experts out"
+        yield (
+            self.parallel,
+            "a layer of a pattern is either attention or feed-forward, so they cannot be parallel; write parallel: false",
+        )
+        mamba = self.mamba
+        if mamba is not None:
+            yield (
+                mamba.heads % mamba.groups > 0,
+                f"mamba.heads ({mamba.heads}) is not a multiple of mamba.groups ({mamba.groups}); write groups: 1",
+            )
+        delta = self.delta_net
+        if delta is not None:
+            yield (
+                delta.value_heads % delta.key_heads > 0,
+                f"delta_net.value_heads ({delta.value_heads}) is not a multiple of key_heads ({delta.key_heads}); write as many key_heads",
+            )
+
     @property
     def _dense(self) -> bool:
         """Whether any block has a plain feed-forward block."""
-        return not all(self.has_experts(layer) for layer in range(self.layers))
+        return any("-" in self.mixers(layer) for layer in range(self.layers))
 
     @property
     def gated(self) -> bool:
@@ -194,13 +318,30 @@ class Transformer(Spec):
         return self.heads if self.mla is not None else self.kv_heads or self.heads
 
     @property
+    def routed_width(self) -> int:
+        """Elements of a token that are sent to an expert."""
+        return self.expert_latent or self.hidden
+
+    @property
     def inner(self) -> int:
         """Width of a plain feed-forward block."""
         return self.ffn or 4 * self.hidden
 
     def has_experts(self, layer: int) -> bool:
         """Return whether block number *layer*, counted from 0, has experts."""
+        if self.pattern is not None and layer < self.layers:
+            return self.pattern[layer] == "E"
         return self.experts > 0 and layer >= self.first_dense_layers and (layer + 1) % self.moe_every == 0
+
+    def mixers(self, layer: int) -> str:
+        """Return what block number *layer* consists of, as letters of ``pattern`` in order."""
+        if self.pattern is not None and layer < self.layers:
+            return self.pattern[layer]
+        return "*E" if self.has_experts(layer) else "*-"
+
+    def share_of(self, mixer: str) -> float:
+        """Return the share of blocks that have *mixer*, a letter of ``pattern``."""
+        return sum(mixer in self.mixers(layer) for layer in range(self.layers)) / self.layers
 
     def window_of(self, layer: int) -> int:
         """Return the number of tokens that a token can look back in block number *layer*; 0 for all."""

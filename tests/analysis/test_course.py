@@ -196,7 +196,7 @@ class Simulated:
             yield self.env.timeout(0.0)
 
 
-@pytest.mark.parametrize("trials", [301, 2 * course.BATCH_SIZE])
+@pytest.mark.parametrize("trials", [301, pytest.param(2 * course.BATCH_SIZE, marks=pytest.mark.nightly)])
 def test_the_course_whose_events_are_shown_has_the_median_failure_rate(trials: int) -> None:
     """Oracle: the counts of all courses, at rates of fleets that are far apart; the events are those of a course."""
     rate = 20 / (5 * DAY)

@@ -80,10 +80,11 @@ class Simulated:
             yield self.env.timeout(0.0)
 
 
-def test_copies_in_memory_are_drawn_as_simpy_simulates_them() -> None:
+@pytest.mark.parametrize(("courses", "most"), [(50, 0.003), pytest.param(200, 0.0015, marks=pytest.mark.nightly)])
+def test_copies_in_memory_are_drawn_as_simpy_simulates_them(courses: int, most: float) -> None:
     """The cause of faults of several nodes gives their detection alone."""
-    simulated = [Simulated(np.random.default_rng([5, number])).progress / RUN.horizon for number in range(200)]
-    drawn = draw(RUN, 2000, seed=4)
-    error = math.hypot(np.std(simulated) / math.sqrt(200), drawn.share.std() / math.sqrt(2000))
+    simulated = [Simulated(np.random.default_rng([5, number])).progress / RUN.horizon for number in range(courses)]
+    drawn = draw(RUN, 10 * courses, seed=4)
+    error = math.hypot(np.std(simulated) / math.sqrt(courses), drawn.share.std() / math.sqrt(10 * courses))
     assert drawn.share.mean() == pytest.approx(np.mean(simulated), abs=2.5 * error)
-    assert error < 0.0015
+    assert error < most

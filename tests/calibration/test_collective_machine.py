@@ -95,6 +95,7 @@ def test_what_cannot_be_written_says_why_and_writes_nothing(
     assert not (tmp_path / name).exists()
 
 
+@pytest.mark.nightly
 def test_the_command_shows_the_factors_and_what_to_run_next(table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     written = tmp_path / "fitted.yaml"
     assert calibration_main(["collectives", str(table), "--hardware-out", str(written)]) == 0

@@ -34,6 +34,7 @@ def longrun() -> dict[str, Any]:
     return longrun_document()
 
 
+@pytest.mark.nightly
 def test_the_bound_of_llama_3_is_kept_with_the_load_that_the_program_simulates() -> None:
     """Published: more than 90%. Replicas that are not sharded, and each read the whole checkpoint, would break it."""
     row = read_rows("goodput")[0]

@@ -36,7 +36,7 @@ def model(*layers: Layer, name: str = "net", parameters: int = 10**9) -> Model:
 
 
 @examples(
-    15,
+    8,
     None,
     st.lists(
         st.tuples(

@@ -70,7 +70,7 @@ def ours(table: Model) -> tuple[int, list[int], float, float]:
         ("bag", ["5:int64"], {}),
         ("lazy", ["8"], {}),
         ("replicated", ["8"], {}),
-        pytest.param("compiled", ["8"], {}, marks=pytest.mark.slow),
+        pytest.param("compiled", ["8"], {}, marks=pytest.mark.nightly),
     ],
 )
 def test_unusual_nets_are_torchs(name: str, inputs: list[str], arguments: dict[str, Any]) -> None:

@@ -43,6 +43,10 @@ def described(row: dict[str, str]) -> Transformer:
     if row["kv_lora_rank"]:
         names = {"kv_rank": "kv_lora_rank", "nope_dim": "qk_nope_dim", "rope_dim": "qk_rope_dim", "value_dim": "v_head_dim"}
         fields["mla"] = {name: int(row[column]) for name, column in names.items()} | {"q_rank": int(row["q_lora_rank"])}
+    if row["layer_pattern"]:
+        names = {name: f"mamba_{name}" for name in ("heads", "head_dim", "state", "groups", "conv")}
+        fields |= {"pattern": row["layer_pattern"], "mamba": {name: int(row[column]) for name, column in names.items()}}
+        fields |= {"expert_latent": 1024} if "latent space of 1024" in row["extra"] else {}
     return shape(**fields)
 
 

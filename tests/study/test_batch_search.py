@@ -90,6 +90,7 @@ def test_of_thousands_of_shares_few_are_simulated(tmp_path: Path) -> None:
     assert len(all_choices(large)) == 7021 and not large.simulations_left and large.simulated <= 20
 
 
+@pytest.mark.nightly
 def test_an_array_of_many_boards_needs_few_steps() -> None:
     """127 steps were simulated before; their shortest is the answer."""
     search = batches(Scenario("256x-tpu-v2-v3", "resnet50", precision="amp_bf16"), 65536).search

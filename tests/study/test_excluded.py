@@ -69,11 +69,12 @@ def test_the_answer_is_that_of_all_machines(budget: Budget) -> None:
                 assert least["least_time_s"] <= row["total_time_s"] and least["least_cost_usd"] <= row["total_cost_usd"]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("where", "nodes", "batch", "patience"),
     [
         (["provider=lambda", "gpus=1..2"], [1, 2], 4, 1.5),
-        pytest.param(["provider=lambda", "gpus=2..8"], [1, 4], 16, PATIENCE, marks=pytest.mark.nightly),
+        (["provider=lambda", "gpus=2..8"], [1, 4], 16, PATIENCE),
     ],
 )
 def test_searches_that_end_early_do_not_change_the_answer(

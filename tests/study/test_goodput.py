@@ -256,6 +256,7 @@ def test_progress_goes_up_to_what_there_is_to_do() -> None:
     assert counts == sorted(counts) and counts[-1] == total
 
 
+@pytest.mark.nightly
 def test_gains_have_the_standard_error_of_paired_courses() -> None:
     """Bootstrap oracle: gains in 30 sets of other courses scatter by the standard error of one."""
     sets = [simulate_weeks(steps(), Weeks(days=20.0, trials=150, seed=seed)).changes for seed in range(30)]

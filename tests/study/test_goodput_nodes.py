@@ -223,7 +223,7 @@ def test_revoked_machines_of_a_large_job_have_measured_ages_too(elastic: bool) -
     assert (many.run.elastic_rules is not None) == elastic
 
 
-@pytest.mark.parametrize("days", [0.5, 5.0])
+@pytest.mark.parametrize("days", [0.5, pytest.param(5.0, marks=pytest.mark.nightly)])
 def test_closed_forms_take_machines_that_are_revoked_together_as_one_interruption(days: float) -> None:
     """Oracle: drawn courses; until now, the closed form expected 16 to 21%, and checkpoints 12 times as often as is best.
 

@@ -74,7 +74,8 @@ def test_every_number_moves_something(block: str, moved: Counter[tuple[str, int]
     assert without == [], "these move nothing in any scenario: wire, delete or list them with the reason, or add a scenario that uses them"
 
 
-@pytest.mark.parametrize("factor", [FACTORS[0], *(pytest.param(factor, marks=pytest.mark.nightly) for factor in FACTORS[1:])])
+@pytest.mark.nightly
+@pytest.mark.parametrize("factor", FACTORS)
 def test_what_is_listed_moves_nothing(factor: float) -> None:
     """Or it would stand on the list of exceptions for ever. All are turned at once: what moves nothing moves nothing together."""
     listed = [knob for knob in knobs() if str(knob) in WITHOUT_EFFECT]

@@ -19,7 +19,7 @@ SCENARIOS = (
     Scenario("", "resnet50", ("input.loader=synthetic", "training.gradient_accumulation_steps=2")),
     Scenario("", "resnet50", ("input.num_workers=1",), batch=8),
     Scenario("", "vgg16", ("input.num_workers=0",), nodes=2, market="spot"),
-    Scenario("", "resnet50", ("training.stack.servers.placement=colocated",), batch=4, stack="tf-parameter-server"),
+    Scenario("", "resnet18", ("training.stack.servers.placement=colocated",), batch=4, stack="tf-parameter-server"),
     Scenario("", "llama-3.2-1b", ("training.parallel.shard=parameters", "training.activation_checkpointing=blocks")),
     Scenario("", "llama-3.2-1b", ("training.parallel.pipeline=4", "training.gradient_accumulation_steps=8"), precision="bf16"),
     Scenario("", "llama-3.2-1b", ("training.parallel.tensor=2", "training.parallel.shard=optimizer"), nodes=2),

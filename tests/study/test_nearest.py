@@ -69,8 +69,9 @@ def test_recommend_says_why_and_what_would(capsys: pytest.CaptureFixture[str]) -
     assert "None of these machines can be rented to run resnet50." in said and "K80 has 12 GiB" in said and "nearest that can: " in said
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("command", [
-    pytest.param("compare llama-3.1-70b p3.8xlarge", marks=pytest.mark.nightly),
+    "compare llama-3.1-70b p3.8xlarge",
     "recommend llama-3.1-70b g5.xlarge --tokens 1M --budget-usd 100 --nodes 1",
 ])  # fmt: skip
 def test_a_machine_that_runs_it_in_a_layout_is_named(command: str, capsys: pytest.CaptureFixture[str]) -> None:

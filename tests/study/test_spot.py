@@ -83,7 +83,7 @@ def test_a_job_without_checkpoints_that_outlives_all_machines_is_refused() -> No
         spot(Scenario("p3.2xlarge", "resnet50", ()), SpotRequest(epochs=500, interval="none", trials=2), document, processes=1)
 
 
-@pytest.mark.parametrize("nodes", [1, 4])
+@pytest.mark.parametrize("nodes", [1, pytest.param(4, marks=pytest.mark.nightly)])
 def test_the_means_of_a_long_job_are_those_of_its_part(nodes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Oracle: the whole job, drawn to its end; a job of 60 years ends as well, in proportion."""
     machine, workload = load_hardware("p3.8xlarge").spec, load_workload("vgg16").spec

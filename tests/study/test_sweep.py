@@ -193,6 +193,7 @@ def test_nodes_of_a_sweep_that_are_no_numbers(nodes: str, tmp_path: Path, capsys
     assert capsys.readouterr().err.startswith("--nodes ")
 
 
+@pytest.mark.nightly
 def test_a_sweep_killed_with_its_processes_at_work_ends_with_the_same_file(tmp_path: Path) -> None:
     """Oracle: the file of an uninterrupted sweep. kill -9 after the third point; what had been kept is not computed again."""
     options = ["sweep", BASE.hardware, BASE.workload, "--vary", "node.nic.bandwidth=10,40 Gbps", "--vary", "batch=16..64:25", "--jobs", "1"]

@@ -105,7 +105,7 @@ def side_by_side(fold: bool, gpus: list[list[int]], slow: int, shared: bool, see
     ("gpus", "slow", "shared"),
     [
         pytest.param([[4, 4, 0, 0]], 2, False, marks=pytest.mark.nightly),  # alike
-        ([[4, 4, 2, 4]], 1, False),  # uneven, one node slow, one with a broken link
+        pytest.param([[4, 4, 2, 4]], 1, False, marks=pytest.mark.nightly),  # uneven, one node slow, one with a broken link
         ([[2, 2, 0, 0], [2, 2, 2, 0]], 2, True),  # two jobs on common NICs, one of them on a slow node as well
         pytest.param([[4, 4, 0, 0], [0, 0, 3, 3]], 2, False, marks=pytest.mark.nightly),  # side by side
     ],

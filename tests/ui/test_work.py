@@ -44,7 +44,8 @@ async def _all(answers: AsyncGenerator[Any, None]) -> list[Any]:
 def test_a_task_that_is_given_up_ends_and_the_next_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
     small = choice_of([("workload", "alexnet"), ("hardware", "p3.8xlarge")])
     everything = choice_of([("workload", "resnet50")])
-    minutes = choice_of([("workload", "vgg16"), ("hardware", "p3.8xlarge"), ("set", "training.noise.draw=true"), ("nodes", "256")])
+    layout = [("tp", "8"), ("pp", "16"), ("micro_batches", "2048"), ("batch", "1"), ("checkpointing", "blocks")]
+    minutes = choice_of([("workload", "llama-3.1-405b"), ("hardware", "hgx-h100"), ("nodes", "32"), ("stack", "megatron-core"), *layout])
 
     sent: list[Any] = []
     send = Connection.send

@@ -141,8 +141,8 @@ _DECODERS: Final = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
 _RECURRENT: Final = frozenset(
     (
         *("mamba", "mamba2", "falcon_mamba", "rwkv", "recurrent_gemma", "xlstm"),
-        *("jamba", "bamba", "zamba", "zamba2", "falcon_h1", "nemotron_h", "granitemoehybrid", "plamo2", "phi4flash", "lfm2", "lfm2_moe"),
-        *("qwen3_next", "minimax", "minimax_text_01", "minimax_m1", "kimi_linear", "bailing_moe_linear"),
+        *("jamba", "bamba", "zamba", "zamba2", "falcon_h1", "granitemoehybrid", "plamo2", "phi4flash", "lfm2", "lfm2_moe"),
+        *("minimax", "minimax_text_01", "minimax_m1", "kimi_linear", "bailing_moe_linear"),
     )
 )
 """Families whose layers are, at least in part, state spaces, convolutions or linear attention."""

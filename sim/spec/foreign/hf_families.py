@@ -24,6 +24,7 @@ from sim.spec.foreign.hf_experts import (
     olmoe_experts,
     qwen_experts,
 )
+from sim.spec.foreign.hf_hybrids import nemotron_h, qwen_hybrid
 from sim.spec.foreign.hf_keys import Config, Shape
 from sim.spec.foreign.hf_windows import global_period, layer_mixture, layer_types, typed_window, used_window, window
 from sim.spec.yaml import SpecError
@@ -327,6 +328,8 @@ class Family:
     """Whether the class ties the head by default."""
     dropout: float = 0.0
     """Default dropout of the class."""
+    lists_layers: bool = False
+    """Whether a file may list its layers without giving their number."""
 
 
 FAMILIES: Final[Mapping[str, Family]] = {
@@ -354,6 +357,10 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "kimi_k2": Family(_deepseek),
     "gpt_oss": Family(_gpt_oss),
     "nemotron": Family(_nemotron, gated=False, norm="layernorm", activation="relu2"),
+    "qwen3_next": Family(qwen_hybrid),
+    "qwen3_5_text": Family(qwen_hybrid),
+    "qwen3_5_moe_text": Family(qwen_hybrid),
+    "nemotron_h": Family(nemotron_h, gated=False, activation="relu2", lists_layers=True),
     "olmo": Family(_olmo, norm="nonparametric"),
     "olmo2": Family(_olmo2),
     "granite": Family(_llama),
@@ -397,9 +404,10 @@ FAMILIES: Final[Mapping[str, Family]] = {
 def shape_of(family: Family, config: Config) -> Shape:
     """Return the fields of the Transformer that *config* describes."""
     for name in NEEDED:
-        config.due(*NAMES[name])
+        if not (family.lists_layers and name == "layers"):
+            config.due(*NAMES[name])
     shape: Shape = {name: config.size(*keys) for name, keys in NAMES.items()}
-    activation_name = config.get("hidden_act", "activation_function", "hidden_activation", default=family.activation)
+    activation_name = config.get("hidden_act", "activation_function", "hidden_activation", "mlp_hidden_act", default=family.activation)
     if not isinstance(activation_name, str) or activation_name not in _ACTIVATIONS:
         raise SpecError(f"{config.place}: unknown activation {activation_name}; supported: {', '.join(_ACTIVATIONS)}")
     activation = _ACTIVATIONS[activation_name]

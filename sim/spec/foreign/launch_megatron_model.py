@@ -12,6 +12,7 @@ from typing import Any, Final
 from sim.spec.foreign.launch_options import Arguments
 from sim.spec.foreign.launch_unread import OTHER_LAYERS
 from sim.spec.strict import whole_number
+from sim.spec.transformer import MIXERS
 from sim.spec.yaml import SpecError
 
 SIZES: Final[Mapping[str, str]] = {
@@ -25,6 +26,7 @@ SIZES: Final[Mapping[str, str]] = {
     "moe-ffn-hidden-size": "expert_ffn",
     "moe-shared-expert-intermediate-size": "shared_expert_ffn",
     "moe-router-topk": "experts_per_token",
+    "moe-latent-size": "expert_latent",
     "mtp-num-layers": "prediction_layers",
 }
 """Our names of sizes, by option."""
@@ -36,9 +38,20 @@ LATENT: Final[Mapping[str, tuple[str, int]]] = {
     "v-head-dim": ("value_dim", 128),
 }
 """Our names of the sizes of latent attention and Megatron-LM's defaults, by option."""
+MAMBA: Final[Mapping[str, tuple[str, int]]] = {
+    "mamba-state-dim": ("state", 128),
+    "mamba-head-dim": ("head_dim", 64),
+    "mamba-num-groups": ("groups", 8),
+}
+"""Our names of the sizes of Mamba-2 layers and Megatron-LM's defaults, by option."""
+PATTERNS: Final = ("hybrid-override-pattern", "hybrid-layer-pattern")
+"""Options for the kind of each layer of a hybrid; later releases have the second."""
+_EXPAND: Final = 2
+"""Elements of a Mamba-2 layer's heads for each of the stream, if ``--mamba-num-heads`` is not given (core/ssm/mamba_mixer.py)."""
 OPTIONS: Final[Mapping[str, str]] = {
     **{name: f"--{option}" for option, name in SIZES.items()},
     **{name: f"--{option}" for option, (name, _) in LATENT.items()},
+    "pattern": f"--{PATTERNS[0]}",
     **{"kv_heads": "--num-query-groups", "vocab": "--padded-vocab-size", "window": "--window-size", "rope_base": "--rotary-base"},
     **{"first_dense_layers": "--moe-layer-freq", "moe_every": "--moe-layer-freq"},
 }
@@ -47,7 +60,8 @@ OPTIONS: Final[Mapping[str, str]] = {
 
 def model_shape(given: Arguments) -> dict[str, Any]:
     """Return the fields of the transformer."""
-    if other := next((option for option in OTHER_LAYERS if option in given.values), None):
+    hybrid = _hybrid(given)
+    if not hybrid and (other := next((option for option in OTHER_LAYERS if option in given.values), None)):
         raise SpecError(
             f"{given.place}: --{other} selects layers that are not supported; only decoders of attention and feed-forward blocks are"
         )
@@ -74,7 +88,25 @@ def model_shape(given: Arguments) -> dict[str, Any]:
     if "multi-latent-attention" in given.values:
         shape["mla"] = {name: given.number(option, default) for option, (name, default) in LATENT.items()}
         shape.pop("head_dim", None)
-    return shape
+    return shape | hybrid
+
+
+def _hybrid(given: Arguments) -> dict[str, Any]:
+    """Return the kinds of a hybrid's layers, and the sizes of its Mamba-2 layers; empty for other models."""
+    said = next((given.values[option] for option in PATTERNS if option in given.values), None)
+    if said is None:
+        return {}
+    pattern = said.strip("'\"")
+    if not {*pattern} <= {*MIXERS}:
+        raise SpecError(
+            f"{given.place}: --{PATTERNS[0]} {said}: write a letter for each layer, "
+            f"{', '.join(f'{letter} ({kind})' for letter, kind in MIXERS.items())}"
+        )
+    mamba = {name: given.number(option, default) or default for option, (name, default) in MAMBA.items()}
+    heads = given.number("mamba-num-heads") or _EXPAND * (given.number("hidden-size") or 0) // mamba["head_dim"]
+    return {"pattern": pattern, "layers": given.number("num-layers") or len(pattern)} | (
+        {"mamba": mamba | {"heads": heads}} if "M" in pattern else {}
+    )
 
 
 def _vocabulary(given: Arguments) -> int:

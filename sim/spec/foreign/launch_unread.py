@@ -16,11 +16,11 @@ from sim.spec.strict import whole_number
 from sim.spec.yaml import SpecError
 
 OTHER_LAYERS: Final = (
-    "is-hybrid-model", "hybrid-override-pattern", "hybrid-layer-pattern", "hybrid-attention-ratio", "hybrid-mlp-ratio",
+    "is-hybrid-model", "hybrid-attention-ratio", "hybrid-mlp-ratio",
     "linear-attention-freq", "linear-attention-type", "experimental-attention-variant", "heterogeneous-layers-config-path",
     "heterogeneous-layers-config-encoded-json",
 )  # fmt: skip
-"""Options for state-space layers, linear attention, or layers of different sizes."""
+"""Options for linear attention, layers of different sizes, or, unless there is a pattern, state-space layers."""
 FP8_RECIPES: Final[tuple[Fp8Recipe, ...]] = ("delayed", "tensorwise", "blockwise", "mxfp8")
 """Values of --fp8-recipe that are modeled, the default first."""
 _ALIKE: Final = 0.93

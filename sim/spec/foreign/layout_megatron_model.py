@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from sim.spec.foreign.launch_megatron import megatron
-from sim.spec.foreign.launch_megatron_model import LATENT
+from sim.spec.foreign.launch_megatron_model import LATENT, MAMBA, PATTERNS
 from sim.spec.foreign.layout_launch import fields_with_defaults
 from sim.spec.transformer import Transformer
 
@@ -25,7 +25,7 @@ def model_arguments(shape: Transformer, sequence: int | None) -> dict[str, Any]:
         options |= {"group-query-attention": "", "num-query-groups": shape.kv_heads}
     if shape.mla:
         options |= {"multi-latent-attention": ""} | {option: getattr(shape.mla, name) or None for option, (name, _) in LATENT.items()}
-    options |= _kinds(shape) | _positions(shape) | _experts(shape)
+    options |= _kinds(shape) | _positions(shape) | _experts(shape) | _hybrid(shape)
     options["mtp-num-layers"] = shape.prediction_layers or None
     return {option: value for option, value in options.items() if value is not None}
 
@@ -61,8 +61,19 @@ def _experts(shape: Transformer) -> dict[str, Any]:
     return {
         "num-experts": shape.experts, "moe-router-topk": shape.experts_per_token, "moe-ffn-hidden-size": shape.expert_ffn,
         "moe-shared-expert-intermediate-size": fields_with_defaults(shape)["shared_expert_ffn"] or None,
+        "moe-latent-size": shape.expert_latent,
         "moe-layer-freq": f"([0]*{dense}+[1]*{shape.layers - dense})" if dense else every,
     }  # fmt: skip
+
+
+def _hybrid(shape: Transformer) -> dict[str, Any]:
+    """Return the options for a hybrid of Mamba-2 and other layers, which Megatron-LM's pretrain_mamba.py reads."""
+    if shape.pattern is None or shape.delta_net is not None:
+        return {}
+    sizes: dict[str, Any] = {"is-hybrid-model": "", PATTERNS[0]: f"'{shape.pattern}'"}
+    if shape.mamba is not None:
+        sizes |= {"mamba-num-heads": shape.mamba.heads} | {option: getattr(shape.mamba, name) for option, (name, _) in MAMBA.items()}
+    return sizes
 
 
 def inexpressible_fields(shape: Transformer, sequence: int | None, arguments: Mapping[str, Any]) -> list[str]:

@@ -108,6 +108,7 @@ def test_rows_tell_a_limit_between_sockets_that_no_description_states() -> None:
         assert prediction.step == pytest.approx(row.step_time, rel=0.04)
 
 
+@pytest.mark.nightly
 def test_the_fit_finds_a_slow_network_and_predicts_other_placements() -> None:
     evaluator = Evaluator(processes=1)
     truth = next(parameter for parameter in parameters_of([question(RUNS[0])]) if parameter.name == "nic efficiency")

@@ -53,6 +53,7 @@ def test_no_more_than_the_rate_arrives_in_either_direction() -> None:
 
 
 @needs_laboratory
+@pytest.mark.nightly
 def test_a_round_trip_takes_the_delay_twice() -> None:
     with lab_network(2, SLOW, 0.02) as hosts:
         assert hosts.delayed_by in ("netem", "delay line")

@@ -364,7 +364,7 @@ def test_rows_that_cannot_be_described_say_why(tmp_path: Path) -> None:
         "Cerebras": dict(gpu="Cerebras CS-3"),
         "does not divide": dict(tp="3"),
         "'eight'": dict(tp="eight"),
-        "state-space": dict(model="Nemotron-H 56b"),
+        "state-space": dict(model="Nemotron-H 22b"),
         "less than one sequence": dict(global_batch="4"),
         "global_batch": dict(global_batch="a lot", grad_accum=""),
         "layout is unknown; for data parallelism write dp ": dict(dp="", tp="", pp="", cp=""),

@@ -31,7 +31,7 @@ def test_a_source_left_out_has_no_part_in_its_law() -> None:
     source = "vinjn/nanotron-ultrascale-playbook"
     with_it, without = fitted_constants(source, leave_out=False), fitted_constants(source)
     assert with_it.law != without.law
-    assert "nanotron" in with_it.known.families - without.known.families
+    assert "nanotron" in with_it.known_runs.families - without.known_runs.families
 
 
 def test_without_a_law_intervals_are_half_to_twice_the_prediction(tmp_path: Path) -> None:

@@ -49,8 +49,8 @@ def test_ranking_against_a_hand_count(tmp_path: Path) -> None:
 
 def test_a_scored_source_is_left_out() -> None:
     source = "mosaicml/llm-foundry"
-    assert "fsdp1" not in fitted_constants(source).known.families  # which no other source used
-    assert "fsdp1" in fitted_constants(source, leave_out=False).known.families
+    assert "fsdp1" not in fitted_constants(source).known_runs.families  # which no other source used
+    assert "fsdp1" in fitted_constants(source, leave_out=False).known_runs.families
     assert fitted_constants(source).law != fitted_constants(source, leave_out=False).law
     assert fitted_constants(source).constants != fitted_constants(source, leave_out=False).constants
     assert fitted_constants("someone/new").constants == fitted_constants(source, leave_out=False).constants

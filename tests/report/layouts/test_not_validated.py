@@ -42,6 +42,7 @@ def test_text_document_and_page_say_it(command: str, tmp_path: Path, capsys: pyt
     assert SAID in plain(json.dumps(json.loads((tmp_path / f"{command}.json").read_text(encoding="utf-8"))))
 
 
+@pytest.mark.nightly
 def test_rows_of_a_plan_are_marked(capsys: pytest.CaptureFixture[str]) -> None:
     command = ["plan", HARDWARE, MODEL, "--global-batch", "32", "--allow", "zero_bubble", "--fix", "pp=4,tp=2", "-q"]
     assert main([*command, "--json"]) == 0

@@ -16,7 +16,8 @@ from sim.spec.decoder import parameter_count
 from sim.spec.foreign.hf_config import decoder_of
 from sim.spec.foreign.hf_defaults import DEFAULTS
 from sim.spec.foreign.hf_families import FAMILIES
-from sim.spec.library import load_workload
+from sim.spec.library import load_part, load_workload
+from sim.spec.model import Model
 from sim.spec.transformer import Transformer
 from sim.spec.yaml import SpecError
 from sim.study.new.workload import new_workload
@@ -153,10 +154,10 @@ def test_layers_that_a_family_does_not_have_are_refused() -> None:
         (plain | {"layer_types": ["full_attention", "conv"]}, "layer_types full_attention/conv: layers of llama do not support this"),
         (plain | {"ssm_state_size": 16}, "ssm_state_size 16: layers of llama do not support this"),
         (
-            plain | {"model_type": "zebra", "ssm_state_size": 16},
-            "zebra; no supported family has layers with ssm_state_size 16; or",
+            plain | {"model_type": "zebra", "mamba_dt_rank": 16},
+            "zebra; no supported family has layers with mamba_dt_rank 16; or",
         ),
-        ({"model_type": "qwen3_next", **routed, "linear_num_key_heads": 16}, "no supported family has layers with linear_num_key_heads 16"),
+        ({"model_type": "kimi_linear", **routed, "linear_attn_rank": 16}, "no supported family has layers with linear_attn_rank 16"),
         ({"model_type": "qwen3_moe", **routed, "mlp_only_layers": [3, 7]}, r"mlp_only_layers: layers \[3, 7\] without experts are not"),
     ]
     for said, sentence in cases:
@@ -373,6 +374,47 @@ def test_attention_of_llama_4_is_chunked_unless_every_layer_attends_to_all() -> 
     for full in ({"attention_chunk_size": None}, {"attention_chunk_size": 256, "layer_types": ["full_attention"] * 4}):
         decoder = Transformer.model_validate(decoder_of(config | full, "config.json").shape)
         assert (decoder.window, decoder.chunked) == (0, False), full
+
+
+@pytest.mark.parametrize("spelled", ["pattern", "types", "names before transformers 5"])
+def test_a_hybrid_has_a_letter_for_each_layer(spelled: str) -> None:
+    """Nemotron 3 Nano as on the hub: 31,577,937,344 parameters without the biases of its routers, which are buffers."""
+    pattern = "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME"
+    old = spelled == "names before transformers 5"
+    names = {"M": "mamba" if old else "linear_attention", "*": "attention" if old else "full_attention", "E": "moe"}
+    layers = {"hybrid_override_pattern": pattern} if spelled == "pattern" else {"layers_block_type": [names[each] for each in pattern]}
+    config = {
+        "model_type": "nemotron_h", "hidden_size": 2688, "num_attention_heads": 32, "num_key_value_heads": 2,
+        "head_dim": 128, "intermediate_size": 1856, "vocab_size": 131072, "max_position_embeddings": 262144, "mlp_hidden_act": "relu2",
+        "mamba_num_heads": 64, "mamba_head_dim": 64, "ssm_state_size": 128, "n_groups": 8, "conv_kernel": 4, "chunk_size": 128, "expand": 2,
+        "n_routed_experts": 128, "num_experts_per_tok": 6, "moe_intermediate_size": 1856, "n_shared_experts": 1,
+        "moe_shared_expert_intermediate_size": 3712, "tie_word_embeddings": False, **layers,
+    }  # fmt: skip
+    decoder = Transformer.model_validate(decoder_of(config, "config.json").shape)
+    assert (decoder.pattern, decoder.positions, decoder.activation) == (pattern, "none", "relu2")
+    assert parameter_count(decoder) == 31_577_937_344
+    assert decoder == load_part(Model, "nemotron-3-nano-30b-a3b", "workloads/models").transformer.model_copy(update={"ffn": 1856})
+    with pytest.raises(SpecError, match=r"config\.json: hybrid_override_pattern must have a letter for each layer: M"):
+        decoder_of(config | {"hybrid_override_pattern": "MEX", "layers_block_type": None}, "config.json")
+
+
+@pytest.mark.parametrize(
+    ("kind", "parameters", "letters"),
+    [
+        ("qwen3_next", 79_674_391_296 - 48 * 2048, "GEGEGE*E"),
+        ("qwen3_5_text", 9.0e9, "G-G-G-*-"),
+        ("qwen3_5_moe_text", 35e9, "GEGEGE*E"),
+    ],
+)
+def test_qwen_s_hybrids_have_two_letters_a_layer(kind: str, parameters: float, letters: str) -> None:
+    """The classes' defaults are Qwen3-Next-80B-A3B (as on the hub, less the gates of shared experts), Qwen3.5-9B and Qwen3.5-35B-A3B."""
+    decoder = Transformer.model_validate(decoder_of({"model_type": "around", "text_config": {"model_type": kind}}, "config.json").shape)
+    assert decoder.pattern is not None and decoder.pattern == letters * (decoder.layers // 8)
+    assert parameter_count(decoder) == pytest.approx(parameters, rel=0.0 if kind == "qwen3_next" else 0.011)
+    listed = {"layer_types": ["full_attention", "linear_attention"], "num_hidden_layers": 2, "model_type": kind}
+    assert decoder_of({"model_type": "around", "text_config": listed}, "config.json").shape["pattern"][::2] == "*G"
+    with pytest.raises(SpecError, match="layer_types must list linear_attention or full_attention for each of the 3 layers"):
+        decoder_of({"model_type": "around", "text_config": listed | {"num_hidden_layers": 3}}, "config.json")
 
 
 def test_keys_that_change_the_cost_are_named() -> None:

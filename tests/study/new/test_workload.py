@@ -122,8 +122,8 @@ def test_bad_input_writes_nothing(tmp_path: Path) -> None:
         ),
         (
             "a.json",
-            json.dumps({"model_type": "qwen3_next", "architectures": ["Qwen3NextForCausalLM"]}),
-            "or, with transformers installed, trace it: python -m sim extract transformers:Qwen3NextForCausalLM --input input_ids=512",
+            json.dumps({"model_type": "jamba", "architectures": ["JambaForCausalLM"]}),
+            "or, with transformers installed, trace it: python -m sim extract transformers:JambaForCausalLM --input input_ids=512",
         ),
         (
             "b.json",

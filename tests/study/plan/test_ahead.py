@@ -70,6 +70,7 @@ def test_what_a_simulated_layout_beats_is_not_refined_ahead(alone: LayoutPlan) -
     assert sent.count(LEAST) <= len(alone.tally.outcomes) + 2 * SIMULATIONS
 
 
+@pytest.mark.nightly
 def test_a_plan_stopped_in_a_wave_goes_on_with_all_that_was_simulated(alone: LayoutPlan, tmp_path: Path) -> None:
     """Oracle: the plan without interruption; what came before Ctrl-C, asked for or not, is simulated never again."""
     journal = tmp_path / "plan.journal"

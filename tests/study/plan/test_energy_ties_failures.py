@@ -83,7 +83,8 @@ def test_the_least_energy_is_that_of_every_layout_simulated(made: LayoutPlan) ->
     assert worker_node(best.run.hardware).gpu.power
 
 
-@pytest.mark.parametrize("objective", [pytest.param("time", marks=pytest.mark.nightly), "energy"])
+@pytest.mark.nightly
+@pytest.mark.parametrize("objective", ["time", "energy"])
 def test_under_a_power_cap_the_best_is_that_of_every_layout_limited(objective: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Oracle: every layout simulated and then limited; `run --power-cap` of the best one's command; no bound is above its value."""
     question = replace(QUESTION, limits=Limits(objective=objective, power_cap="250 W"))  # type: ignore[arg-type]

@@ -123,21 +123,21 @@ def test_the_quickest_by_recurrence_is_what_bounding_every_layout_finds(made: La
     assert first[0] == pytest.approx(min(outcome.bound * outcome.penalty for outcome in every))
 
 
-def test_a_search_on_either_side_finds_who_leads(made: LayoutPlan) -> None:
+@pytest.mark.parametrize(("name", "field"), [pytest.param(DOUBLED, "sequence", marks=pytest.mark.nightly), (HALVED, "global_batch")])
+def test_a_search_on_either_side_finds_who_leads(name: str, field: str, made: LayoutPlan) -> None:
     """Oracle: a search of all layouts at both values. Where there is no flip, the plan's layout leads at the ends too."""
     own = made.tally.outcomes[0].placed_layout.candidate
     turns = {turn.change: turn for turn in sensitivity(made)}
     assert set(turns) == {SLOWER, DOUBLED, HALVED}
-    for name, field in ((DOUBLED, "sequence"), (HALVED, "global_batch")):
-        where = turns[name].flips
-        assert where is not None and where.least < where.planned_value < where.most
-        for flip in where.flips:
-            for value, leads in ((flip.holding_value, True), (flip.losing_value, False)):
-                question = PlanQuestion(
-                    Scenario("hgx-h100", "qwen3-0.6b", **({"global_batch": 64} | {field: int(value)})), (2,), fixed=made.question.fixed
-                )
-                best = search(prepare_plan(question).layouts, Limits(shown=1)).best
-                assert best is not None and same_but_micro_batches(best.placed_layout.candidate, own) is leads
+    where = turns[name].flips
+    assert where is not None and where.least < where.planned_value < where.most
+    for flip in where.flips:
+        for value, leads in ((flip.holding_value, True), (flip.losing_value, False)):
+            question = PlanQuestion(
+                Scenario("hgx-h100", "qwen3-0.6b", **({"global_batch": 64} | {field: int(value)})), (2,), fixed=made.question.fixed
+            )
+            best = search(prepare_plan(question).layouts, Limits(shown=1)).best
+            assert best is not None and same_but_micro_batches(best.placed_layout.candidate, own) is leads
 
 
 def test_flips_are_in_text_page_and_document(made: LayoutPlan) -> None:

@@ -36,7 +36,11 @@ QUESTIONS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("question", QUESTIONS, ids=lambda question: f"{question.scenario.hardware} {question.scenario.workload}")
+@pytest.mark.parametrize(
+    "question",
+    [pytest.param(question, marks=pytest.mark.nightly if "mixtral" in question.scenario.workload else ()) for question in QUESTIONS],
+    ids=lambda question: f"{question.scenario.hardware} {question.scenario.workload}",
+)
 def test_compute_alone_is_never_above_a_bound_with_messages(question: PlanQuestion) -> None:
     """Each layout's compute equals that of a floor on its own, whose shares no other layout has used."""
     met = 0
@@ -86,7 +90,7 @@ class Recorder:
         Limits(simulations=4),
         Limits(gap=0.2),
         pytest.param(Limits(objective="cost"), marks=pytest.mark.nightly),
-        Limits(objective="energy"),
+        pytest.param(Limits(objective="energy"), marks=pytest.mark.nightly),
         Limits(shown=1),
     ],
     ids=str,
@@ -190,7 +194,7 @@ def test_quick_layouts_are_told_apart_and_slow_ones_come_last() -> None:
 
 def test_slow_simulations_are_part_of_the_gap_unless_nothing_else_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Oracle: the search in which no simulation is slow. Slow is what the search would simulate, then every layout."""
-    question = replace(QUESTIONS[0], allowed=frozenset[str](), limits=Limits(shown=1, gap=0.01, early=False))
+    question = replace(QUESTION, limits=Limits(shown=1, gap=0.01, early=False))
     usual = plan(question).tally
     assert usual.best is not None and usual.gap <= 0.01
     best = usual.best.placed_layout.candidate
@@ -218,7 +222,7 @@ def test_layouts_on_equal_gpus_share_bounds_without_messages() -> None:
         assert (alone.time_of(places) == second.time_of(places)).all()
 
 
-@pytest.mark.parametrize("gap", [0.0, 0.02, 0.2])
+@pytest.mark.parametrize("gap", [0.0, pytest.param(0.02, marks=pytest.mark.nightly), 0.2])
 def test_a_search_with_a_gap_ends_within_it_and_compares_fewer_layouts(gap: float) -> None:
     """Oracle: the search of the best layout, which has no gap."""
     question = replace(QUESTIONS[0], allowed=frozenset[str]())

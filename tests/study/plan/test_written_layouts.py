@@ -139,8 +139,20 @@ def test_arguments_of_megatron_say_the_whole_model() -> None:
         for field, default in (("rope_base", 10_000), ("rope_share", 1.0), ("norm_epsilon", 1e-5)):
             if field.startswith("norm") or shape.positions == "rope":
                 assert read[field] == (getattr(shape, field) or default), (name, field)
-    assert {"llama-3.1-8b", "gpt3-175b", "mixtral-8x7b", "deepseek-v2"} <= set(written)
-    assert "sinks" in refused["gpt-oss-20b"] and "window" in refused["gemma-3-1b-pt"]
+    assert {"llama-3.1-8b", "gpt3-175b", "mixtral-8x7b", "deepseek-v2", "nemotron-h-56b", "nemotron-3-super-120b-a12b"} <= set(written)
+    assert "sinks" in refused["gpt-oss-20b"] and "window" in refused["gemma-3-1b-pt"] and "delta_net" in refused["qwen3.5-9b"]
+
+
+def test_arguments_of_a_hybrid_are_read_in_both_spellings_or_refused() -> None:
+    """Heads of Mamba-2 layers have twice the width of the stream by default."""
+    base = "--num-layers 4 --hidden-size 512 --num-attention-heads 8 --padded-vocab-size 1024 --max-position-embeddings 64 --seq-length 64"
+    for option in ("hybrid-override-pattern", "hybrid-layer-pattern"):
+        shape = megatron(f"{base} --is-hybrid-model --{option} 'M-*-'", "m").shape
+        assert shape["pattern"] == "M-*-" and shape["mamba"] == {"state": 128, "head_dim": 64, "groups": 8, "heads": 16}
+    with pytest.raises(SpecError, match=r"--hybrid-override-pattern M-x-: write a letter for each layer, M \(Mamba-2\)"):
+        megatron(f"{base} --hybrid-override-pattern M-x-", "m")
+    with pytest.raises(SpecError, match="--hybrid-attention-ratio selects layers that are not supported"):
+        megatron(f"{base} --hybrid-attention-ratio 0.1", "m")
 
 
 def test_four_bits_are_megatrons_alone() -> None:

@@ -53,7 +53,7 @@ def test_a_shared_part_alone_is_the_maximum_over_groups() -> None:
 @pytest.mark.parametrize(
     "ranks",
     [
-        RankVariation(8, 8, 4, 4, 0.02, 0.01),
+        pytest.param(RankVariation(8, 8, 4, 4, 0.02, 0.01), marks=pytest.mark.nightly),
         RankVariation(1, 1, 8, 1, 0.0, 0.02, 0.03),
         RankVariation(4, 2, 8, 2, 0.01, 0.01, 0.02),
         RankVariation(2, 2, 1, 4, 0.03, 0.0),

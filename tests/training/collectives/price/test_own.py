@@ -103,7 +103,7 @@ def test_a_ring_between_nodes(executor: str, n: int, nbytes: float, nic: float, 
 
 
 @executors
-@examples(15, None, power=st.integers(1, 4), nbytes=sizes, nic=st.floats(1e8, 1e11), latency=st.floats(0, 1e-3))
+@examples(8, None, power=st.integers(1, 4), nbytes=sizes, nic=st.floats(1e8, 1e11), latency=st.floats(0, 1e-3))
 def test_halving_doubling_between_nodes(executor: str, power: int, nbytes: float, nic: float, latency: float) -> None:
     """Closed form: 2 log2(n) l + 2(n-1)/n S/B."""
     toys = machine(1, 2**power, nic=nic, network_latency=latency, pcie=1e15)

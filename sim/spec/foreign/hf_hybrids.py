@@ -1,0 +1,104 @@
+"""Which layers of a Hugging Face hybrid are state spaces, attention, feed-forward or experts? Keys as in `sim.spec.foreign.hf_families`."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from sim.spec.foreign.hf_experts import EXPERTS
+from sim.spec.foreign.hf_keys import Config, Shape
+from sim.spec.transformer import MIXERS
+from sim.spec.yaml import SpecError
+
+_TYPES: Final = {"linear_attention": "M", "mamba": "M", "full_attention": "*", "attention": "*", "mlp": "-", "moe": "E"}
+"""Letters of ``Transformer.pattern`` for the types of layers in ``layers_block_type``, by their names since transformers 5 and before."""
+_USUAL: Final = "ME*-"
+"""Layers of the class if the file lists none."""
+
+
+def nemotron_h(config: Config, shape: Shape) -> Shape:
+    """Return *shape* with the layers of Nemotron-H and Nemotron 3: Mamba-2 layers, attention without positions, feed-forward or experts."""
+    pattern = _pattern(config)
+    config.get("mamba_num_heads", "expand", "mtp_hybrid_override_pattern", "mtp_layers_block_type", "mamba_hidden_act", "time_step_limit")
+    mamba = {
+        "heads": config.size("mamba_num_heads", default=128),
+        "head_dim": config.size("mamba_head_dim", default=64),
+        "state": config.size("ssm_state_size", default=128),
+        "groups": config.size("n_groups", "mamba_n_groups", default=8),
+        "conv": config.size("conv_kernel", "mamba_d_conv", default=4),
+        "chunk": config.size("chunk_size", "mamba_chunk_size", default=128),
+    }
+    projections, inner = bool(config.get("attention_bias")), bool(config.get("mlp_bias"))
+    bias = {(True, True): "all", (True, False): "qkv_output", (False, True): "ffn"}.get((projections, inner), "none")
+    fields = shape | {
+        "layers": len(pattern),
+        "pattern": pattern,
+        "positions": "none",
+        "bias": bias,
+        "head_dim": config.size("head_dim", "attention_head_dim", default=128),
+        **({"mamba": mamba} if "M" in pattern else {}),
+    }
+    return fields | (_experts(config) if "E" in pattern else {})
+
+
+def _pattern(config: Config) -> str:
+    """Return a letter for each layer. Raise SpecError for layers of another type."""
+    types: Any = config.get("layers_block_type", "layer_types")
+    pattern = config.get("hybrid_override_pattern", default=_USUAL)
+    if isinstance(types, list):
+        pattern = "".join(_TYPES.get(str(each), "?") for each in types)
+    if not isinstance(pattern, str) or not pattern or not {*pattern} <= {*MIXERS}:
+        raise SpecError(
+            f"{config.place}: {config.within}hybrid_override_pattern must have a letter for each layer: "
+            f"{', '.join(f'{letter} ({kind})' for letter, kind in MIXERS.items())}"
+        )
+    return pattern
+
+
+def qwen_hybrid(config: Config, shape: Shape) -> Shape:
+    """Return *shape* with the layers of Qwen3-Next and Qwen3.5: delta nets or gated attention, each before a feed-forward block."""
+    layers, dense = shape["layers"], config.get("mlp_only_layers", default=[]) or []
+    every, interval = config.size("decoder_sparse_step", default=1) or 1, config.size("full_attention_interval", default=4) or 4
+    listed = config.get("layer_types")
+    kinds = listed if isinstance(listed, list) else ["linear_attention" if (n + 1) % interval else "full_attention" for n in range(layers)]
+    if len(kinds) != layers or not {*map(str, kinds)} <= {"linear_attention", "full_attention"}:
+        raise SpecError(
+            f"{config.place}: {config.within}layer_types must list linear_attention or full_attention for each of the {layers} layers"
+        )
+    experts = config.size(*EXPERTS)
+    second = ["E" if experts and n not in dense and (n + 1) % every == 0 else "-" for n in range(layers)]
+    delta = {
+        "key_heads": config.size("linear_num_key_heads", default=16),
+        "value_heads": config.size("linear_num_value_heads", default=32),
+        "key_dim": config.size("linear_key_head_dim", default=128),
+        "value_dim": config.size("linear_value_head_dim", default=128),
+        "conv": config.size("linear_conv_kernel_dim", default=4),
+    }
+    fields = shape | {
+        "layers": 2 * layers,
+        "pattern": "".join(_TYPES[kind].replace("M", "G") + after for kind, after in zip(kinds, second, strict=True)),
+        "head_dim": config.size("head_dim", default=256),
+        "bias": "qkv_output" if config.get("attention_bias") else "none",
+        "qk_norm": "head",
+        "attention_gate": True,
+        "delta_net": delta,
+    }
+    if "E" not in fields["pattern"]:
+        return fields
+    shared = config.size("shared_expert_intermediate_size")
+    return fields | {
+        "experts": experts,
+        "experts_per_token": config.due("num_experts_per_tok"),
+        "expert_ffn": config.due("moe_intermediate_size"),
+        **({"shared_experts": 1, "shared_expert_ffn": shared} if shared else {}),
+    }
+
+
+def _experts(config: Config) -> Shape:
+    return {
+        "experts": config.due(*EXPERTS),
+        "experts_per_token": config.due("num_experts_per_tok"),
+        "expert_ffn": config.due("moe_intermediate_size"),
+        "shared_experts": config.size("n_shared_experts", default=0),
+        "shared_expert_ffn": config.size("moe_shared_expert_intermediate_size"),
+        "expert_latent": config.size("moe_latent_size"),
+    }

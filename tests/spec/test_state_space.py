@@ -1,0 +1,214 @@
+"""Hybrids. Oracles: Mamba-2 in torch, as a recurrence and by chunks, with the products that torch counts; layers counted by hand."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from sim.events import Cause
+from sim.spec.decoder import decoder_layers, model_flop, parameter_count
+from sim.spec.layer import Layer
+from sim.spec.state_space import scan_cost
+from sim.spec.transformer import DeltaNet, Mamba, Transformer
+from sim.spec.yaml import SpecError
+from sim.study.layout import layout_answer
+from sim.study.scenario import Scenario
+from tests.late import torch
+
+MAMBA = Mamba(heads=8, head_dim=16, state=32, groups=2, conv=4, chunk=16)
+HYBRID: dict[str, Any] = {"layers": 5, "hidden": 64, "heads": 4, "kv_heads": 2, "head_dim": 16, "ffn": 256, "vocab": 100}
+HYBRID |= {"activation": "relu2", "positions": "none", "pattern": "M-M*-", "mamba": MAMBA.model_dump()}
+SPARSE = {**HYBRID, "pattern": "MEM*E", "experts": 8, "experts_per_token": 2, "expert_ffn": 32}
+SPARSE |= {"shared_experts": 1, "shared_expert_ffn": 48}
+TOKENS = 64
+
+
+def hybrid(**fields: Any) -> Transformer:
+    return Transformer.model_validate(HYBRID | fields)
+
+
+def named(layers: tuple[Layer, ...], name: str) -> Layer:
+    return next(layer for layer in layers if layer.name.endswith(name))
+
+
+def recurrence(values: Any, decay: Any, inputs: Any, outputs: Any) -> Any:
+    """Return y of h' = decay h + inputs x, y = outputs h', token by token; heads of a group share inputs and outputs."""
+    tokens, heads, size = values.shape
+    each = heads // inputs.shape[1]
+    state, results = torch.zeros(heads, size, inputs.shape[2], dtype=values.dtype), []
+    for token in range(tokens):
+        into, out = (rows[token].repeat_interleave(each, 0) for rows in (inputs, outputs))
+        state = decay[token][:, None, None] * state + values[token][:, :, None] * into[:, None, :]
+        results.append((state * out[:, None, :]).sum(-1))
+    return torch.stack(results)
+
+
+def by_chunks(values: Any, decay: Any, inputs: Any, outputs: Any, chunk: int) -> Any:
+    """Return the same by chunks of *chunk* tokens, in products alone but for the recurrence over the states of chunks."""
+    tokens, heads, size = values.shape
+    groups, width = inputs.shape[1:]
+    count, each = tokens // chunk, heads // groups
+    sums = decay.log().reshape(count, chunk, heads).cumsum(1).permute(0, 2, 1)  # chunks, heads, tokens
+    x = values.reshape(count, chunk, heads, size).permute(0, 2, 1, 3)
+    into, out = (rows.reshape(count, chunk, groups, width).permute(0, 2, 1, 3) for rows in (inputs, outputs))
+    scores = torch.matmul(out, into.transpose(-1, -2)).repeat_interleave(each, 1)
+    steps = (sums[..., :, None] - sums[..., None, :]).exp().tril()
+    inside = torch.matmul(scores * steps, x)
+    held = (x * (sums[..., -1:] - sums).exp()[..., None]).transpose(-1, -2)
+    states = torch.matmul(held, into.repeat_interleave(each, 1))
+    before, state = [], torch.zeros_like(states[0])
+    for number in range(count):
+        before.append(state)
+        state = sums[number, :, -1].exp()[:, None, None] * state + states[number]
+    decayed = out.repeat_interleave(each, 1) * sums.exp()[..., None]
+    return (inside + torch.matmul(decayed, torch.stack(before).transpose(-1, -2))).permute(0, 2, 1, 3).reshape(tokens, heads, size)
+
+
+@pytest.mark.needs("torch")
+def test_products_of_the_scan_are_those_of_mamba_2_in_torch() -> None:
+    """By chunks it gives what the recurrence gives. torch counts the full square inside a chunk, of which kernels compute half."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    torch.manual_seed(0)
+    values, decay = torch.randn(TOKENS, 8, 16, dtype=torch.float64), torch.rand(TOKENS, 8, dtype=torch.float64)
+    inputs, outputs = (torch.randn(TOKENS, 2, 32, dtype=torch.float64) for _ in range(2))
+    with FlopCounterMode(display=False) as counter:
+        chunked = by_chunks(values, decay, inputs, outputs, MAMBA.chunk)
+    assert torch.allclose(chunked, recurrence(values, decay, inputs, outputs))
+    halves = MAMBA.chunk * (MAMBA.groups * MAMBA.state + MAMBA.inner)
+    assert counter.get_total_flops() == TOKENS * (scan_cost(MAMBA).flop[0] + halves)
+    for tensor in (values, inputs, outputs):
+        tensor.requires_grad_(True)
+    result = by_chunks(values, decay, inputs, outputs, MAMBA.chunk)
+    with FlopCounterMode(display=False) as counter:
+        result.sum().backward()
+    again = MAMBA.chunk * MAMBA.groups * MAMBA.state + 2.0 * MAMBA.inner * MAMBA.state  # what backward computes again
+    halves = 2.0 * halves  # torch's two gradients of each product, full squares
+    assert counter.get_total_flops() == TOKENS * (scan_cost(MAMBA).flop[1] - again + halves)
+
+
+def delta_rule(queries: Any, keys: Any, values: Any, decay: Any, rate: Any) -> Any:
+    """Return o = S' q of S' = S exp(g) (1 - b k k') + b v k', token by token, for heads of their own."""
+    tokens, heads, size = values.shape
+    state, results = torch.zeros(heads, size, keys.shape[2], dtype=values.dtype), []
+    for token in range(tokens):
+        key, value, step = keys[token], values[token], rate[token][:, None]
+        state = state * decay[token].exp()[:, None, None]
+        state = state + (step * (value - (state * key[:, None, :]).sum(-1)))[:, :, None] * key[:, None, :]
+        results.append((state * queries[token][:, None, :]).sum(-1))
+    return torch.stack(results)
+
+
+def delta_rule_by_chunks(queries: Any, keys: Any, values: Any, decay: Any, rate: Any, chunk: int) -> Any:
+    """Return the same by chunks (Yang and others, arXiv 2412.06464, section 3.3): products alone but for an inverse and the recurrence."""
+    tokens, heads, size = values.shape
+    count = tokens // chunk
+    q, k, v = (rows.reshape(count, chunk, heads, -1).permute(0, 2, 1, 3) for rows in (queries, keys, values))
+    sums = decay.reshape(count, chunk, heads).cumsum(1).permute(0, 2, 1)
+    step = rate.reshape(count, chunk, heads).permute(0, 2, 1)[..., None]
+    steps = (sums[..., :, None] - sums[..., None, :]).exp().tril()
+    lower = (step * torch.matmul(k, k.transpose(-1, -2)) * steps).tril(-1)
+    inverse = torch.linalg.inv(torch.eye(chunk, dtype=values.dtype) + lower)
+    from_keys, from_values = torch.matmul(inverse, step * k * sums.exp()[..., None]), torch.matmul(inverse, step * v)
+    scores = torch.matmul(q, k.transpose(-1, -2)) * steps
+    state, results = torch.zeros(heads, keys.shape[2], size, dtype=values.dtype), []
+    for number in range(count):
+        new = from_values[number] - torch.matmul(from_keys[number], state)
+        results.append(torch.matmul(q[number] * sums[number].exp()[..., None], state) + torch.matmul(scores[number], new))
+        held = k[number] * (sums[number, :, -1:] - sums[number]).exp()[..., None]
+        state = state * sums[number, :, -1].exp()[:, None, None] + torch.matmul(held.transpose(-1, -2), new)
+    return torch.stack(results).permute(0, 2, 1, 3).reshape(tokens, heads, size)
+
+
+@pytest.mark.needs("torch")
+def test_products_of_the_scan_are_those_of_a_gated_delta_rule_in_torch() -> None:
+    """By chunks it gives what the recurrence gives; torch counts the full square inside a chunk, and no product for the inverse."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    torch.manual_seed(0)
+    delta = DeltaNet(key_heads=4, value_heads=4, key_dim=16, value_dim=24, chunk=16)
+    queries, keys = (torch.nn.functional.normalize(torch.randn(TOKENS, 4, 16, dtype=torch.float64), dim=-1) for _ in range(2))
+    values, rate = torch.randn(TOKENS, 4, 24, dtype=torch.float64), torch.rand(TOKENS, 4, dtype=torch.float64)
+    decay = -torch.rand(TOKENS, 4, dtype=torch.float64)
+    with FlopCounterMode(display=False) as counter:
+        chunked = delta_rule_by_chunks(queries, keys, values, decay, rate, delta.chunk)
+    assert torch.allclose(chunked, delta_rule(queries, keys, values, decay, rate))
+    halves = delta.value_heads * delta.chunk * (3 * delta.key_dim + 2 * delta.value_dim)
+    assert counter.get_total_flops() == TOKENS * (scan_cost(delta).flop[0] + halves)
+
+
+@pytest.mark.needs("torch")
+def test_parameters_are_those_of_modules() -> None:
+    """in_proj makes gate, values, both projections of the state, and the steps; A, D and the steps' bias have one element a head."""
+    inner, wide = MAMBA.inner, MAMBA.inner + 2 * MAMBA.groups * MAMBA.state
+    modules = torch.nn.ModuleList(
+        [
+            torch.nn.RMSNorm(64),
+            torch.nn.Linear(64, inner + wide + MAMBA.heads, bias=False),
+            torch.nn.Conv1d(wide, wide, 4, groups=wide),
+            torch.nn.RMSNorm(inner),
+            torch.nn.Linear(inner, 64, bias=False),
+        ]
+    )
+    expected = sum(parameter.numel() for parameter in modules.parameters()) + 3 * MAMBA.heads
+    layers = [layer for layer in decoder_layers(hybrid(), TOKENS) if layer.name.startswith("layers.0.")]
+    assert sum(sum(layer.gradients) for layer in layers) == expected
+    assert parameter_count(hybrid()) == sum(sum(layer.gradients) for layer in decoder_layers(hybrid(), TOKENS))
+
+
+def test_each_letter_is_a_layer_with_its_norm_and_residual() -> None:
+    layers = decoder_layers(hybrid(), TOKENS)
+    kinds = []
+    for number in range(5):
+        own = [layer.name.split(".", 2)[2] for layer in layers if layer.name.startswith(f"layers.{number}.")]
+        kinds.append({re.split(r"[._]", name)[0] for name in own})
+    assert kinds == [{"mamba"}, {"ffn", "feed"}, {"mamba"}, {"attention"}, {"ffn", "feed"}]
+    plain = hybrid(layers=4, pattern=None, mamba=None)
+    alike = decoder_layers(hybrid(layers=8, pattern="*-*-*-*-", mamba=None), TOKENS)
+    ordinary = decoder_layers(plain, TOKENS)
+    assert [layer.model_copy(update={"name": ""}) for layer in alike] == [layer.model_copy(update={"name": ""}) for layer in ordinary]
+    assert parameter_count(hybrid(layers=8, pattern="*-*-*-*-", mamba=None)) == parameter_count(plain)
+
+
+def test_experts_in_a_latent_space_have_two_more_products() -> None:
+    usual, latent = (decoder_layers(Transformer.model_validate({**SPARSE, "expert_latent": width}), TOKENS) for width in (None, 16))
+    assert named(latent, "experts.gate_up").channels == (16, 32) and named(usual, "experts.gate_up").channels == (64, 32)
+    assert named(latent, "experts_down").gradients == (64 * 16,) and named(latent, "experts_up").gradients == (16 * 64,)
+    assert named(latent, "experts.dispatch").write == 2 * 16 * 4 * TOKENS
+    assert model_flop(latent) < model_flop(usual)
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        ({"pattern": "M-M*X"}, r"pattern has X; write M \(Mamba-2\), G \(gated delta net\), \* \(attention\), - \(feed-forward\), E"),
+        ({"pattern": "M-M*"}, "pattern has 4 layers, not 5; write layers: 4"),
+        ({"mamba": None}, "add their sizes, such as mamba: {heads: 64}"),
+        ({"pattern": "MEM*E"}, "add experts and experts_per_token"),
+        ({"experts": 8, "experts_per_token": 2}, "no layer with experts"),
+        ({"pattern": None}, "mamba needs a pattern"),
+        ({"pattern": "M-G*-"}, "add their sizes, such as delta_net: {key_heads: 16, value_heads: 32}"),
+        ({"pattern": None, "mamba": None, "delta_net": {"key_heads": 2, "value_heads": 4}}, "delta_net needs a pattern"),
+        ({"pattern": "M-G*-", "delta_net": {"key_heads": 4, "value_heads": 6}}, "write as many key_heads"),
+        ({"mamba": {"heads": 7, "groups": 2}}, r"mamba.heads \(7\) is not a multiple of mamba.groups \(2\); write groups: 1"),
+        ({"parallel": True}, "write parallel: false"),
+    ],
+)
+def test_what_contradicts_is_one_sentence(fields: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        hybrid(**fields)
+
+
+def test_tensor_ranks_divide_a_scan_and_context_ranks_are_refused() -> None:
+    base = ("model.transformer.layers=4", "model.transformer.pattern=M-M*", "training.activation_checkpointing=blocks")
+
+    def compute(*sets: str) -> float:
+        scenario = Scenario("hgx-h100", "nemotron-h-56b", (*base, *sets), stack="megatron-core", nodes=1)
+        return layout_answer(scenario).run.stalls[Cause.COMPUTE]
+
+    two, four = (compute(f"training.parallel.tensor={ranks}") for ranks in (2, 4))
+    assert 0.45 * two < four < 0.75 * two
+    with pytest.raises(SpecError, match="state-space layers of nemotron-h-56b over context ranks are not modeled; use context: 1"):
+        compute("training.parallel.context=2")
