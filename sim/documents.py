@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -36,12 +37,20 @@ from sim.study.descriptions import Descriptions, descriptions
 from sim.study.excluded import Contest, Exclusion
 from sim.study.journal import Journal
 from sim.study.layout import LayoutAnswer, layout_answer
+from sim.study.least_epoch import LeastRun
 from sim.study.not_validated import not_validated
 from sim.study.one_batch import own_batch_option, usual_global_batch
-from sim.study.plan.machines import needs_layout, planned_rows, require_readable_workload, shared_batch, with_planned_layouts
+from sim.study.plan.machines import (
+    needs_layout,
+    planned_rows,
+    require_readable_workload,
+    rows_to_plan,
+    shared_batch,
+    with_planned_layouts,
+)
 from sim.study.power_cap import slower_runs
 from sim.study.pretraining import parts_of
-from sim.study.recommend import MARKETS, Budget, Candidate, recommend, require_one_budget, unrentable
+from sim.study.recommend import MARKETS, Budget, recommend, require_one_budget, unrentable
 from sim.study.saving import slowdown_by_store
 from sim.study.scenario import Answer, Scenario, answer, has_layout, refuse_parts, sorted_overrides, workload_name
 from sim.study.weeks import Weeks, reliability_of
@@ -191,32 +200,43 @@ def recommendation(
         make_document = Documents(plan, markets, renting.mean_lifetime, renting.power_cap, renting.spares, renting.reliability)
     reasons = {name: unrentable(without_batch, name, markets, renting.mean_lifetime) for name in names}
     excluded = [name for name in names if reasons[name]]  # planning for these would be useless
+    rentable = [name for name in names if not reasons[name]]
     with _computing(without_batch, names, make_document, renting) as by, caching_inside():
-        rows = compare(
-            without_batch, names, make_document, nodes=counts, global_batch=global_batch, computing=by, progress=counter("machines")
+        contest = _contest(replace(without_batch, global_batch=global_batch), plan, markets, renting)
+        as_it_is = None if contest is None else Exclusion(contest, work=LeastRun(contest.scenario))
+        notice = _without_repeats(renting.notice)
+        hears = _with_best(counter("machines"), as_it_is, notice)
+        compared = partial(
+            compare, without_batch, documents=make_document, nodes=counts, global_batch=global_batch, computing=by, progress=hears
         )
-        needs_plan, hears = needs_layout(without_batch, rows), counter("machines planned")
-        exclusion = None
+        rows = compared(names if as_it_is is None else rentable, exclusion=as_it_is)
+        unpriced = [ComparedMachine(name, None, None, reasons[name]) for name in excluded]
+        if as_it_is is not None:
+            rows += unpriced if any(row.document for row in rows) else compared(excluded)
+        simulated = {(row.hardware, row.nodes) for row in rows}
+        needs_plan, hears, exclusion = needs_layout(without_batch, rows), counter("machines planned"), None
         if needs_plan:
             global_batch = shared_batch(scenario, names, counts)  # the same as in `plan`
-            rentable = [name for name in names if not reasons[name]]
             with_batch = replace(without_batch, global_batch=global_batch)
-            exclusion = _exclusion(with_batch, plan, markets, renting, ())
-            hears = _with_best(hears, exclusion, renting.notice)
+            if (contest := _contest(with_batch, plan, markets, renting)) is not None:
+                exclusion = Exclusion(contest)
+            hears = _with_best(hears, exclusion, notice)
             rows = planned_rows(with_batch, rentable, counts, make_document.layout_document, hears, renting.power_cap, by, exclusion)
-            rows += [ComparedMachine(name, None, None, reasons[name]) for name in excluded]
+            rows += unpriced
         else:
             with_batch = replace(without_batch, global_batch=global_batch)
-            exclusion = _exclusion(with_batch, plan, markets, renting, rows)
-            hears = _with_best(hears, exclusion, renting.notice)
+            if contest is not None and rows_to_plan(with_batch, rows, excluded):
+                exclusion = Exclusion(contest, rows)
+            hears = _with_best(hears, exclusion, notice)
             rows = with_planned_layouts(with_batch, rows, make_document.layout_document, hears, excluded, renting.power_cap, by, exclusion)
     limited = replace(without_batch, power_cap=renting.power_cap)
-    tried = counts if exclusion is not None else []
+    tried = counts if contest is not None else []
     chosen = recommend(limited, rows, plan, renting.budget, markets, renting.mean_lifetime, renting.with_failures, global_batch, tried)
     planned = {(row.hardware, row.nodes) for row in rows} | {(name, count) for name in excluded for count in counts}
-    beaten = [] if exclusion is None else [point for point in product(names, counts) if point not in planned]
+    beaten = [point for point in product(names, counts) if point not in planned]
     tries = len(names) * len(counts or (1,)), len({(row.hardware, row.nodes) for row in rows if row.document is not None})
-    bounds = [least for point in beaten for least in exclusion.least(point)] if exclusion is not None else []
+    by_rule = [(exclusion if point in simulated else as_it_is, point) for point in beaten]
+    bounds = [least for rule, point in by_rule if rule is not None for least in rule.least(point)]
     document = recommendation_document(workload_name(bare), chosen, list(renting.hardware), bounds, tries)
     gaps = [each.document["layout_gap"] for each in rows if each.document and "layout_gap" in each.document]
     document["notes"] += [batch_note(global_batch, scenario.batch)] if gaps and needs_plan and global_batch is not None else []
@@ -231,32 +251,40 @@ def recommendation(
 def _with_best(
     hears: Callable[[int, int], None] | None, exclusion: Exclusion | None, notice: Callable[[str], None]
 ) -> Callable[[int, int], None] | None:
-    """Return *hears*, which also gives *notice* of the best candidate so far, whenever it is another one."""
+    """Return *hears*, which also gives *notice* of the best candidate so far."""
     if exclusion is None:
         return hears
-    last: Candidate | None = None
 
     def hears_best(done: int, of: int) -> None:
-        nonlocal last
-        if (best := exclusion.best) is not None and best != last:
+        if (best := exclusion.best) is not None:
             notice(f"best so far: {candidate_words(best)}")
-            last = best
         if hears is not None:
             hears(done, of)
 
     return hears_best
 
 
-def _exclusion(
-    scenario: Scenario, plan: JobPlan, markets: Sequence[Market], renting: RentalOptions, rows: Sequence[ComparedMachine]
-) -> Exclusion | None:
-    """Return what decides which machines need no plan, given *rows*; None if all are planned: named ones, and where nothing bounds them."""
+def _without_repeats(notice: Callable[[str], None]) -> Callable[[str], None]:
+    """Return *notice*, which is not given the same text twice in a row."""
+    last = ""
+
+    def once(text: str) -> None:
+        nonlocal last
+        if text != last:
+            last = text
+            notice(text)
+
+    return once
+
+
+def _contest(scenario: Scenario, plan: JobPlan, markets: Sequence[Market], renting: RentalOptions) -> Contest | None:
+    """Return the terms by which machines are left out; None if none are: named ones, and where nothing bounds them."""
     if renting.hardware or scenario.global_batch is None or not renting.nodes:
         return None
     if load_workload(scenario.workload, sorted_overrides(scenario)[1]).spec.pretraining is not None:
         return None
     mean = None if renting.mean_lifetime is None else mean_lifetime_of(renting.mean_lifetime)
-    return Exclusion(Contest(scenario, plan, renting.budget, markets, mean, renting.with_failures), rows)
+    return Contest(scenario, plan, renting.budget, markets, mean, renting.with_failures)
 
 
 @contextmanager
