@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from sim.analysis.cost import Market, price
 from sim.analysis.transient import lifetimes_of
@@ -36,9 +37,17 @@ from sim.study.descriptions import Descriptions, descriptions
 from sim.study.excluded import Contest, Exclusion
 from sim.study.journal import Journal
 from sim.study.layout import LayoutAnswer, layout_answer
+from sim.study.least_epoch import LeastRun
 from sim.study.not_validated import not_validated
 from sim.study.one_batch import own_batch_option, usual_global_batch
-from sim.study.plan.machines import needs_layout, planned_rows, require_readable_workload, shared_batch, with_planned_layouts
+from sim.study.plan.machines import (
+    needs_layout,
+    planned_rows,
+    require_readable_workload,
+    rows_to_plan,
+    shared_batch,
+    with_planned_layouts,
+)
 from sim.study.power_cap import slower_runs
 from sim.study.pretraining import parts_of
 from sim.study.recommend import MARKETS, Budget, Candidate, recommend, require_one_budget, unrentable
@@ -189,37 +198,14 @@ def recommendation(
     make_document = Documents(power_cap=renting.power_cap)
     if renting.with_failures:
         make_document = Documents(plan, markets, renting.mean_lifetime, renting.power_cap, renting.spares, renting.reliability)
-    reasons = {name: unrentable(without_batch, name, markets, renting.mean_lifetime) for name in names}
-    excluded = [name for name in names if reasons[name]]  # planning for these would be useless
-    with _computing(without_batch, names, make_document, renting) as by, caching_inside():
-        rows = compare(
-            without_batch, names, make_document, nodes=counts, global_batch=global_batch, computing=by, progress=counter("machines")
-        )
-        needs_plan, hears = needs_layout(without_batch, rows), counter("machines planned")
-        exclusion = None
-        if needs_plan:
-            global_batch = shared_batch(scenario, names, counts)  # the same as in `plan`
-            rentable = [name for name in names if not reasons[name]]
-            with_batch = replace(without_batch, global_batch=global_batch)
-            exclusion = _exclusion(with_batch, plan, markets, renting, ())
-            hears = _with_best(hears, exclusion, renting.notice)
-            rows = planned_rows(with_batch, rentable, counts, make_document.layout_document, hears, renting.power_cap, by, exclusion)
-            rows += [ComparedMachine(name, None, None, reasons[name]) for name in excluded]
-        else:
-            with_batch = replace(without_batch, global_batch=global_batch)
-            exclusion = _exclusion(with_batch, plan, markets, renting, rows)
-            hears = _with_best(hears, exclusion, renting.notice)
-            rows = with_planned_layouts(with_batch, rows, make_document.layout_document, hears, excluded, renting.power_cap, by, exclusion)
-    limited = replace(without_batch, power_cap=renting.power_cap)
-    tried = counts if exclusion is not None else []
-    chosen = recommend(limited, rows, plan, renting.budget, markets, renting.mean_lifetime, renting.with_failures, global_batch, tried)
-    planned = {(row.hardware, row.nodes) for row in rows} | {(name, count) for name in excluded for count in counts}
-    beaten = [] if exclusion is None else [point for point in product(names, counts) if point not in planned]
+    left = _rows_left(scenario, names, global_batch, markets, make_document, renting, counter)
+    rows, global_batch, failing = left.rows, left.global_batch, renting.with_failures
+    limited, tried = replace(without_batch, power_cap=renting.power_cap), [] if left.contest is None else counts
+    chosen = recommend(limited, rows, plan, renting.budget, markets, renting.mean_lifetime, failing, global_batch, tried)
     tries = len(names) * len(counts or (1,)), len({(row.hardware, row.nodes) for row in rows if row.document is not None})
-    bounds = [least for point in beaten for least in exclusion.least(point)] if exclusion is not None else []
-    document = recommendation_document(workload_name(bare), chosen, list(renting.hardware), bounds, tries)
+    document = recommendation_document(workload_name(bare), chosen, list(renting.hardware), left.bounds, tries)
     gaps = [each.document["layout_gap"] for each in rows if each.document and "layout_gap" in each.document]
-    document["notes"] += [batch_note(global_batch, scenario.batch)] if gaps and needs_plan and global_batch is not None else []
+    document["notes"] += [batch_note(global_batch, scenario.batch)] if gaps and left.needs_plan and global_batch is not None else []
     document["notes"] += [gap_note(gaps)] if gaps else []
     document["notes"] += filter(None, [width_note([each.document for each in rows if each.document])])
     document["notes"] += merged_by_machine(
@@ -228,35 +214,96 @@ def recommendation(
     return document, [each.hardware for each in rows if each.document]
 
 
+class _RowsLeft(NamedTuple):
+    """The rows that no bound excludes, at a global batch, and the bounds of those that are excluded."""
+
+    rows: list[ComparedMachine]
+    global_batch: int | None
+    needs_plan: bool
+    """Whether the job runs on no machine as it is."""
+    contest: Contest | None
+    """None if nothing may be excluded."""
+    bounds: list[Candidate]
+
+
+def _rows_left(
+    scenario: Scenario, names: Sequence[str], global_batch: int | None, markets: Sequence[Market], make_document: Documents,
+    renting: RentalOptions, counter: Callable[[str], Callable[[int, int], None] | None],
+) -> _RowsLeft:  # fmt: skip
+    """Return the rows of *names* for the job of *scenario*, as it is or planned; the arguments are those of `recommendation`."""
+    without_batch, counts = replace(scenario, plan=None, global_batch=None), list(renting.nodes)
+    reasons = {name: unrentable(without_batch, name, markets, renting.mean_lifetime) for name in names}
+    excluded = [name for name in names if reasons[name]]  # planning for these would be useless
+    rentable, layout_document = [name for name in names if not reasons[name]], make_document.layout_document
+    with _computing(without_batch, names, make_document, renting) as by, caching_inside():
+        contest = _contest(replace(scenario, global_batch=global_batch), markets, renting)
+        as_it_is = None if contest is None else Exclusion(contest, work=LeastRun(contest.scenario))
+        notice = _without_repeats(renting.notice)
+        hears = _with_best(counter("machines"), as_it_is, notice)
+        compared = partial(
+            compare, without_batch, documents=make_document, nodes=counts, global_batch=global_batch, computing=by, progress=hears
+        )
+        rows = compared(names if as_it_is is None else rentable, exclusion=as_it_is)
+        unpriced = [ComparedMachine(name, None, None, reasons[name]) for name in excluded]
+        if as_it_is is not None:
+            rows += unpriced if any(row.document for row in rows) else compared(excluded)
+        simulated = {(row.hardware, row.nodes) for row in rows}
+        needs_plan, hears, exclusion = needs_layout(without_batch, rows), counter("machines planned"), None
+        if needs_plan:
+            global_batch = shared_batch(scenario, names, counts)  # the same as in `plan`
+            contest = _contest(replace(scenario, global_batch=global_batch), markets, renting)
+        with_batch = replace(without_batch, global_batch=global_batch)
+        if contest is not None and (needs_plan or rows_to_plan(with_batch, rows, excluded)):
+            exclusion = Exclusion(contest, () if needs_plan else rows)
+        hears = _with_best(hears, exclusion, notice)
+        if needs_plan:
+            rows = planned_rows(with_batch, rentable, counts, layout_document, hears, renting.power_cap, by, exclusion) + unpriced
+        else:
+            rows = with_planned_layouts(with_batch, rows, layout_document, hears, excluded, renting.power_cap, by, exclusion)
+    left = {(row.hardware, row.nodes) for row in rows} | {(name, count) for name in excluded for count in counts}
+    rules = [(exclusion if point in simulated else as_it_is, point) for point in product(names, counts) if point not in left]
+    bounds = [least for rule, point in rules if rule is not None for least in rule.least(point)]
+    return _RowsLeft(rows, global_batch, needs_plan, contest, bounds)
+
+
 def _with_best(
     hears: Callable[[int, int], None] | None, exclusion: Exclusion | None, notice: Callable[[str], None]
 ) -> Callable[[int, int], None] | None:
-    """Return *hears*, which also gives *notice* of the best candidate so far, whenever it is another one."""
+    """Return *hears*, which also gives *notice* of the best candidate so far."""
     if exclusion is None:
         return hears
-    last: Candidate | None = None
 
     def hears_best(done: int, of: int) -> None:
-        nonlocal last
-        if (best := exclusion.best) is not None and best != last:
+        if (best := exclusion.best) is not None:
             notice(f"best so far: {candidate_words(best)}")
-            last = best
         if hears is not None:
             hears(done, of)
 
     return hears_best
 
 
-def _exclusion(
-    scenario: Scenario, plan: JobPlan, markets: Sequence[Market], renting: RentalOptions, rows: Sequence[ComparedMachine]
-) -> Exclusion | None:
-    """Return what decides which machines need no plan, given *rows*; None if all are planned: named ones, and where nothing bounds them."""
-    if renting.hardware or scenario.global_batch is None or not renting.nodes:
+def _without_repeats(notice: Callable[[str], None]) -> Callable[[str], None]:
+    """Return *notice*, which is not given the same text twice in a row."""
+    last = ""
+
+    def once(text: str) -> None:
+        nonlocal last
+        if text != last:
+            last = text
+            notice(text)
+
+    return once
+
+
+def _contest(scenario: Scenario, markets: Sequence[Market], renting: RentalOptions) -> Contest | None:
+    """Return the terms by which machines are left out; None if none are: named ones, and where nothing bounds them."""
+    plan, scenario = scenario.plan, replace(scenario, plan=None)
+    if plan is None or renting.hardware or scenario.global_batch is None or not renting.nodes:
         return None
     if load_workload(scenario.workload, sorted_overrides(scenario)[1]).spec.pretraining is not None:
         return None
     mean = None if renting.mean_lifetime is None else mean_lifetime_of(renting.mean_lifetime)
-    return Exclusion(Contest(scenario, plan, renting.budget, markets, mean, renting.with_failures), rows)
+    return Contest(scenario, plan, renting.budget, markets, mean, renting.with_failures)
 
 
 @contextmanager

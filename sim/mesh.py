@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property, lru_cache
 from itertools import accumulate, chain
 from statistics import stdev
@@ -415,12 +415,13 @@ def _beside(workload: Workload, gpu: Gpu, layout: Layout, prices: LayoutPrices) 
     return times
 
 
-def times_of(hardware: Hardware, workload: Workload, layout: Layout, book: PriceBook) -> list[UnitTimes]:
+def times_of(hardware: Hardware, workload: Workload, layout: Layout, book: PriceBook, one_group: bool = False) -> list[UnitTimes]:
     """Return the times of units for each different placement of a stage within its nodes; layouts with the same *book* share them.
 
-    With a structured fabric, stages may also differ in messages between nodes.
+    With a structured fabric, stages may also differ in messages between nodes. *one_group*: as if no other group of a node sent messages.
     """
-    gpu, mesh, prices = worker_node(hardware).gpu, layout.mesh, layout_prices(hardware, workload, layout, book)
+    gpu, mesh = worker_node(hardware).gpu, layout.mesh
+    prices = replace(layout_prices(hardware, workload, layout, book), one_group=one_group)
     places = {mesh.place(mesh.rank(pipeline=stage))[1]: stage for stage in reversed(range(mesh.stages))}
     return [_times(gpu, workload, layout, prices, stage, book) for stage in places.values()]
 

@@ -34,6 +34,7 @@ def recommendation_document(
     and nodes, and of those that are not left out for any reason.
     """
     shown = [candidate.document for candidate in answer.ranked[:SHOWN]]
+    bounded = {least.hardware for least in bounds}  # able to run the job on some number of nodes
     return {
         "schema": 1,
         "workload": workload,
@@ -57,7 +58,7 @@ def recommendation_document(
         ],
         "candidates": [_candidate(answer, candidate) for candidate in answer.ranked],
         "excluded_by_bound": [_bound(least) for least in bounds],
-        "left_out": dict(answer.left_out),
+        "left_out": {name: reason for name, reason in answer.left_out.items() if name not in bounded},
         "named": list(machine_names),
         "prices": [row for machine in answer.machines.values() for row in price_rows(machine, answer.markets)],
         **merged_basis([candidate.document for candidate in answer.ranked]),

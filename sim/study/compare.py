@@ -12,7 +12,7 @@ from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import PurePath
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 from uuid import uuid4
 
 from sim.check import require
@@ -26,6 +26,7 @@ from sim.study.computing import ALL_CORES, Computing, Task, compute
 from sim.study.jobs_file import jobs_file
 from sim.study.journal import Journal, RowFigures
 from sim.study.one_batch import at_global_batch
+from sim.study.pool import process_count
 from sim.study.scenario import Scenario, sorted_overrides
 
 Item = TypeVar("Item")
@@ -33,6 +34,10 @@ _ABOUT_NODES: Final = re.compile(r"\s*nodes\b")
 RunDocument = Mapping[str, Any]
 MakesDocument = Callable[[Scenario], RunDocument]
 """Turns a scenario into the document of its run (see `sim.documents`)."""
+MachinePoint = tuple[str, int | None]
+"""A machine and its number of nodes; None: the number in its description."""
+ALONE, EACH, ON_CLUSTER = 4, 16, 256
+"""Numbers of machines that are simulated before others are excluded: by one process, by each of several, and by a cluster."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +53,28 @@ class ComparedMachine:
     """The provider that rents it out; empty if there is none."""
     least_step: float | None = None
     """Lower bound of the seconds of a step, if no layout was simulated because others are better than that; otherwise None."""
+
+
+class ExclusionRule(Protocol):
+    """Decides which machines need no plan, because those that are planned beat a lower bound of theirs."""
+
+    def in_order(self, points: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
+        """Return machines with their numbers of nodes in the order in which to plan them."""
+
+    def is_bounded(self, point: tuple[str, int]) -> bool:
+        """Return whether a machine with a number of nodes may be excluded."""
+
+    def expected(self, points: Iterable[tuple[str, int]]) -> int:
+        """Return how many machines with their numbers of nodes will probably be planned."""
+
+    def excludes(self, point: tuple[str, int]) -> bool:
+        """Return whether a machine with a number of nodes needs no plan, or its row no place."""
+
+    def cutoff(self, point: tuple[str, int]) -> float:
+        """Return the seconds of a step at which the search of a machine ends: others beat it, or come first."""
+
+    def note(self, rows: Iterable[ComparedMachine]) -> None:
+        """Take *rows* into account."""
 
 
 def machines(names: Sequence[str], where: Sequence[str]) -> list[str]:
@@ -101,17 +128,52 @@ def compare(
     global_batch: int | None = None,
     computing: Computing = ALL_CORES,
     progress: Callable[[int, int], None] | None = None,
+    exclusion: ExclusionRule | None = None,
 ) -> list[ComparedMachine]:
     """Return a row for each of *hardware* and each number of *nodes*, in that order; *progress* gets the number done and the total.
 
-    With *global_batch*, each machine trains on that many samples per optimizer step (`sim.study.one_batch`).
+    With *global_batch*, each machine trains on that many samples per optimizer step (`sim.study.one_batch`). There are no rows for what
+    *exclusion*, for which *nodes* are written, excludes; most of that is not simulated.
 
     Raise SpecError if the question is wrong for every machine: the workload, an option, or a key that none of them has.
     """
     _require_sense(scenario, hardware)
     points = [replace(scenario, hardware=name, nodes=count) for name in hardware for count in (nodes or (None,))]
     keys = [fingerprint([computing.question, "compared", global_batch, asdict(point)]) for point in points]
-    return machine_rows(partial(_row, documents, global_batch), list(zip(keys, points, strict=True)), computing, progress)
+    tasks, row_of = list(zip(keys, points, strict=True)), partial(_row, documents, global_batch)
+    if exclusion is None:
+        return machine_rows(row_of, tasks, computing, progress)
+    by_point = {(point.hardware, point.nodes or 1): task for point, task in zip(points, tasks, strict=True)}
+    return _rows_not_excluded(row_of, by_point, computing, progress, exclusion)
+
+
+def _rows_not_excluded(
+    row_of: Callable[[Scenario], ComparedMachine],
+    tasks: Mapping[tuple[str, int], Task[Scenario]],
+    computing: Computing,
+    progress: Callable[[int, int], None] | None,
+    exclusion: ExclusionRule,
+) -> list[ComparedMachine]:
+    """Return the rows of *tasks*, by machine and nodes, that *exclusion* does not exclude; few others are simulated."""
+    rows: dict[tuple[str, int], ComparedMachine] = {}
+    left = [point for point in tasks if exclusion.is_bounded(point)]
+    some, memo_name, at_once = [point for point in tasks if point not in set(left)], uuid4().hex, _at_once(computing)
+    while some or left:
+        if progress is not None:
+            progress(len(rows), len(rows) + len(some) + exclusion.expected(left))
+        rows.update(zip(some, machine_rows(row_of, [tasks[point] for point in some], computing, None, memo_name), strict=True))
+        exclusion.note(rows[point] for point in some)
+        ordered = exclusion.in_order(point for point in left if not exclusion.excludes(point))
+        some, left = ordered[:at_once], ordered[at_once:]
+    return [rows[point] for point in tasks if point in rows and not exclusion.excludes(point)]
+
+
+def _at_once(computing: Computing) -> int:
+    """Return how many machines are simulated before others are excluded."""
+    if computing.cluster is not None:
+        return ON_CLUSTER
+    processes = process_count(computing.processes)
+    return ALONE if processes == 1 else EACH * processes
 
 
 def machine_rows(
@@ -119,14 +181,19 @@ def machine_rows(
     tasks: Sequence[Task[Item]],
     computing: Computing,
     progress: Callable[[int, int], None] | None = None,
+    memo_name: str = "",
 ) -> list[ComparedMachine]:
-    """Return the row of each of *tasks*, in order: from the journal of *computing*, or computed. Raise SpecError if that fails."""
+    """Return the row of each of *tasks*, in order: from the journal of *computing*, or computed. Raise SpecError if that fails.
+
+    Processes reuse what they read for an earlier call with the same *memo_name*.
+    """
     computing = computing if computing.journal is not None else replace(computing, journal=Journal(None))
     assert computing.journal is not None
     missing = [task for task in dict(tasks).items() if task[0] not in computing.journal]
     if missing and progress is not None:
         progress(len(tasks) - len(missing), len(tasks))  # the first row may take minutes
-    for done, _ in enumerate(compute(partial(_figures, row_of, uuid4().hex), missing, computing), start=len(tasks) - len(missing) + 1):
+    figures_of = partial(_figures, row_of, memo_name or uuid4().hex)
+    for done, _ in enumerate(compute(figures_of, missing, computing), start=len(tasks) - len(missing) + 1):
         if progress is not None:
             progress(done, len(tasks))
     keys = (key if key in computing.journal else _of_bound(key) for key, _ in tasks)

@@ -2,9 +2,10 @@
 
 A lower bound of a machine's step bounds time and cost of the whole job. A machine is left out if another one is at least as fast and as
 cheap as that (so it is not on the Pareto front, nor the nearest to the budget), and if `SHOWN` candidates rank before it (so it is not in
-the table). The first bound is that of its GPUs (`sim.study.plan.least_work`); the search of its layouts raises it, and ends as soon as
-the machine is beaten. Machines are planned in the order of their bounds, and one whose bound rises much waits for others. What is left
-out depends neither on that order nor on how many are planned at once: it is what the final front and table exclude.
+the table). A run is bounded by an epoch that only computes and prepares samples (`sim.study.least_epoch`). For layouts, the first bound
+is that of GPUs (`sim.study.plan.least_work`); the search raises it, and ends as soon as the machine is beaten. Machines come in the order
+of their bounds, and one whose bound rises much waits for others. What is left out depends neither on that order nor on how many are
+computed at once: it is what the final front and table exclude.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf
 from statistics import median
-from typing import Final
+from typing import Final, Protocol
 
 from sim.analysis.cost import Market
 from sim.analysis.whole_job import JobPlan, WholeJob
@@ -24,7 +25,7 @@ from sim.spec.hardware import Hardware
 from sim.spec.library import load_hardware, load_workload
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
-from sim.study.compare import ComparedMachine
+from sim.study.compare import ComparedMachine, RunDocument
 from sim.study.plan.least_work import LeastWork
 from sim.study.recommend import Budget, Candidate, usable_markets, ways_to_pay
 from sim.study.rent import price_of_nodes
@@ -38,6 +39,17 @@ NEAR: Final = 1e-6
 """Share within which a cutoff is the least."""
 PATIENCE: Final = 2.0
 """Factor by which a machine's search raises the bound of its steps before others come first: steps of most machines take less than that."""
+
+
+class StepBounds(Protocol):
+    """Lower bounds of the steps of a job."""
+
+    def step_time(self, name: str, nodes: int) -> float:
+        """Return the least seconds of a step on *nodes* nodes of the machine *name*; 0 if unknown, as for jobs that cannot run there."""
+
+    def step_time_of(self, document: RunDocument) -> float:
+        """Return the least seconds of a step of the run of *document*, at least `step_time` of its machine."""
+
 
 CandidateRank = tuple[int, float, float]
 """The place of a candidate in the ranking: those within the budget first."""
@@ -105,29 +117,30 @@ class Contest:
 
 
 class Exclusion:
-    """Decides which machines of a *contest* need no plan, given the rows that exist."""
+    """Decides which machines of a *contest* need no run or plan, given the rows that exist, and *work*: by default that of layouts."""
 
-    def __init__(self, contest: Contest, rows: Iterable[ComparedMachine] = ()) -> None:
-        self._contest, self._work = contest, LeastWork(contest.scenario)
+    def __init__(self, contest: Contest, rows: Iterable[ComparedMachine] = (), work: StepBounds | None = None) -> None:
+        self._contest, self._work = contest, work or LeastWork(contest.scenario)
         self._keys: list[CandidateRank] = []
         self._reached: list[tuple[float, float]] = []
         """Time per epoch and cost of each candidate."""
         self._least: dict[tuple[str, int], list[Candidate]] = {}
         self._best: Candidate | None = None
-        self._rises: list[float] = []
-        """How much longer than the bound of `LeastWork` each step is that a row has."""
+        self._ran: list[tuple[tuple[str, int], float]] = []
+        """Machines with documents, except in the *rows* that exist at first, and their steps (s)."""
         self._steps: dict[tuple[str, int], float] = {}
         """Seconds of a step, or a bound of them that is above that of `LeastWork`, of each machine that a row has."""
         self.note(rows)
+        self._ran.clear()  # of bounds that nobody asks for
 
     def note(self, rows: Iterable[ComparedMachine]) -> None:
         """Take the candidates and the bounds of *rows* into account."""
         for row in rows:
-            step = row.least_step if row.document is None else row.document["step_time_s"]
+            step = row.least_step if row.document is None else self._work.step_time_of(row.document)
             if step is not None and row.nodes is not None:
                 point = row.hardware, row.nodes
-                if row.document is not None and (bound := self._work.step_time(*point)):
-                    self._rises.append(max(1.0, step / bound))
+                if row.document is not None:
+                    self._ran.append((point, step))
                 self._steps[point] = step
             for candidate in self._contest.candidates(row):
                 if self._best is None or self._contest.key(candidate) < self._contest.key(self._best):
@@ -145,7 +158,8 @@ class Exclusion:
 
     def expected(self, points: Iterable[tuple[str, int]]) -> int:
         """Return how many of *points* will probably be planned: those not beaten if steps exceed bounds as much as those planned so far."""
-        rise = median(self._rises or [1.0])
+        ran = [(step, self._work.step_time(*point)) for point, step in self._ran]
+        rise = median([max(1.0, step / bound) for step, bound in ran if bound] or [1.0])
         slowed = [[self._contest.slowed(each, rise) for each in self._known(point)] for point in points]
         places = [[(self._contest.key(each), (each.epoch_time, each.cost)) for each in every] for every in slowed]
         keys = sorted([*self._keys, *(key for every in places for key, _ in every)])

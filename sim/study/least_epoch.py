@@ -8,7 +8,9 @@ some hundred, and the times of equal GPUs are computed once.
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
 
 from sim.analysis.cost import price
 from sim.cluster.build import Slot
@@ -17,10 +19,12 @@ from sim.mesh import prepare as prepare_layout
 from sim.simulate import steps_per_epoch
 from sim.spec import memo
 from sim.spec.hardware import Hardware, Node
+from sim.spec.library import load_workload
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 from sim.study.layout import placed_scenario
-from sim.study.scenario import Scenario, has_layout, prepare
+from sim.study.one_batch import at_global_batch
+from sim.study.scenario import Scenario, has_layout, prepare, sorted_overrides
 from sim.training.job import core_time
 from sim.training.step_plan import plan_step
 
@@ -45,6 +49,35 @@ def least_epoch(scenario: Scenario) -> LeastEpoch | None:
             return None
         rate = price(hardware, scenario.market)
         return LeastEpoch(_BELOW * time, None if rate is None else _BELOW * rate * time)
+
+
+class LeastRun:
+    """Lower bounds of the steps of *scenario* at its global batch, as it is, on any number of nodes of any machine.
+
+    A step is what an epoch takes divided by its steps at that batch, which a machine may miss a bit (`sim.study.one_batch`).
+    """
+
+    def __init__(self, scenario: Scenario) -> None:
+        assert scenario.global_batch is not None
+        workload = load_workload(scenario.workload, sorted_overrides(scenario)[1]).spec
+        self._steps = steps_per_epoch(workload, scenario.global_batch)
+        self._scenario, self._total = replace(scenario, global_batch=None), scenario.global_batch
+        self._times: dict[tuple[str, int], float] = {}
+
+    def step_time(self, name: str, nodes: int) -> float:
+        """Return the least seconds of a step on *nodes* nodes of the machine *name*; 0 if unknown, as for jobs that cannot run there."""
+        if (name, nodes) not in self._times:
+            try:
+                least = least_epoch(at_global_batch(replace(self._scenario, hardware=name, nodes=nodes), self._total))
+            except SpecError:
+                least = None
+            self._times[name, nodes] = 0.0 if least is None else least.time / self._steps
+        return self._times[name, nodes]
+
+    def step_time_of(self, document: Mapping[str, Any]) -> float:
+        """Return the least seconds of a step of the run of *document*, of any epoch: disks may give out only after the first."""
+        epoch: float = min(document["first_epoch"]["epoch_time_s"], document["epoch_time_s"])
+        return epoch / self._steps
 
 
 def _least_layout_time(scenario: Scenario) -> tuple[Hardware, float]:

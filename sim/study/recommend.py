@@ -399,7 +399,9 @@ def _without_price(candidates: Sequence[Candidate], markets: Sequence[Market], u
         return []
     if len(others) <= len(priced):
         return [f"no spot price is available for {_listed(others)}"]
-    return [f"spot prices are available only for {_listed(priced)}" if priced else "no spot prices are available for any of them"]
+    if not priced:
+        return ["no spot prices are available for any of them"]
+    return [f"of the machines compared, only {_listed(priced)} {'has' if len(priced) == 1 else 'have'} a spot price"]
 
 
 def _node_notes(tried: Iterable[int | None]) -> list[str]:

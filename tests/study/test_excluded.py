@@ -104,14 +104,73 @@ def test_searches_that_end_early_do_not_change_the_answer(
     assert some["left_out"].keys() == every["left_out"].keys()
 
 
+REPLICAS = Scenario("", "resnet50", plan=JobPlan(3.0))
+"""A job that every machine runs as it is."""
+
+
+@pytest.mark.parametrize(
+    ("budget", "options"),
+    [
+        (Budget(time=86400.0), {}),
+        (Budget(time=3600.0), {}),
+        (Budget(money=20.0), {"power_cap": "250 W"}),
+        pytest.param(Budget(money=20.0), {"with_failures": True, "mean_lifetime": "20 h"}, marks=pytest.mark.nightly),
+    ],
+)
+def test_machines_that_cannot_change_the_answer_are_not_simulated(budget: Budget, options: dict[str, Any]) -> None:
+    """Of 708 choices for resnet50, all 626 with a price had been simulated, most to no effect."""
+    where = ["provider=lambda,gcp,aws", "gpus=1..2"]
+    job = REPLICAS if options else replace(REPLICAS, plan=JobPlan(None, time=7200.0) if budget.money else JobPlan(3.0))
+    with caching_inside():
+        renting = RentalOptions(budget, where=where, nodes=[1, 2], processes=1, **options)
+        some, ran = recommendation(job, renting)
+        every, all_ran = recommendation(job, replace(renting, hardware=machines([], [*where, "nodes=1"]), where=[]))
+    for key in ("best", "runner_up", "nearest"):
+        assert some[key] == every[key]
+    assert _table(some) == _table(every)
+    assert _on_front(some) == _on_front(every)
+    assert [row for row in every["candidates"] if row in some["candidates"]] == some["candidates"]
+    assert 2 * len(ran) < len(all_ran)
+    assert some["left_out"].items() <= every["left_out"].items()  # less what a power cap does not suit, if it is beaten anyway
+    actual = {(row["hardware"], row["nodes"], row["market"]): row for row in every["candidates"]}
+    for least in some["excluded_by_bound"]:
+        row = actual.get((least["hardware"], least["nodes"], least["market"]))
+        if row is None:
+            assert least["hardware"] in every["left_out"]
+            continue
+        assert least["least_time_s"] <= row["total_time_s"] and least["least_cost_usd"] <= row["total_cost_usd"]
+        assert least["most_epochs"] >= row["epochs"]
+
+
+def test_what_runs_needs_no_bounds_of_layouts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They took as long as half of the simulations, and nothing was planned."""
+    monkeypatch.setattr(LeastWork, "step_time", None)
+    renting = RentalOptions(Budget(time=86400.0), where=["provider=lambda", "gpus=1"], nodes=[1], processes=1)
+    heard: list[tuple[int, int]] = []
+    with caching_inside():
+        document, _ = recommendation(REPLICAS, renting, lambda what: lambda done, of: heard.append((done, of)))
+    assert document["best"] is not None and heard[0][0] == 0 < heard[-1][0] <= heard[-1][1]
+
+
+def test_the_replicas_that_are_left_out_do_not_depend_on_the_number_of_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two processes simulate 32 machines at once, one 4. A table of three is soon full."""
+    monkeypatch.setattr(excluded, "SHOWN", 3)
+    renting = RentalOptions(Budget(time=86400.0), where=["provider=lambda,aws"], nodes=[1, 2])
+    alone, together = (recommendation(REPLICAS, replace(renting, processes=count)) for count in (1, 2))
+    assert alone == together
+    assert alone[0]["excluded_by_bound"] and len(alone[0]["candidates"]) > 3
+
+
 def test_the_answer_does_not_depend_on_the_number_of_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two processes plan five machines before others are excluded, one plans each after the one before. A table of three is soon full."""
     monkeypatch.setattr(excluded, "SHOWN", 3)
-    renting = RentalOptions(Budget(time=3e5), where=["provider=lambda", "gpus=1..2"], nodes=[1])
-    alone, together = (recommendation(JOB, replace(renting, processes=count)) for count in (1, 2))
+    renting = RentalOptions(Budget(time=3e5), where=["provider=lambda", "gpus=1..2"], nodes=[1, 2])
+    job = replace(JOB, overrides=("node.gpu.memory=14 GiB",))
+    alone, together = (recommendation(job, replace(renting, processes=count)) for count in (1, 2))
     assert alone == together
     document, _ = alone
-    assert document["excluded_by_bound"] and len(document["candidates"]) > 3
+    assert document["excluded_by_bound"] and len(document["candidates"]) >= 3
+    assert all(row["layout_gap"] is not None for row in document["candidates"])
 
 
 def test_a_cutoff_is_the_least_step_that_is_beaten_or_a_few_times_the_bound() -> None:

@@ -222,7 +222,7 @@ def test_a_little_more_money_may_save_much_time(rows: list[ComparedMachine]) -> 
 
 def test_it_says_whose_spot_prices_are_not_known() -> None:
     mixed = compare(SCENARIO, ["p3.2xlarge", "g4dn.xlarge", "g6e.xlarge"], document)
-    assert "spot prices are available only for p3.2xlarge" in recommend(SCENARIO, mixed, JobPlan(1), Budget(money=100.0)).notes
+    assert "of the machines compared, only p3.2xlarge has a spot price" in recommend(SCENARIO, mixed, JobPlan(1), Budget(money=100.0)).notes
     assert not any("spot price" in note for note in recommend(SCENARIO, mixed, JobPlan(1), Budget(money=100.0), ("on_demand",)).notes)
     assert "no spot price is available for g4dn.xlarge" in recommend(SCENARIO, mixed[:2], JobPlan(1), Budget(money=100.0)).notes
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Final, NamedTuple, cast
 
 import numpy
@@ -26,7 +26,7 @@ from sim.parallel.lower.layouts import Layout
 from sim.parallel.program import PassPart
 from sim.parallel.schedule import RENDEZVOUS_SCHEDULES, holder
 from sim.parallel.split import Unit, split
-from sim.parallel.stages import distribution_of, stages
+from sim.parallel.stages import distribution_of
 from sim.parallel.units import UnitKind
 from sim.spec.extensions import has_registered
 from sim.spec.fields import Precision
@@ -39,6 +39,7 @@ from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 from sim.study.plan.block_sums import BlockSums, FloatRow, ShareShape, summed, sums_of
 from sim.study.plan.exchanges import SendRows, gather_time, least_sent, send_rows
+from sim.study.plan.geometry import Geometry, chunked_sums, geometry_of, staged_sums
 from sim.study.plan.in_flight import in_flight
 from sim.study.plan.space import LayoutCandidate, cut_parts
 from sim.training.layouts.prices import LayoutPrices, PriceBook
@@ -108,6 +109,8 @@ class Floors:
     """Lower bounds of the seconds of a step without messages; infinite if the candidate's memory does not fit."""
     time_of: Callable[[CandidatePlaces], FloatRow]
     """Returns bounds of the seconds of the candidates at some places that fit, with their messages: each is at least its ``compute``."""
+    sketch_of: Callable[[CandidatePlaces], FloatRow] | None = None
+    """Returns lower bounds of what ``time_of`` returns, in less time; None if there are none but ``compute``."""
 
     @property
     def time(self) -> FloatRow:
@@ -126,18 +129,21 @@ def floors(setting: Setting, candidates: Sequence[LayoutCandidate], most: float 
     alike = _without_messages(_SameGpus(setting, candidates, most))
     shapes = alike.shapes.on(setting)
 
-    def time_of(places: CandidatePlaces) -> FloatRow:
+    def time_of(places: CandidatePlaces, sketched: bool = False) -> FloatRow:
         least, by_form = numpy.zeros(len(places)), defaultdict[tuple[int, int, str], list[int]](list)
         for row, place in enumerate(places):
             by_form[_form(candidates[place])].append(row)
         for rows in by_form.values():
             own = [candidates[places[row]] for row in rows]
-            geometry = shapes.geometry(own[0])
-            stepped = _time(geometry, own, [shapes.passes(each) for each in own], shapes.sends(geometry, own))
+            geometry, passes = shapes.geometry(own[0]), [shapes.passes(each, sketched) for each in own]
+            if sketched:
+                least[rows] = _BELOW * _time(geometry, own, passes, None)
+                continue
+            stepped = _time(geometry, own, passes, shapes.sends(geometry, own))
             least[rows] = numpy.maximum(stepped, [each.micro_batches * shapes.gather_time(each) for each in own])
         return least
 
-    return Floors(alike.memory, alike.compute, time_of)
+    return Floors(alike.memory, alike.compute, time_of, partial(time_of, sketched=True))
 
 
 class _SameGpus:
@@ -192,54 +198,11 @@ def _form(candidate: LayoutCandidate) -> tuple[int, int, str]:
     return candidate.pipeline, candidate.chunks, candidate.schedule
 
 
-class _Geometry(NamedTuple):
-    """Chunks of a pipeline: for each, its first unit, the one after its last, and its stage."""
-
-    low: NDArray[numpy.intp]
-    high: NDArray[numpy.intp]
-    stage: NDArray[numpy.intp]
-    pipeline: int
-    schedule: str
-    even: bool = False
-    """Chunks begin inside blocks: the fullest has at least an even share, which is assumed for all."""
-
-
-_BlockSpread = tuple[int, int, tuple[float, float] | None]
-"""How blocks are spread over stages (`sim.parallel.stages.distribution_of`)."""
-
-
-@lru_cache(maxsize=1024)
-def _geometry(
-    kinds: tuple[UnitKind, ...], pipeline: int, chunks: int, schedule: str, block_spread: _BlockSpread, counts: tuple[int, ...]
-) -> _Geometry:
-    parallel = Parallel(pipeline=pipeline, virtual_stages=chunks, schedule=schedule if pipeline > 1 else None, layers_per_stage=counts)
-    cut = stages(kinds, parallel, *block_spread)
-    ends = numpy.cumsum([len(units) for units in cut])
-    own = [holder(schedule, pipeline, chunks, chunk)[0] for chunk in range(pipeline * chunks)]
-    return _Geometry(ends - numpy.array([len(units) for units in cut]), ends, numpy.array(own), pipeline, schedule)
-
-
-def _chunked(geometry: _Geometry, rows: Sequence[FloatRow]) -> FloatRow:
-    """Return sums over the units of each chunk, for each of *rows* of cumulative sums."""
-    table = numpy.stack(rows)
-    if geometry.even:
-        return numpy.repeat(table[:, -1:] / len(geometry.stage), len(geometry.stage), axis=1)
-    return table[:, geometry.high] - table[:, geometry.low]
-
-
-def _staged(geometry: _Geometry, chunked: FloatRow) -> FloatRow:
-    """Return sums over the chunks of each stage."""
-    table = numpy.zeros((len(chunked), geometry.pipeline))
-    for chunk, stage in enumerate(geometry.stage):
-        table[:, stage] += chunked[:, chunk]
-    return table
-
-
-def _time(geometry: _Geometry, own: Sequence[LayoutCandidate], passes: Sequence[PassRows], sends: Sequence[SendRows] | None) -> FloatRow:
+def _time(geometry: Geometry, own: Sequence[LayoutCandidate], passes: Sequence[PassRows], sends: Sequence[SendRows] | None) -> FloatRow:
     """Return lower bounds of the seconds of a step; without messages between stages if *sends* is None."""
-    forward, backward = (_chunked(geometry, rows) for rows in zip(*passes, strict=True))
+    forward, backward = (chunked_sums(geometry, rows) for rows in zip(*passes, strict=True))
     steps = numpy.array([each.micro_batches for each in own], dtype=float)[:, None]
-    work = steps * _staged(geometry, forward + backward)
+    work = steps * staged_sums(geometry, forward + backward)
     if sends is None:
         return _way(geometry, work, forward, backward)
     alone, on_links, held = (numpy.stack(rows) for rows in zip(*sends, strict=True))
@@ -252,7 +215,7 @@ def _time(geometry: _Geometry, own: Sequence[LayoutCandidate], passes: Sequence[
     return numpy.maximum(least, with_links)
 
 
-def _way(geometry: _Geometry, work: FloatRow, forward: FloatRow, backward: FloatRow) -> FloatRow:
+def _way(geometry: Geometry, work: FloatRow, forward: FloatRow, backward: FloatRow) -> FloatRow:
     """Return the longest *work* of a stage, with the way of the first micro-batch to it, and of the last one's gradient from it (s)."""
     ahead = numpy.cumsum(forward, axis=1)[:, : geometry.pipeline] - forward[:, : geometry.pipeline]
     behind = numpy.cumsum(backward, axis=1)[:, : geometry.pipeline] - backward[:, : geometry.pipeline]
@@ -264,12 +227,12 @@ def _way(geometry: _Geometry, work: FloatRow, forward: FloatRow, backward: Float
     return least
 
 
-def _memory(setting: Setting, geometry: _Geometry, own: Sequence[LayoutCandidate], held: Sequence[ShareShape]) -> FloatRow:
+def _memory(setting: Setting, geometry: Geometry, own: Sequence[LayoutCandidate], held: Sequence[ShareShape]) -> FloatRow:
     gpu, options = worker_node(setting.hardware).gpu, mesh_options(setting.workload)
     weights, gradients, states = widths(setting.workload, options)
     late = numpy.array([each.shard == "parameters" and each.micro_batches == 1 for each in own])  # gradients appear as activations go
     kept, dense, experts = (
-        _chunked(geometry, rows) for rows in zip(*((each.kept_bytes, each.dense, each.experts) for each in held), strict=True)
+        chunked_sums(geometry, rows) for rows in zip(*((each.kept_bytes, each.dense, each.experts) for each in held), strict=True)
     )
     level = numpy.array([("none", "optimizer", "gradients", "parameters").index(each.shard) for each in own])
     shards = numpy.array([each.data * each.context // each.replicate for each in own], dtype=float)
@@ -278,7 +241,7 @@ def _memory(setting: Setting, geometry: _Geometry, own: Sequence[LayoutCandidate
     for elements, ranks in ((dense, shards), (experts, numpy.array(holders))):
         width = weights / numpy.where(level >= 3, ranks, 1.0) + states / numpy.where(level >= 1, ranks, 1.0)
         width += numpy.where(late, 0.0, gradients / numpy.where(level >= 2, ranks, 1.0))
-        fixed += _staged(geometry, elements) * width[:, None]
+        fixed += staged_sums(geometry, elements) * width[:, None]
     flying = numpy.array([in_flight(geometry.schedule, geometry.pipeline, each.chunks, each.micro_batches) for each in own])
     activations = numpy.zeros_like(fixed)
     if geometry.even:
@@ -294,7 +257,7 @@ def _memory(setting: Setting, geometry: _Geometry, own: Sequence[LayoutCandidate
 
 
 def _gather(
-    geometry: _Geometry,
+    geometry: Geometry,
     setting: Setting,
     own: Sequence[LayoutCandidate],
     held: Sequence[ShareShape],
@@ -314,7 +277,7 @@ def _gather(
     ]
     elements = numpy.stack([each.dense + each.experts for each in held])
     stays = sharded & numpy.array([each.reshard is False or (each.reshard is None and geometry.pipeline > 1) for each in own])
-    of_stage = _staged(geometry, _chunked(geometry, list(elements)))
+    of_stage = staged_sums(geometry, chunked_sums(geometry, list(elements)))
     bytes_ += numpy.where(stays[:, None], of_stage * element, 0.0)
     again = sharded[:, None] & (numpy.array([each.micro_batches for each in own])[:, None] > flying)
     waits = (
@@ -350,6 +313,8 @@ class _Shapes:
         self._send_prices: dict[object, LayoutPrices] = {}
         self._placed_sends: dict[object, SendRows] = {}
         self._gathers: dict[object, float] = {}
+        self._of_one = PriceBook(kernels=setting.book.kernels)
+        """Prices of groups that are alone on their nodes."""
         self.refused: SpecError | None = None
         """Why the engine refuses the last share that it refused."""
 
@@ -361,7 +326,7 @@ class _Shapes:
         shapes._laid, shapes._rows = self._laid, self._rows
         return shapes
 
-    def geometry(self, candidate: LayoutCandidate) -> _Geometry:
+    def geometry(self, candidate: LayoutCandidate) -> Geometry:
         """Return where the chunks of *candidate* begin, as specified in the workload's own layout or as the stack cuts."""
         own = self.setting.workload.training.parallel
         alike = self.setting.has_own_cuts(candidate)
@@ -370,10 +335,10 @@ class _Shapes:
                 [holder(candidate.schedule, candidate.pipeline, candidate.chunks, part)[0] for part in range(candidate.parts)]
             )
             none = numpy.zeros_like(stage)
-            return _Geometry(none, none, stage, candidate.pipeline, candidate.schedule, True)
+            return Geometry(none, none, stage, candidate.pipeline, candidate.schedule, True)
         counts = own.layers_per_stage if alike else ()
         over = distribution_of(self.options, self.shape, candidate.chunks)
-        return _geometry(self.kinds, candidate.pipeline, candidate.chunks, candidate.schedule, over, counts)
+        return geometry_of(self.kinds, candidate.pipeline, candidate.chunks, candidate.schedule, over, counts)
 
     def __call__(self, candidate: LayoutCandidate) -> ShareShape | None:
         """Return the shape of *candidate*; None if the engine refuses it."""
@@ -386,18 +351,21 @@ class _Shapes:
         laid = self._laid[key]
         return None if laid is None else laid[2].shape
 
-    def passes(self, candidate: LayoutCandidate) -> PassRows:
-        """Return the seconds of the passes of *candidate*, which has a shape, on the quickest stage."""
-        key = self._key(candidate)
+    def passes(self, candidate: LayoutCandidate, sketched: bool = False) -> PassRows:
+        """Return the seconds of the passes of *candidate*, which has a shape, on the quickest stage.
+
+        *sketched*: as if only one group of a node sent messages, whose price takes a fraction of the time where a node has many groups.
+        """
+        key = self._key(candidate), sketched
         if key not in self._passes:
-            laid = self._laid[key]
+            laid = self._laid[key[0]]
             assert laid is not None
             workload, layout, rows = laid
-            times = times_of(self.setting.hardware, workload, layout, self.setting.book)
+            times = times_of(self.setting.hardware, workload, layout, self._of_one if sketched else self.setting.book, one_group=sketched)
             self._passes[key] = self._pass_rows(times, layout.units, rows)
         return self._passes[key]
 
-    def sends(self, geometry: _Geometry, own: Sequence[LayoutCandidate]) -> list[SendRows] | None:
+    def sends(self, geometry: Geometry, own: Sequence[LayoutCandidate]) -> list[SendRows] | None:
         """Return the seconds of the messages between stages of each of *own*; None if none are known, or there are none."""
         if geometry.pipeline == 1 or geometry.even:
             return None
@@ -429,7 +397,7 @@ class _Shapes:
         layout = prepare(self.setting.hardware, workload, self.setting.gpus_per_node, check_deadlock=False)
         return gather_time(layout, layout_prices(self.setting.hardware, workload, layout, self.setting.book))
 
-    def _send_rows(self, geometry: _Geometry, candidate: LayoutCandidate) -> SendRows:
+    def _send_rows(self, geometry: Geometry, candidate: LayoutCandidate) -> SendRows:
         laid = self._laid[self._key(candidate)]
         assert laid is not None
         workload, layout, _ = laid

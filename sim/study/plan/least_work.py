@@ -12,9 +12,9 @@ models on GPUs of the catalog.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from sim.cluster.build import with_nodes
 from sim.mesh import worker_node
@@ -49,6 +49,11 @@ class LeastWork:
         except SpecError:
             return 0.0
         return (1.0 - MARGIN) * self._by_gpu[key] / (node.gpu_count * nodes)
+
+    def step_time_of(self, document: Mapping[str, Any]) -> float:
+        """Return the seconds of the step of *document*."""
+        step: float = document["step_time_s"]
+        return step
 
 
 def _gpu_time(scenario: Scenario) -> float:

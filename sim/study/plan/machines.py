@@ -8,16 +8,16 @@ of the gap that rows state.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from sim.mesh import LayoutRun, worker_node
 from sim.spec.library import fingerprint, load_hardware, load_workload
 from sim.spec.yaml import SpecError
-from sim.study.compare import ComparedMachine, bounds_kept, machine_rows
+from sim.study.compare import ComparedMachine, ExclusionRule, MachinePoint, bounds_kept, machine_rows
 from sim.study.computing import ALL_CORES, Computing
 from sim.study.jobs_file import jobs_file
 from sim.study.layout import LayoutAnswer
@@ -36,31 +36,6 @@ the error of predictions)."""
 
 ON_CLUSTER: Final = 64
 """Number of machines that a cluster plans before others are excluded."""
-
-_MachinePoint = tuple[str, int | None]
-"""A machine and its number of nodes; None: the number in its description."""
-
-
-class ExclusionRule(Protocol):
-    """Decides which machines need no plan, because those that are planned beat a lower bound of theirs."""
-
-    def in_order(self, points: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
-        """Return machines with their numbers of nodes in the order in which to plan them."""
-
-    def is_bounded(self, point: tuple[str, int]) -> bool:
-        """Return whether a machine with a number of nodes may be excluded."""
-
-    def expected(self, points: Iterable[tuple[str, int]]) -> int:
-        """Return how many machines with their numbers of nodes will probably be planned."""
-
-    def excludes(self, point: tuple[str, int]) -> bool:
-        """Return whether a machine with a number of nodes needs no plan, or its row no place."""
-
-    def cutoff(self, point: tuple[str, int]) -> float:
-        """Return the seconds of a step at which the search of a machine ends: others beat it, or come first."""
-
-    def note(self, rows: Iterable[ComparedMachine]) -> None:
-        """Take *rows* into account."""
 
 
 def needs_layout(scenario: Scenario, rows: Sequence[ComparedMachine]) -> bool:
@@ -150,20 +125,20 @@ def _planned(
     fixed_fields: Mapping[str, str],
     document_of: Callable[[LayoutAnswer], Mapping[str, Any]],
     power_cap: str | None,
-    points: Sequence[_MachinePoint],
+    points: Sequence[MachinePoint],
     progress: Callable[[int, int], None] | None,
     computing: Computing,
     exclusion: ExclusionRule | None,
-) -> dict[_MachinePoint, ComparedMachine]:
+) -> dict[MachinePoint, ComparedMachine]:
     """Return the row of each of *points* that *exclusion* does not exclude."""
     most_nodes = max((count for _, count in points if count is not None), default=None)
     row_of = partial(_row, job, fixed_fields, document_of, power_cap, advised=most_nodes)
-    rows: dict[_MachinePoint, ComparedMachine] = {}
+    rows: dict[MachinePoint, ComparedMachine] = {}
 
-    def key_of(point: _MachinePoint) -> str:
+    def key_of(point: MachinePoint) -> str:
         return fingerprint([computing.question, "planned", asdict(job), fixed_fields, power_cap, point])
 
-    def plan_all(some: Sequence[_MachinePoint], cutoffs: Sequence[float], counted: Callable[[int, int], None] | None = None) -> None:
+    def plan_all(some: Sequence[MachinePoint], cutoffs: Sequence[float], counted: Callable[[int, int], None] | None = None) -> None:
         """Add the rows of *some*, each with its cutoff; *counted* gets the number done and their total."""
         tasks = [(key_of(point), (point, cutoff)) for point, cutoff in zip(some, cutoffs, strict=True)]
         rows.update(zip(some, machine_rows(row_of, tasks, computing, counted), strict=True))
@@ -213,14 +188,20 @@ def with_planned_layouts(
     gives all GPUs together, as in all rows. Rows keep their reason for a specified layout, ramps of pre-training and several jobs, because
     a plan would not be what was requested.
     """
-    short = [row for row in rows if row.document is None and is_shortage(row.problem) and row.hardware not in but]
-    if not short or not is_planned(scenario):
+    short = rows_to_plan(scenario, rows, but)
+    if not short:
         return list(rows)
     points, (scenario, _) = [(row.hardware, row.nodes) for row in short], _without_unused_recipe(scenario)
     planned = _planned(scenario, {}, document_of, power_cap, points, progress, computing, exclusion)
     is_short = set(points)
     laid_out = ((planned.get(point) if (point := (row.hardware, row.nodes)) in is_short else row) for row in rows)
     return [row for row in laid_out if row is not None]
+
+
+def rows_to_plan(scenario: Scenario, rows: Sequence[ComparedMachine], but: Collection[str] = ()) -> list[ComparedMachine]:
+    """Return those of *rows* that `with_planned_layouts` plans: machines with too little memory for a decoder, except *but*."""
+    short = [row for row in rows if row.document is None and is_shortage(row.problem) and row.hardware not in but]
+    return short if short and is_planned(scenario) else []
 
 
 def is_planned(scenario: Scenario) -> bool:
@@ -250,7 +231,7 @@ def _row(
     fixed_fields: Mapping[str, str],
     document_of: Callable[[LayoutAnswer], Mapping[str, Any]],
     power_cap: str | None,
-    task: tuple[_MachinePoint, float],
+    task: tuple[MachinePoint, float],
     advised: int | None = None,
 ) -> ComparedMachine:
     """Return the row of a machine; one without a document, but with the least time of a step, if no layout takes less than a cutoff (s).

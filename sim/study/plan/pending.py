@@ -1,8 +1,8 @@
 """Which layout does a search refine next? The one with the least bound of its value, with messages priced for as few layouts as possible.
 
-All layouts have a bound of their compute, which is computed quickly. Their bounds with messages are at least that, and take far longer. So
-the messages of a layout are priced once its compute is below the first bound with messages. The order of layouts is the same as if all were
-priced.
+All layouts have a bound of their compute, which is computed quickly. Their bounds with messages are at least that, and take far longer; a
+sketch of them, with fewer messages, is in between. So a layout is sketched once its compute, and its messages are priced once its sketch,
+is below the first bound with messages. The order of layouts is the same as if all were priced.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import chain
 from statistics import median
 from typing import Final, Literal
@@ -48,11 +48,13 @@ class Pending:
         """Layouts with a recurrence, a heap for each effort."""
         self._unpriced: list[tuple[float, int]] = []
         """The value of the compute, and the number, of the other layouts, in descending order."""
+        self._sketched: list[tuple[float, int]] = []
+        """The value of the sketch, and the number, of layouts that have one but no price, a heap."""
         self._rises: list[float] = []
         """For layouts that were priced, the bound with messages relative to that of compute."""
 
     def __len__(self) -> int:
-        return len(self._priced) + sum(map(len, self._evaluated.values())) + len(self._unpriced)
+        return len(self._priced) + sum(map(len, self._evaluated.values())) + len(self._sketched) + len(self._unpriced)
 
     def add(self, layouts: Iterable[tuple[int, PlacedLayout]], floors: Floors, weight: float) -> None:
         """Add *layouts*, each with its place in *floors*; a second of their steps has the value *weight*."""
@@ -74,7 +76,15 @@ class Pending:
     def least_in_turn(self) -> float:
         """Return a lower bound of the value of all layouts except slow ones, infinite if there are none."""
         priced = min((heap[0][0] for heap in self._in_turn), default=math.inf)
-        return min(priced, self._unpriced[-1][0]) if self._unpriced else priced
+        return min(priced, self._next_unpriced, self._next_sketched)
+
+    @property
+    def _next_unpriced(self) -> float:
+        return self._unpriced[-1][0] if self._unpriced else math.inf
+
+    @property
+    def _next_sketched(self) -> float:
+        return self._sketched[0][0] if self._sketched else math.inf
 
     @property
     def first(self) -> Entry:
@@ -98,7 +108,7 @@ class Pending:
         return [heap for heap in (self._priced, self._evaluated[QUICK], self._evaluated[USUAL]) if heap]
 
     def settle(self, limit: float = math.inf) -> None:
-        """Price layouts until no other whose compute is below *limit* may come before `first`."""
+        """Price layouts until no other that is below *limit* may come before `first`."""
         while self._price_next(min([limit, *(heap[0][0] for heap in self._in_turn)])):
             pass
 
@@ -121,7 +131,7 @@ class Pending:
     def by_memory(self) -> list[PlacedLayout]:
         """Return all layouts in ascending order of the lower bounds of their memory."""
         priced = chain(self._priced, *self._evaluated.values())
-        numbers = [number for _, number, _ in priced] + [number for _, number in self._unpriced]
+        numbers = [number for _, number, _ in priced] + [number for _, number in (*self._sketched, *self._unpriced)]
         return [self.layouts[number] for number in sorted(numbers, key=self._memory)]
 
     def _memory(self, number: int) -> float:
@@ -131,21 +141,43 @@ class Pending:
     def estimates(self) -> list[Entry]:
         """Return all layouts except slow ones with their bounds, estimated for those that are not priced from those that are."""
         rise = median(self._rises or [1.0])
-        return [*chain.from_iterable(self._in_turn)] + [(rise * value, number, FLOOR) for value, number in self._unpriced]
+        rest = [(rise * self._compute(number), number, FLOOR) for _, number in self._sketched]
+        return [*chain.from_iterable(self._in_turn), *rest, *((rise * value, number, FLOOR) for value, number in self._unpriced)]
+
+    def _compute(self, number: int) -> float:
+        """Return the value of the compute of layout *number*."""
+        source, place = self._sources[number]
+        floors, weight = self._floors[source]
+        return weight * float(floors.compute[place])
 
     def _price_next(self, limit: float) -> bool:
-        """Price the next layouts whose compute is below *limit*; return False if there are none."""
-        batch = [each for each in self._unpriced[: -BATCH - 1 : -1] if each[0] < limit]
-        sources: dict[int, list[tuple[float, int]]] = defaultdict(list)
-        for each in batch:
-            sources[self._sources[each[1]][0]].append(each)
-        new: list[Entry] = []
-        for source, members in sources.items():
-            floors, weight = self._floors[source]
-            times = floors.time_of(numpy.array([self._sources[number][1] for _, number in members]))
-            new += [(weight * float(time), number, FLOOR) for time, (_, number) in zip(times, members, strict=True)]
-            self._rises += [weight * float(time) / value for time, (value, _) in zip(times, members, strict=True) if value > 0.0]
-        for entry in new:
-            heapq.heappush(self._priced, entry)
-        del self._unpriced[len(self._unpriced) - len(batch) :]
+        """Sketch or price the next layouts that are below *limit*; return False if there are none."""
+        if self._next_unpriced <= self._next_sketched:
+            batch = [each for each in self._unpriced[: -BATCH - 1 : -1] if each[0] < limit]
+            del self._unpriced[len(self._unpriced) - len(batch) :]
+            for (value, number), sketch in zip(batch, self._bounds_of(batch, sketched=True), strict=True):
+                heapq.heappush(self._sketched, (max(value, sketch), number))
+            return bool(batch)
+        batch = []
+        while len(batch) < BATCH and self._next_sketched < limit:
+            batch.append(heapq.heappop(self._sketched))
+        for (value, number), price in zip(batch, self._bounds_of(batch), strict=True):
+            heapq.heappush(self._priced, (max(value, price), number, FLOOR))
+            compute = self._compute(number)
+            self._rises += [price / compute] if compute > 0.0 else []
         return bool(batch)
+
+    def _bounds_of(self, batch: Sequence[tuple[float, int]], sketched: bool = False) -> list[float]:
+        """Return the bounds with messages of the layouts of *batch*; if *sketched*, their sketches, or what they have without any."""
+        sources: dict[int, list[int]] = defaultdict(list)
+        for row, (_, number) in enumerate(batch):
+            sources[self._sources[number][0]].append(row)
+        values = [value for value, _ in batch]
+        for source, rows in sources.items():
+            floors, weight = self._floors[source]
+            bounds_at = floors.sketch_of if sketched else floors.time_of
+            if bounds_at is not None:
+                times = bounds_at(numpy.array([self._sources[batch[row][1]][1] for row in rows]))
+                for row, time in zip(rows, times, strict=True):
+                    values[row] = weight * float(time)
+        return values

@@ -108,6 +108,8 @@ class LayoutPrices:
     book: PriceBook = field(default_factory=PriceBook)
     folds: bool = True
     """Whether the hashed paths of one node represent those of all nodes that hold the same stages."""
+    one_group: bool = False
+    """Whether only the first group of each kind on a node sends messages, which is never slower; for a separate *book*."""
     _prices: dict[tuple[object, ...], GroupPrice] = field(default_factory=dict)
     _names: dict[int, str] = field(default_factory=dict)
 
@@ -249,8 +251,9 @@ class LayoutPrices:
             first = self.mesh.rank(pipeline=stage)
             node, _ = self.mesh.place(first)
             here = [rank for rank in self.mesh.on_node(node) if self.mesh.stage_of(rank) == stage] if axis != "everyone" else [first]
-            groups = list(dict.fromkeys(self.mesh.group(rank, axis) for rank in here))
-            others = self._elsewhere(stage, axis, groups) if self._switches.links and axis != "everyone" else ()
+            groups = list(dict.fromkeys(self.mesh.group(rank, axis) for rank in (here[:1] if self.one_group else here)))
+            has_others = self._switches.links and axis != "everyone" and not self.one_group
+            others = self._elsewhere(stage, axis, groups) if has_others else ()
             elsewhere = tuple((self._placement_key(each.ranks, each.node), each.groups) for each in others)
             key = (*(self._placement_key(group, node) for group in groups), *elsewhere)
             placements[stage, axis] = _GroupPlacement(key, groups, node, others)

@@ -33,6 +33,8 @@ QUESTIONS = [
                  global_batch=16), (1,)
     ),
     PlanQuestion(Scenario("p3.16xlarge", "vgg16", stack="torchtitan-2.x", global_batch=64), (1,)),
+    PlanQuestion(Scenario("gpu_4x_a6000", "mixtral-8x7b", ("training.parallel.expert_imbalance=1.5",), stack="megatron-core",
+                          global_batch=32), (4,)),  # groups of a node share PCIe and one NIC
 ]  # fmt: skip
 
 
@@ -49,6 +51,12 @@ def test_compute_alone_is_never_above_a_bound_with_messages(question: PlanQuesti
         lazy = floors(setting, chosen)
         least = lazy.time_of(numpy.arange(len(chosen)))
         assert (lazy.compute < least).all()
+        assert lazy.sketch_of is not None
+        sketched = floors(replace(setting, book=PriceBook()), chosen).sketch_of
+        assert sketched is not None
+        sketches = sketched(numpy.arange(len(chosen)))  # before and after the messages of all groups are priced
+        assert lazy.sketch_of(numpy.arange(len(chosen))) == pytest.approx(sketches, rel=1e-12)
+        assert (lazy.compute <= sketches * (1 + 1e-12)).all() and (sketches <= least).all()
         met += int((lazy.compute > 0.3 * least).sum())
         for place in range(0, len(chosen), 10):
             alone = floors(replace(setting, book=PriceBook()), [chosen[place]])
@@ -61,7 +69,7 @@ class Recorder:
     """Bounds as the search requests them, with the value of the compute of every layout that is priced."""
 
     def __init__(self, lazily: bool) -> None:
-        self.lazily, self.priced, self.wrong = lazily, list[float](), list[float]()
+        self.lazily, self.computes, self.priced, self.wrong = lazily, list[float](), list[float](), list[float]()
         self.tally: Tally | None = None
 
     def hear(self, tally: Tally) -> None:
@@ -70,6 +78,7 @@ class Recorder:
 
     def __call__(self, setting: Setting, candidates: Sequence[LayoutCandidate], most: float) -> Floors:
         lazy = bounds(setting, candidates, most)
+        self.computes += lazy.compute.tolist()
         if not self.lazily:
             times = floors(setting, candidates, most).time
             return Floors(lazy.memory, times, lambda places: times[places])
@@ -80,7 +89,7 @@ class Recorder:
                 self.wrong += [value for value in lazy.compute[places] if value >= self.tally.least_value]
             return lazy.time_of(places)
 
-        return Floors(lazy.memory, lazy.compute, time_of)
+        return Floors(lazy.memory, lazy.compute, time_of, lazy.sketch_of)
 
 
 @pytest.mark.parametrize(
@@ -137,6 +146,18 @@ def made(compute: Sequence[float], messages: Sequence[float], count: Callable[[i
     lazy = Floors(numpy.zeros(len(compute)), numpy.array(compute), time_of)
     every.add(((place, PlacedLayout(None, None)) for place in range(len(compute))), lazy, 1.0)  # type: ignore[arg-type]
     return every
+
+
+def test_few_layouts_of_a_rack_are_priced_with_the_messages_of_all_its_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compute does not exclude 30 of 2,077, and most have dozens of groups to price; a sketch has one of each kind."""
+    scenario = Scenario("coreweave-gb200-nvl72", "mixtral-8x7b", ("trays=8",), stack="megatron-core", global_batch=32)
+    recorder = Recorder(lazily=True)
+    monkeypatch.setattr(search, "bounds", recorder)
+    limits = Limits(shown=1, gap=0.03, early=False)
+    best = plan(PlanQuestion(scenario, (1,), fixed={"batch": "1", "recompute": "none"}, limits=limits)).tally.best
+    assert best is not None
+    below = sum(compute < (1 - limits.gap) * best.value for compute in recorder.computes)
+    assert below > 3 * len(recorder.priced) > 0
 
 
 def test_layouts_come_in_the_order_of_their_bounds_with_messages() -> None:
