@@ -15,6 +15,7 @@ import signal
 import threading
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Final
@@ -145,6 +146,17 @@ def _package_found_first() -> Iterator[None]:
                     os.environ[name] = value
 
 
+@contextmanager
+def _interrupts_blocked() -> Iterator[None]:
+    """Block Ctrl-C in this thread, so that processes started inside the block never see it: the server ends them, without tracebacks."""
+    resource_tracker.ensure_running()  # starting it unblocks Ctrl-C, so it starts first
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 class Worker:
     """A process that runs one task at a time; canceling the task may end it."""
 
@@ -186,7 +198,7 @@ class Worker:
             if self._connection is None or not self._process.is_alive():
                 self._connection, theirs = self._context.Pipe()
                 self._process = self._context.Process(target=_serve, args=(theirs, gc.get_threshold()), daemon=True)
-                with _package_found_first():
+                with _package_found_first(), _interrupts_blocked():
                     self._process.start()
                 theirs.close()
             return self._connection

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import AsyncGenerator
@@ -127,3 +128,17 @@ def test_a_package_of_the_same_name_in_the_current_folder_is_not_imported(tmp_pa
         [sys.executable, str(script)], cwd=tmp_path, env=os.environ | {"PYTHONPATH": root}, capture_output=True, text=True
     )
     assert said.stdout == "['said']\n", said.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the signals of a process from /proc")
+def test_ctrl_c_does_not_reach_the_process_even_while_it_starts() -> None:
+    """Ctrl-C in the first seconds printed the tracebacks of the fork server and of processes that imported; the signal mask is inherited."""
+    worker = Worker()
+    try:
+        worker._started()
+        status = Path(f"/proc/{worker.process}/status").read_text()
+    finally:
+        worker.end()
+    blocked = int(next(line for line in status.splitlines() if line.startswith("SigBlk:")).split()[1], 16)
+    assert blocked >> (signal.SIGINT - 1) & 1
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
