@@ -64,7 +64,11 @@ def attack(numbers: range, seed: int = 0, each: int = EACH) -> list[Finding]:
             if number % each == 0:
                 program, words = command_line(random)
                 changed = _lay_out(folder / "typed", words, random)
-                kind, content, step = "command", f"{program} {shlex.join(words)}{changed}", partial(_typed, program, words, folder / "typed")
+                kind, content, step = (
+                    "command",
+                    f"{program} {shlex.join(words)}{changed}",
+                    partial(_typed, program, words, folder / "typed"),
+                )
             else:
                 kind = names[number % len(names)]
                 reader = kinds[kind]

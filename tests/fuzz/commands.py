@@ -35,7 +35,32 @@ ODD_VALUES = (
 )  # fmt: skip
 """Values of a field that its type may or may not take."""
 ODD_NUMBERS = ("0", "-1", "1.5", "3", "7", "9", "1000", "100000", "1e9", "1e-9", "1e400", "nan", "9" * 30, "01", "1_000", "1,000")
-ODD_PARTS = (",", "=", "..", ":", " ", "x", "-", "%", "'", "\\", "é", "*", "[", "{", "\n", "\t", "~", "#", ";", "+", "K", "GiB", " Gbps", " s")
+ODD_PARTS = (
+    ",",
+    "=",
+    "..",
+    ":",
+    " ",
+    "x",
+    "-",
+    "%",
+    "'",
+    "\\",
+    "é",
+    "*",
+    "[",
+    "{",
+    "\n",
+    "\t",
+    "~",
+    "#",
+    ";",
+    "+",
+    "K",
+    "GiB",
+    " Gbps",
+    " s",
+)
 _GUARDED = frozenset(
     {"sim compare", "sim recommend", "sim plan", "sim check", "sim study accpar", "sim study stash2022", "sim ui"}
     | {f"calibration {name}" for name in ("profile", "lab", "validate", "blind", "kernels", "collectives", "longrun")}

@@ -66,10 +66,10 @@ VALUES: Mapping[str, Sequence[str]] = {
 """By option; a name means the same in every command."""
 OF_COMMAND: Mapping[tuple[str, str], Sequence[str]] = {
     ("sim sweep", "--output"): TABLES, ("sim extract", "--output"): DESCRIPTIONS, ("sim new", "--output"): DESCRIPTIONS,
-    **{(f"sim {name}", "--output"): FOLDERS for name in "run compare recommend plan spot share goodput whatif diff collective profile".split()},
+    **{(f"sim {name}", "--output"): FOLDERS for name in ["run", "compare", "recommend", "plan", "spot", "share", "goodput", "whatif", "diff", "collective", "profile"]},
     ("sim show", "--output"): FOLDERS, ("sim schema", "--output"): FOLDERS,
     ("calibration fit", "--output"): DESCRIPTIONS, ("calibration profile", "--output"): ("record.json", "new.json"),
-    **{(f"calibration {name}", "--output"): TABLES for name in "lab blind collectives".split()},
+    **{(f"calibration {name}", "--output"): TABLES for name in ["lab", "blind", "collectives"]},
     ("calibration validate", "--output"): FOLDERS, ("calibration validate", "--jobs"): ("1",), ("calibration validate", "--memory"): ("llm.csv",),
     ("sim spot", "--policy"): ("wait", "shrink", "replace"), ("sim share", "--policy"): ("even", "proportional", "greedy"),
     ("sim goodput", "--nodes"): ("1", "4", "64"), ("sim plan", "--gpus"): ("4", "8"), ("sim plan", "--nodes"): ("1",),
