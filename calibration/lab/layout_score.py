@@ -91,7 +91,8 @@ def score_layouts(path: Path = COMMITTED_POINTS) -> list[LayoutPoint]:
             points.append(LayoutPoint(_layout(line), line, simulate_point(line, isolated[_key(line)])))
     if not points:
         raise SpecError(
-            f"{path}: has no measured layout of role prediction on {_HOSTS} hosts; pass lines written by 'python -m calibration lab --layouts'"
+            f"{path}: has no measured layout of role prediction on {_HOSTS} hosts; pass lines that "
+            "'python -m calibration lab --layouts' wrote"
         )
     return points
 

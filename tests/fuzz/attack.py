@@ -12,8 +12,10 @@ import signal
 import sys
 import tempfile
 import traceback
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial
+from multiprocessing import active_children
 from pathlib import Path
 from random import Random
 from types import FrameType
@@ -53,8 +55,11 @@ class TooLong(BaseException):
     """An input took more than its seconds of processor time."""
 
 
-def attack(numbers: range, seed: int = 0, each: int = EACH) -> list[Finding]:
-    """Return what went wrong over inputs *numbers*, of which one in *each* is a command line; number and *seed* make each again."""
+def attack(numbers: range, seed: int = 0, each: int = EACH, codes: Counter[int] | None = None) -> list[Finding]:
+    """Return what went wrong over inputs *numbers*, of which one in *each* is a command line; number and *seed* make each again.
+
+    The exit codes of command lines are counted in *codes*.
+    """
     kinds = readers()
     names = sorted(kinds)
     findings = []
@@ -67,7 +72,7 @@ def attack(numbers: range, seed: int = 0, each: int = EACH) -> list[Finding]:
                 kind, content, step = (
                     "command",
                     f"{program} {shlex.join(words)}{changed}",
-                    partial(_typed, program, words, folder / "typed"),
+                    partial(_typed, program, words, folder / "typed", Counter() if codes is None else codes),
                 )
             else:
                 kind = names[number % len(names)]
@@ -118,7 +123,7 @@ def _lay_out(folder: Path, words: Sequence[str], random: Random) -> str:
     return changed
 
 
-def _typed(program: str, words: list[str], folder: Path) -> None:
+def _typed(program: str, words: list[str], folder: Path, codes: Counter[int]) -> None:
     stdout, stderr = io.StringIO(), io.StringIO()
     serves = program == "sim" and words[:1] == ["ui"]
     before = Path.cwd()
@@ -131,7 +136,10 @@ def _typed(program: str, words: list[str], folder: Path) -> None:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         os.chdir(before)
+        for process in active_children() if serves else ():
+            process.kill()
     said = stderr.getvalue()
+    codes[code] += 1
     assert code in ((0, 1, 2, INTERRUPTED) if serves else (0, 1, 2)), (code, said)
     assert "internal error" not in said and "Traceback" not in said, said
     assert code != 2 or said.strip(), "an exit code of 2 without a word"

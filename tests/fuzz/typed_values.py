@@ -25,7 +25,8 @@ VALUES: Mapping[str, Sequence[str]] = {
     "--bytes": ("1MiB", "1MiB..64MiB", "1KiB..1MiB:3", "4 B"), "--compute-time": ("100 ms", "2 s"),
     "--input": ("8", "x=8", "8x8:int64", "t=scalar:int64"), "--example": ("net:inputs", "net.py:inputs"), "--arg": ("width=4", "width=8"),
     "--from": ("config.json", "job.sbatch", "train.toml", "ds.json", "accelerate.yaml", "net.py:Net", "llama-3.2-1b"),
-    "--name": ("mine", "my-model"), "--models": ("alexnet", "alexnet,vgg11"), "--model": ("net:Net",), "--workload": ("alexnet", "job.yaml"),
+    "--name": ("mine", "my-model"), "--models": ("alexnet", "alexnet,vgg11"), "--model": ("net:Net",), "--workload": ("alexnet",
+    "job.yaml"),
     "--dataset": ("imagenet", "text"),
     # layout
     "--tp": ("2", "4", "8"), "--pp": ("2", "4"), "--cp": ("2",), "--ep": ("2",), "--replicate": ("2",), "--micro-batches": ("2", "8"),
@@ -58,7 +59,8 @@ VALUES: Mapping[str, Sequence[str]] = {
     "--cluster": ("dask://localhost:1",), "--predictor": ("closed-form", "both", "simulator"), "--left-out": ("source", "nodes,source"),
     "--only": ("disk", "disk,loading"), "--limit": ("1",),
     # output
-    "--html": PAGES, "--trace": ("t.json", "t.json.gz", "traces"), "--export": FOLDERS, "--chakra": FOLDERS, "--journal": ("saved.journal",),
+    "--html": PAGES, "--trace": ("t.json", "t.json.gz", "traces"), "--export": FOLDERS, "--chakra": FOLDERS,
+    "--journal": ("saved.journal",),
     "--output": ("results", "out.csv", "made.yaml"), "--comm-groups": ("comm_group.json",), "--plot": ("out.png", "out.svg"),
     "--record": ("runs.csv",), "--fail-if": ("overall.calibrated.median>0.1", "overall.rows<1"), "--workload-out": DESCRIPTIONS,
     "--hardware-out": DESCRIPTIONS, "--by": ("nodes", "gpus,workload"), "--port": ("0", "8421"),
@@ -66,11 +68,13 @@ VALUES: Mapping[str, Sequence[str]] = {
 """By option; a name means the same in every command."""
 OF_COMMAND: Mapping[tuple[str, str], Sequence[str]] = {
     ("sim sweep", "--output"): TABLES, ("sim extract", "--output"): DESCRIPTIONS, ("sim new", "--output"): DESCRIPTIONS,
-    **{(f"sim {name}", "--output"): FOLDERS for name in ["run", "compare", "recommend", "plan", "spot", "share", "goodput", "whatif", "diff", "collective", "profile"]},
+    **{(f"sim {name}", "--output"): FOLDERS for name in ["run", "compare", "recommend", "plan", "spot", "share", "goodput", "whatif",
+    "diff", "collective", "profile"]},
     ("sim show", "--output"): FOLDERS, ("sim schema", "--output"): FOLDERS,
     ("calibration fit", "--output"): DESCRIPTIONS, ("calibration profile", "--output"): ("record.json", "new.json"),
     **{(f"calibration {name}", "--output"): TABLES for name in ["lab", "blind", "collectives"]},
-    ("calibration validate", "--output"): FOLDERS, ("calibration validate", "--jobs"): ("1",), ("calibration validate", "--memory"): ("llm.csv",),
+    ("calibration validate", "--output"): FOLDERS, ("calibration validate", "--jobs"): ("1",), ("calibration validate",
+    "--memory"): ("llm.csv",),
     ("sim spot", "--policy"): ("wait", "shrink", "replace"), ("sim share", "--policy"): ("even", "proportional", "greedy"),
     ("sim goodput", "--nodes"): ("1", "4", "64"), ("sim plan", "--gpus"): ("4", "8"), ("sim plan", "--nodes"): ("1",),
     ("sim whatif", "--nodes"): ("1", "2"), ("sim profile", "--nodes"): ("1", "2"), ("sim goodput", "--gpus"): ("4", "8"),
@@ -102,14 +106,17 @@ STARTS: Mapping[str, Sequence[str]] = {
     "sim whatif": ("p3.2xlarge alexnet", "hgx-h100 qwen2.5-0.5b --tp 2"),
     "sim profile": ("p3.2xlarge alexnet", "hgx-h100 qwen2.5-0.5b --shard parameters"),
     "sim share": ("p3.16xlarge resnet18-and-vgg16", "p3.8xlarge jobs.yaml"),
-    "sim collective": ("p3.8xlarge --bytes 1MiB", "hgx-h100 --tp 2 --group tp --bytes 1MiB", "p3.8xlarge --op parameter_server --bytes 1MiB"),
+    "sim collective": ("p3.8xlarge --bytes 1MiB", "hgx-h100 --tp 2 --group tp --bytes 1MiB",
+    "p3.8xlarge --op parameter_server --bytes 1MiB"),
     "sim diff": ("run.json after.json", "run.json run.json"),
     "sim list": ("hardware", "workloads", "gpus", ""),
     "sim show": ("alexnet", "alexnet resnet18 --hardware p3.8xlarge", "job.yaml --hardware p3.2xlarge"),
     "sim check": ("box.yaml", "alexnet p3.2xlarge", "job.yaml model.yaml"),
     "sim new": (
-        "--from-topo topo.txt -o made.yaml --gpu V100-SXM2-16GB", "hardware --from-topo topo.xml -o made.yaml", "workload config.json -o made.yaml",
-        "workload config.json ds.json -o made.yaml", "workload job.sbatch -o made.yaml", "workload train.toml -o made.yaml", "workload llama-3.2-1b ds.json -o made.yaml",
+        "--from-topo topo.txt -o made.yaml --gpu V100-SXM2-16GB", "hardware --from-topo topo.xml -o made.yaml",
+        "workload config.json -o made.yaml",
+        "workload config.json ds.json -o made.yaml", "workload job.sbatch -o made.yaml", "workload train.toml -o made.yaml",
+        "workload llama-3.2-1b ds.json -o made.yaml",
     ),
     "sim extract": ("net.py:Net --input 8 -o made.yaml", "net.py:Net --example net.py:inputs -o made.yaml", "net.pt2 -o made.yaml"),
     "sim prices": ("", "aws H100", "p3.2xlarge", "--refresh lists"),
@@ -134,7 +141,8 @@ STARTS: Mapping[str, Sequence[str]] = {
 """By command, what to begin with; that of a command that is not here follows from its arguments."""
 ARGUMENTS: Mapping[str, Sequence[str]] = {
     "HW": ("p3.2xlarge", "p3.8xlarge", "hgx-h100", "box.yaml"), "WL": ("alexnet", "gpt2", "job.yaml"), "JOBS": ("resnet18-and-vgg16",),
-    "FILE": ("job.yaml", "box.yaml"), "KIND": ("hardware", "gpus"), "NAME": ("alexnet", "p3.2xlarge"), "A": ("run.json",), "B": ("after.json",),
+    "FILE": ("job.yaml", "box.yaml"), "KIND": ("hardware", "gpus"), "NAME": ("alexnet", "p3.2xlarge"), "A": ("run.json",),
+    "B": ("after.json",),
     "RECORD": ("record.json",), "FILE.csv": ("my-runs.csv",), "MODULE:CALLABLE": ("net.py:Net",),
 }  # fmt: skip
 """By the name of an argument, without brackets."""

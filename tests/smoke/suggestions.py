@@ -1,10 +1,11 @@
-"""How is each suggested command run? In a folder with the files that it names, as it is, or as an instance of what its text is filled with."""
+"""How is each suggested command run? In a folder with the files that it names, with something for each name that is filled in."""
 
 from __future__ import annotations
 
 import contextlib
 import gzip
 import io
+import itertools
 import os
 import shlex
 import shutil
@@ -23,7 +24,8 @@ ROOT = Path(__file__).resolve().parents[2]
 STANDS_FOR = {
     "HW": "p3.8xlarge", "WL": "alexnet", "DIR": "results", "N": "4", "HOST:8786": "localhost:8786", "A": "before.json", "B": "after.json",
     "JOBS": "resnet18-and-vgg16", "RECORD": "my-machine.json", "MODULE:CALLABLE": "my_model.py:build", "FILE.csv": "my-runs.csv",
-    "MY-CLUSTER": "my-two-kinds.yaml", "MY-ARRAY": "256x-tpu-v2-v3", "dask://HOST:8786": "dask://localhost:8786", "rank*.json": "rank0.json",
+    "MY-CLUSTER": "my-two-kinds.yaml", "MY-ARRAY": "256x-tpu-v2-v3", "dask://HOST:8786": "dask://localhost:8786",
+    "rank*.json": "rank0.json",
 }  # fmt: skip
 INSTANCES: Mapping[str, str] = {
     "calibration blind X -o predicted.csv": "calibration blind hgx-h200 -o predicted.csv",
@@ -112,17 +114,21 @@ def files() -> Mapping[str, bytes]:
     own = typed_files()
     records = ROOT / "calibration" / "records"
     text = {
-        "my-box.yaml": _BOX, "my.yaml": "extends: p3.16xlarge\nname: my\n", "my-machine.yaml": "extends: hgx-h100\nname: my-machine\n", "my-machines/my-box.yaml": _BOX,
+        "my-box.yaml": _BOX, "my.yaml": "extends: p3.16xlarge\nname: my\n", "my-machine.yaml": "extends: hgx-h100\nname: my-machine\n",
+        "my-machines/my-box.yaml": _BOX,
         "my-job.yaml": _JOB, "mine.yaml": _JOB, "my_file.py": _MODULE, "my_model.py": _MODULE, "my-two-kinds.yaml": _TWO_KINDS,
         "my-cluster.yaml": _CLUSTER, "my-photos.yaml": _PHOTOS, "lora-8b.yaml": _LORA, "my-runs.csv": _RUNS,
     }  # fmt: skip
     return {name: content.encode() for name, content in text.items()} | {
         "my-model.yaml": (ROOT / "workloads/models/resnet50.yaml").read_bytes(), "topo.txt": own["topo.txt"],
-        "config.json": own["config.json"], "ds_config.json": own["ds.json"], "before.json": own["run.json"], "after.json": own["after.json"],
+        "config.json": own["config.json"], "ds_config.json": own["ds.json"], "before.json": own["run.json"],
+        "after.json": own["after.json"],
         "before/run.json": own["run.json"], "after/run.json": own["after.json"], "my-collectives.csv": own["collectives.csv"],
         "all_reduce_perf.txt": own["all_reduce_perf.txt"], "my-machine.json": own["record.json"], "my-llm-runs.csv": own["llm.csv"],
-        "my-lab.csv": (records / "lab.csv").read_bytes(), "my-layouts.jsonl": (records / "lab-layouts.jsonl").read_bytes(), "my-plan.yaml": own["plan.yaml"],
-        "runs.csv": own["runs.csv"], "trace.json": own["trace.json"], "trace.json.gz": gzip.compress(own["trace.json"]), "rank0.json": _profile(),
+        "my-lab.csv": (records / "lab.csv").read_bytes(), "my-layouts.jsonl": (records / "lab-layouts.jsonl").read_bytes(),
+        "my-plan.yaml": own["plan.yaml"],
+        "runs.csv": own["runs.csv"], "trace.json": own["trace.json"], "trace.json.gz": gzip.compress(own["trace.json"]),
+        "rank0.json": _profile(),
         "predicted.csv": own["predicted.csv"],
     }  # fmt: skip
 
@@ -141,9 +147,7 @@ def _folder(place: Path, line: str, words: list[str]) -> Iterator[None]:
     """Work in *place*, with the files that *line* reads; those that it writes are not there yet."""
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir(parents=True)
-    outputs = {
-        word for before, word in zip(words, words[1:], strict=False) if before in ("-o", "--output", "--hardware-out", "--workload-out")
-    }
+    outputs = {word for before, word in itertools.pairwise(words) if before in ("-o", "--output", "--hardware-out", "--workload-out")}
     for name, content in (files() | {name: text.encode() for name, text in MACHINES.get(line, {}).items()}).items():
         if name not in outputs or words[:2] == ["calibration", "fit"]:
             (place / name).parent.mkdir(exist_ok=True)

@@ -132,7 +132,7 @@ def test_a_package_of_the_same_name_in_the_current_folder_is_not_imported(tmp_pa
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the signals of a process from /proc")
 def test_ctrl_c_does_not_reach_the_process_even_while_it_starts() -> None:
-    """Ctrl-C in the first seconds printed the tracebacks of the fork server and of processes that imported; the signal mask is inherited."""
+    """Ctrl-C in the first seconds printed tracebacks of the fork server and of importing processes; the signal mask is inherited."""
     worker = Worker()
     try:
         worker._started()
