@@ -38,6 +38,8 @@ EACH = 40
 """Readers' inputs for each command line, which take a hundred times as long."""
 SERVED = 1.0
 """Seconds after which Ctrl-C ends a page that is served."""
+AGAIN = 3.0
+"""Seconds until Ctrl-C is typed again, where the first came in the middle of what ignores it, such as the end of an object."""
 WAITED = 120.0
 """Seconds by the clock, on a busy machine as well, that no input needs: processes of its own or a network may keep one waiting."""
 
@@ -130,7 +132,7 @@ def _typed(program: str, words: list[str], folder: Path, codes: Counter[int]) ->
     os.chdir(folder)
     try:
         with contextlib.redirect_stdout(stdout), contextlib.redirect_stderr(stderr):
-            signal.setitimer(signal.ITIMER_REAL, SERVED if serves else WAITED)
+            signal.setitimer(signal.ITIMER_REAL, SERVED if serves else WAITED, AGAIN)
             code = {"sim": simulator, "calibration": calibrator}[program](words)
             signal.setitimer(signal.ITIMER_REAL, 0)
     finally:
