@@ -15,6 +15,7 @@ import traceback
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial
+from importlib import import_module
 from multiprocessing import active_children
 from pathlib import Path
 from random import Random
@@ -102,7 +103,7 @@ def _ends(step: object) -> str:
     except MemoryError:
         return f"took more than {MEMORY >> 20} MiB"
     except BaseException:
-        return "".join(traceback.format_exc().splitlines(keepends=True)[-7:])
+        return "".join(traceback.format_exc().splitlines(keepends=True)[-25:])
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
     return ""
@@ -128,6 +129,10 @@ def _lay_out(folder: Path, words: Sequence[str], random: Random) -> str:
 def _typed(program: str, words: list[str], folder: Path, codes: Counter[int]) -> None:
     stdout, stderr = io.StringIO(), io.StringIO()
     serves = program == "sim" and words[:1] == ["ui"]
+    if serves:
+        with contextlib.suppress(ImportError):  # an import that is interrupted fails from then on
+            import_module("sim.ui.server")
+            import_module("uvicorn")
     before = Path.cwd()
     os.chdir(folder)
     try:

@@ -64,9 +64,7 @@ def zero_notes(stage: int, written: str) -> list[str]:
     """Return a note on what the stack for ZeRO of *stage*, *written* in a file, does otherwise than DeepSpeed; empty if nothing."""
     if stage != 3:
         return []
-    return [
-        f"{written} runs on torchtitan's stack (FSDP2), which gathers and compiles whole blocks; DeepSpeed gathers modules"
-    ]
+    return [f"{written} runs on torchtitan's stack (FSDP2), which gathers and compiles whole blocks; DeepSpeed gathers modules"]
 
 
 _NARROW: Final = {"weights": "bf16", "master": True, "gradients": "bf16", "reduction": "bf16"}
