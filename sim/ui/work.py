@@ -108,14 +108,20 @@ def _serve(connection: Connection, threshold: Sequence[int]) -> None:
                 break
 
 
+def _receive(connection: Connection) -> asyncio.Future[WorkMessage]:
+    """Return the next message from *connection*, read in a thread; that the process was killed meanwhile is not reported as an error."""
+    received = asyncio.get_running_loop().run_in_executor(None, connection.recv)
+    received.add_done_callback(lambda done: done.cancelled() or done.exception())
+    return received
+
+
 async def _canceled(connection: Connection, received: asyncio.Future[WorkMessage] | None) -> bool:
     """Cancel the task at the other end of *connection*, whose next message is *received* if given; return whether it has ended soon."""
-    loop = asyncio.get_running_loop()
     with suppress(EOFError, OSError, TimeoutError):
         connection.send(None)
         async with asyncio.timeout(_GRACE):
             while True:
-                received = received or loop.run_in_executor(None, connection.recv)
+                received = received or _receive(connection)
                 if (await asyncio.shield(received))[0] == "done":
                     return True
                 received = None
@@ -179,7 +185,7 @@ class Worker:
             try:
                 connection.send((task, *arguments))
                 while True:
-                    received = loop.run_in_executor(None, connection.recv)
+                    received = _receive(connection)
                     message = await asyncio.shield(received)  # one thread at a time may read from the connection
                     received = None
                     if message[0] == "done":

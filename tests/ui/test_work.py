@@ -4,6 +4,7 @@ processes."""
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import subprocess
@@ -142,3 +143,28 @@ def test_ctrl_c_does_not_reach_the_process_even_while_it_starts() -> None:
     blocked = int(next(line for line in status.splitlines() if line.startswith("SigBlk:")).split()[1], 16)
     assert blocked >> (signal.SIGINT - 1) & 1
     assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+
+
+def test_a_process_that_is_killed_in_the_middle_of_a_task_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C printed tracebacks of futures whose exception nobody retrieved, where a process did not stop in time."""
+    monkeypatch.setattr(work, "_GRACE", 0.05)
+    complaints: list[Any] = []
+
+    async def give_up() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+        worker = Worker()
+        try:
+            assert await _all(worker.answers("view", choice_of([("workload", "alexnet")])))
+            task = asyncio.create_task(_all(worker.answers("view", choice_of([("workload", "resnet18")]))))
+            os.kill(worker.process or 0, signal.SIGSTOP)
+            await asyncio.sleep(0.2)
+            task.cancel()
+            await asyncio.wait([task])
+        finally:
+            worker.end()
+        await asyncio.sleep(0.2)
+        gc.collect()
+
+    asyncio.run(give_up())
+    gc.collect()
+    assert complaints == []
