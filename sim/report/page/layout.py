@@ -250,7 +250,7 @@ def _scaling_page(document: Mapping[str, Any]) -> str:
     parts = [PagePart("table", "Table", section("table", "All runs", table(head, rows)))]
     if len(sizes) > 1:
         points = [_point(size, key) for size in sizes]
-        across = axis("GPUs", [size.value("gpus") for size in sizes], as_number)
+        across = axis("GPUs", [size.value("gpus") for size in sizes], as_number, own=True)
         up = linear_axis(key.replace("_", " "), with_errors_up(points), as_number)
         means = tag("figcaption", ERROR_BARS) if any(point.error_up for point in points) else None
         drawn = tag("figure", chart(points, across, up, "Throughput by GPUs"), means)
