@@ -33,6 +33,7 @@ INSTANCES: Mapping[str, str] = {
     "calibration blind X -o predicted.csv": "calibration blind hgx-h200 -o predicted.csv",
     "calibration blind FILE.csv": "calibration blind predicted.csv",
     "calibration blind HW": "calibration blind hgx-h200 -o predicted.csv",
+    "calibration lab --layouts": "calibration lab --layouts --list",
     "calibration validate FILE.csv --hardware-dir DIR": "calibration validate my-runs.csv --hardware-dir my-machines",
     "calibration import-trace FILE": "calibration import-trace trace.json",
     "calibration fit RECORD": "calibration fit my-machine.json -o my-machine.yaml",
