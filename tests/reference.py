@@ -137,8 +137,8 @@ def python() -> str:
 
 PYTHON = """\
 `import stallsim` provides the commands as functions. `run` returns a result; the others return pandas DataFrames, with the rest of the
-command's [JSON document](documents.md) in `DataFrame.attrs`. How to use them:
-[pages, traces and Python](../how-to/pages-and-traces.md). The site shows signatures and docstrings below; in Python,
+command's [JSON document](documents.md) in `DataFrame.attrs`. For jobs on spot machines, `goodput` and `recommend` take *mean_lifetime*.
+How to use them: [pages, traces and Python](../how-to/pages-and-traces.md). The site shows signatures and docstrings below; in Python,
 `help(stallsim.run)` does.
 """
 

@@ -75,7 +75,10 @@ class LayoutPoint(NamedTuple):
 
 
 def score_layouts(path: Path = COMMITTED_POINTS) -> list[LayoutPoint]:
-    """Return the points of *path* over a network with their predictions. Raise SpecError if one has no ranks measured in isolation."""
+    """Return the points of *path* over a network with their predictions.
+
+    Raise SpecError if there are none, or if one has no ranks measured in isolation.
+    """
     lines = measured_lines(path)
     isolated = {_key(line): line for line in lines if line["role"] == "compute"}
     points = []
@@ -86,6 +89,11 @@ def score_layouts(path: Path = COMMITTED_POINTS) -> list[LayoutPoint]:
                     f"{path}: no measurement of single ranks of {_layout(line).text}, batch {line['point']['batch']}; measure them first"
                 )
             points.append(LayoutPoint(_layout(line), line, simulate_point(line, isolated[_key(line)])))
+    if not points:
+        raise SpecError(
+            f"{path}: has no measured layout of role prediction on {_HOSTS} hosts; pass lines that "
+            "'python -m calibration lab --layouts' wrote"
+        )
     return points
 
 

@@ -136,7 +136,7 @@ def validation_table(validation: Validation, by: Sequence[str] = ()) -> str:
     lines += [_line(f"{_source(entry)[:24]}, {entry['clusters']} clusters", entry) for entry in by_source if entry["clusters"] > 1]
     lines.append(_line("overall, one vote per cluster", scores(validation.scored_rows)))
     for kind, rows in validation.left_out.items():
-        lines += ["", *_left_out_lines(kind, _left_out(rows))]
+        lines += ["", *(_left_out_lines(kind, _left_out(rows)) if rows else [f"{_LEFT_OUT[kind]}: no cluster has rows on both sides"])]
     lines += _worst_lines(by_source) + _novelty_lines(validation)
     for key in by:
         lines += ["", group_table(validation.scored_rows, key, key)]
@@ -184,7 +184,7 @@ def group_table(rows: Sequence[ScoredRow], key: str, name: str) -> str:
 def _left_out_lines(kind: str, score: Mapping[str, Any]) -> list[str]:
     """Return the lines of scores with one *kind* left out, for each source and overall."""
     lines = [_line(f"{_LEFT_OUT[kind]}: {_source(entry)}", entry) for entry in score["sources"]]
-    if kind != "source":
+    if "within" in score:
         lines.append(_line(f"{_LEFT_OUT[kind]}: rows within", score["within"]))
     return [*lines, _line(f"{_LEFT_OUT[kind]}: overall", score["overall"])]
 

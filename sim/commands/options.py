@@ -37,7 +37,11 @@ WhereOption = Annotated[
 NodesOption = Annotated[str | None, typer.Option("--nodes", metavar="N", help="number of nodes (machines)")]
 NodeCount = Annotated[int | None, typer.Option(min=1, help="number of nodes (machines)")]
 Nodes = Annotated[
-    str | None, typer.Option(metavar="N|A..B", help="number of nodes (machines); 1..8 tries 1, 2, 4 and 8; 1..4:4 tries 1, 2, 3 and 4")
+    str | None,
+    typer.Option(
+        metavar="N|A..B[:n]",
+        help="number of nodes (machines); a range doubles: 1..8 tries 1, 2, 4 and 8, and 3..5 tries 3 and 5; 3..5:3 tries 3, 4 and 5",
+    ),
 ]
 PricesOption = Annotated[str, typer.Option("--prices", metavar="NAME", help="your own price source, instead of the prices in descriptions")]
 MachinePrices = Annotated[

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 @app.command(
     epilog="Examples:\n"
     "  python -m sim plan hgx-h100 llama-3.1-8b --nodes 2 --global-batch 64\n"
-    "  python -m sim plan hgx-h100 llama-3.1-70b --gpus 512 --global-batch 512 --tokens 1T --sensitivity"
+    "  python -m sim plan hgx-h100 llama-3.2-1b --gpus 8 --global-batch 64 --tokens 1T --sensitivity"
 )
 @takes_options
 def plan(

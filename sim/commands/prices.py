@@ -14,7 +14,7 @@ from sim.commands import names
 from sim.commands.app import app
 from sim.commands.options import JsonOption
 from sim.report.files import folder_there
-from sim.spec.yaml import SpecError
+from sim.spec.yaml import SpecError, in_library
 from sim.terminal import messages, print_json, show_text
 from sim.units import pluralized
 
@@ -121,7 +121,11 @@ def _refresh(folder: Path, day: str | None, as_json: bool) -> None:
         typer.echo(f"{row['name']:36} {text} USD/h (was of {row['old_date'] or 'no date'})")
     messages(
         f"{pluralized(len(changed), 'machine')} {'differs' if len(changed) == 1 else 'differ'}"
-        + (f"; wrote {pluralized(len(texts), 'file')}" if day else "; --date YYYY-MM-DD writes them as prices of that day")
+        + (
+            f"; wrote {', '.join(in_library(str(path)) for path, _ in texts) or 'no file'}"
+            if day
+            else "; --date YYYY-MM-DD writes them as prices of that day"
+        )
     )
 
 

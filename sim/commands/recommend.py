@@ -34,7 +34,7 @@ from sim.terminal import messages, print_json, show_text, write_result
 
 @app.command(
     epilog="Examples:\n"
-    "  python -m sim recommend resnet50 --budget-hours 12 --epochs 90 --nodes 1..8:8\n"
+    "  python -m sim recommend resnet50 --where gpu=A10G --budget-hours 24 --epochs 90\n"
     "  python -m sim recommend resnet50 p3.8xlarge p3.16xlarge --budget-usd 100 --epochs 90"
 )
 @takes_options

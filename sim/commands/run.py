@@ -29,8 +29,16 @@ def run(
     hardware: Hw,
     workload: Wl,
     options: PlainRunOptions,
-    nodes: Annotated[str | None, typer.Option(metavar="N|A..B", help="number of nodes (machines); a range gives a scaling table")] = None,
-    gpus: Annotated[str | None, typer.Option(metavar="N|A..B", help="total number of GPUs; a range gives a scaling table")] = None,
+    nodes: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N|A..B[:n]",
+            help="number of nodes (machines); a range gives a scaling table: 1..8 doubles (1, 2, 4, 8), 3..5:3 is 3, 4, 5",
+        ),
+    ] = None,
+    gpus: Annotated[
+        str | None, typer.Option(metavar="N|A..B[:n]", help="total number of GPUs; a range gives a scaling table, as for --nodes")
+    ] = None,
     batch: Annotated[str | None, typer.Option(metavar="N|max", help="samples per GPU; max: the largest batch that fits")] = None,
     layout: LayoutFields = (),
     sets: Sets = [],  # noqa: B006

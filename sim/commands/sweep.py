@@ -22,7 +22,7 @@ from sim.commands.options import (
     check_workers,
     takes_options,
 )
-from sim.report.files import file_due
+from sim.report.files import table_due
 from sim.spec.yaml import SpecError
 from sim.study.options import PointOptions, SweepOptions, select_options
 from sim.terminal import messages, named_as_called
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 def sweep(
     hardware: Hw,
     workload: Wl,
-    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", callback=file_due, help="the table: FILE.csv or FILE.parquet")],
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", callback=table_due, help="the table: FILE.csv or FILE.parquet")],
     options: SweepOptions,
     vary: Annotated[
         list[str],

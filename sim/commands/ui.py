@@ -44,16 +44,17 @@ def ui(
         listening = socket.create_server((LOOPBACK, port))
     except OSError as error:
         raise SpecError(f"--port {port}: {os.strerror(error.errno or 0)}; --port 0 chooses a free port") from None
-    values = {name: value for name, value in (("hardware", hardware), ("workload", workload)) if value}
-    query = f"?{query_of(fitting(Choice(values)))}" if values else ""
-    address = f"http://{LOOPBACK}:{listening.getsockname()[1]}/{query}"
-    server = uvicorn.Server(uvicorn.Config(application(), log_level="warning", timeout_graceful_shutdown=1))
-    messages(f"{address} (press Ctrl+C to stop)")
-    if browse:
-        import webbrowser
+    with listening:
+        values = {name: value for name, value in (("hardware", hardware), ("workload", workload)) if value}
+        query = f"?{query_of(fitting(Choice(values)))}" if values else ""
+        address = f"http://{LOOPBACK}:{listening.getsockname()[1]}/{query}"
+        server = uvicorn.Server(uvicorn.Config(application(), log_level="warning", timeout_graceful_shutdown=1))
+        messages(f"{address} (press Ctrl+C to stop)")
+        if browse:
+            import webbrowser
 
-        webbrowser.open(address)
-    try:
-        server.run(sockets=[listening])
-    except KeyboardInterrupt:
-        messages("ended")
+            webbrowser.open(address)
+        try:
+            server.run(sockets=[listening])
+        except KeyboardInterrupt:
+            messages("ended")

@@ -34,6 +34,11 @@ def _writable(path: Path | None, ending: str) -> Path | None:
     return path
 
 
+def table_due(path: Path | None) -> Path | None:
+    """Return *path* if a table can be written there. Raise SpecError otherwise, before anything is computed."""
+    return _writable(path, ".csv")
+
+
 def page_due(path: Path | None) -> Path | None:
     """Return *path* if an HTML page can be written there. Raise SpecError otherwise, before anything is computed."""
     return _ending(path, (".html", ".htm"), "an HTML page")

@@ -15,6 +15,7 @@ import signal
 import threading
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Final
@@ -107,14 +108,20 @@ def _serve(connection: Connection, threshold: Sequence[int]) -> None:
                 break
 
 
+def _receive(connection: Connection) -> asyncio.Future[WorkMessage]:
+    """Return the next message from *connection*, read in a thread; that the process was killed meanwhile is not reported as an error."""
+    received = asyncio.get_running_loop().run_in_executor(None, connection.recv)
+    received.add_done_callback(lambda done: done.cancelled() or done.exception())
+    return received
+
+
 async def _canceled(connection: Connection, received: asyncio.Future[WorkMessage] | None) -> bool:
     """Cancel the task at the other end of *connection*, whose next message is *received* if given; return whether it has ended soon."""
-    loop = asyncio.get_running_loop()
     with suppress(EOFError, OSError, TimeoutError):
         connection.send(None)
         async with asyncio.timeout(_GRACE):
             while True:
-                received = received or loop.run_in_executor(None, connection.recv)
+                received = received or _receive(connection)
                 if (await asyncio.shield(received))[0] == "done":
                     return True
                 received = None
@@ -145,6 +152,17 @@ def _package_found_first() -> Iterator[None]:
                     os.environ[name] = value
 
 
+@contextmanager
+def _interrupts_blocked() -> Iterator[None]:
+    """Block Ctrl-C in this thread, so that processes started inside the block never see it: the server ends them, without tracebacks."""
+    resource_tracker.ensure_running()  # starting it unblocks Ctrl-C, so it starts first
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 class Worker:
     """A process that runs one task at a time; canceling the task may end it."""
 
@@ -167,7 +185,7 @@ class Worker:
             try:
                 connection.send((task, *arguments))
                 while True:
-                    received = loop.run_in_executor(None, connection.recv)
+                    received = _receive(connection)
                     message = await asyncio.shield(received)  # one thread at a time may read from the connection
                     received = None
                     if message[0] == "done":
@@ -186,7 +204,7 @@ class Worker:
             if self._connection is None or not self._process.is_alive():
                 self._connection, theirs = self._context.Pipe()
                 self._process = self._context.Process(target=_serve, args=(theirs, gc.get_threshold()), daemon=True)
-                with _package_found_first():
+                with _package_found_first(), _interrupts_blocked():
                     self._process.start()
                 theirs.close()
             return self._connection

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from functools import partial
 from multiprocessing import get_context
 
-from tests.fuzz.attack import Finding, attack
+from tests.fuzz.attack import EACH, Finding, attack
 
 _SAID = 10_000
 """Inputs between two lines of progress without a terminal."""
@@ -25,6 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--inputs", type=int, default=100_000)
     parser.add_argument("--first", type=int, default=0, help="number of the first input, to make one again")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--each", type=int, default=EACH, help="one input in so many is a command line; 1: all")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes; all cores by default")
     options = parser.parse_args(arguments)
     end = options.first + options.inputs
@@ -32,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     wrong = 0
     # Not ProcessPoolExecutor: with max_tasks_per_child it may wait for ever once its first processes have ended (python/cpython#115634).
     with get_context("spawn").Pool(options.jobs, maxtasksperchild=_TASKS) as pool:
-        for part, findings in zip(parts, pool.imap(partial(attack, seed=options.seed), parts), strict=True):
+        for part, findings in zip(parts, pool.imap(partial(attack, seed=options.seed, each=options.each), parts), strict=True):
             wrong += len(findings)
             for finding in findings:
                 print(_shown(finding), flush=True)

@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import os
+from collections import Counter
 from pathlib import Path
 from random import Random
 
@@ -21,7 +22,7 @@ from sim.study.space import axis
 from tests.examples import examples
 from tests.fuzz import __main__ as fuzz
 from tests.fuzz.attack import attack
-from tests.fuzz.commands import COMMANDS, OPTIONS, VALUES
+from tests.fuzz.commands import ODD_WORDS, OTHER_OPTIONS, command_line, commands, flag, values_of
 from tests.fuzz.mutation import mutated
 from tests.fuzz.readers import readers
 
@@ -34,9 +35,40 @@ def test_every_reader_takes_its_own_file(tmp_path: Path) -> None:
         reader.read(path)
 
 
-def test_some_hundred_inputs_end_in_a_result_or_a_sentence() -> None:
-    findings = attack(range(1, 400))
+@pytest.mark.parametrize(("count", "each"), [(400, 40), pytest.param(1_000, 1, marks=pytest.mark.nightly)])
+def test_inputs_end_in_a_result_or_a_sentence(count: int, each: int) -> None:
+    """Nightly a thousand command lines, of all commands."""
+    findings = attack(range(1, count), each=each)
     assert not findings, "\n".join(f"{finding.kind} {finding.number}: {finding.message}\n{finding.content}" for finding in findings)
+
+
+def test_every_command_and_every_option_is_typed() -> None:
+    """Oracle: the parsers. A new command or option is typed by itself; one whose values nobody can guess needs some in `typed_values`."""
+    due = {(name, flag(option)) for name, typed in commands().items() for option in typed.options}
+    assert len(due) > 400 and len(commands()) > 30
+    typed_ones, names = set(), set()
+    for number in range(30_000):
+        program, words = command_line(Random(number))
+        line = f"{program} {' '.join(words)} "
+        name = max((name for name in commands() if line.startswith(f"{name} ")), key=len)
+        names.add(name)
+        own = {word.partition("=")[0] for word in words}
+        typed_ones |= {(name, flag(option)) for option in commands()[name].options if own & {*option.opts, *option.secondary_opts}}
+    assert not names ^ set(commands())
+    assert not due - typed_ones
+    unknown = [pair for pair in due if not _is_flag(*pair) and pair[1] != "--set" and not values_of(*pair)]
+    assert not unknown, "options without a value that is right"
+
+
+def _is_flag(name: str, option: str) -> bool:
+    return next(bool(each.is_flag) for each in commands()[name].options if flag(each) == option)
+
+
+def test_many_command_lines_do_what_they_say(tmp_path: Path) -> None:
+    """A fuzzer whose inputs are all refused by the parser would attack nothing else."""
+    done: Counter[int] = Counter()
+    attack(range(60), each=1, codes=done)
+    assert done[0] > 12, done
 
 
 @pytest.mark.nightly
@@ -57,10 +89,11 @@ def test_a_mutation_changes_and_repeats() -> None:
     assert sum(one != seed for one in made) > 40
 
 
-WORDS = st.sampled_from(OPTIONS) | st.sampled_from([value for value in VALUES if "{" not in value]) | st.text(max_size=6)
+FLAGS = sorted({flag(option) for typed in commands().values() for option in typed.options} | set(OTHER_OPTIONS))
+WORDS = st.sampled_from(FLAGS) | st.sampled_from(ODD_WORDS) | st.text(max_size=6)
 
 
-@examples(15, 40, st.sampled_from([words[0] for words in COMMANDS if words]), st.lists(WORDS, max_size=3))
+@examples(15, 40, st.sampled_from([name.split()[1] for name in commands() if name.startswith("sim ")]), st.lists(WORDS, max_size=3))
 def test_any_words_after_a_command(command: str, words: list[str]) -> None:
     stderr = io.StringIO()
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(stderr):

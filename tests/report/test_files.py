@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +15,8 @@ from sim.commands.options import trace_due
 from sim.report.files import csv_due, file_due, folder_due, page_due, yaml_due
 from sim.spec.whole_file import write_file, write_files
 from sim.spec.yaml import SpecError
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_files_reach_a_new_folder(tmp_path: Path) -> None:
@@ -58,6 +63,30 @@ def test_a_device_stays_one_and_a_link_leads_where_it_did(tmp_path: Path) -> Non
     assert link.is_symlink() and target.read_text() == "new"
     assert sorted(tmp_path.iterdir()) == [link, pipe, target]
     assert file_due(pipe) == pipe
+
+
+def test_the_temporary_file_of_a_killed_process_is_removed_by_the_next_that_writes_there(tmp_path: Path) -> None:
+    """``kill -9`` in the last rename left one for ever. That of a process that runs, here or lately elsewhere, stays."""
+    path = tmp_path / "table.csv"
+    killed = """import os, signal, sys
+from pathlib import Path
+from sim.spec.whole_file import replacement_file
+with replacement_file(Path(sys.argv[1])) as temporary:
+    temporary.write_text("half")
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+    assert subprocess.run([sys.executable, "-c", killed, str(path)], cwd=ROOT).returncode == -signal.SIGKILL
+    [left] = tmp_path.iterdir()
+    assert left.name.endswith(".part.csv") and not path.exists()
+    running = tmp_path / left.name.replace(left.name.split(".")[-3], str(os.getppid()))
+    elsewhere = tmp_path / left.name.replace(left.name.split(".")[-4], "00000000")
+    for other in (running, elsewhere):
+        other.write_text("half")
+    write_file(path, "whole")
+    assert sorted(tmp_path.iterdir()) == sorted([path, running, elsewhere]) and path.read_text() == "whole"
+    os.utime(elsewhere, (0, 0))
+    write_file(path, "again")
+    assert sorted(tmp_path.iterdir()) == sorted([path, running])
 
 
 def test_places_are_judged_before_anything_is_computed(tmp_path: Path) -> None:

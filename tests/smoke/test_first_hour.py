@@ -179,6 +179,7 @@ WRONG = {
     "extract config.json": "config.json: is not a Python file; to turn a decoder's configuration into a workload: python -m sim new",
     "extract table.yaml --input 3x4x4": "runs directly: python -m sim run p4d.24xlarge table.yaml",
     "new --from-topo unet.py": "--from-topo unet.py: set the file for the description, such as -o unet.yaml",
+    "sweep p3.2xlarge alexnet --vary batch=8,16 -o folder": "folder: is a folder; expected a file, such as folder/result.csv",
     "new workload config.json -o folder": "folder: is a folder; expected a file, such as folder/result.yaml",
     "new workload meta-llama/Llama-3.1-9B": "meta-llama/Llama-3.1-9B: no such file or folder; to look it up on the hub",
     "run p3.2xlarge tble.yaml": "tble.yaml: no such file; did you mean table.yaml?",

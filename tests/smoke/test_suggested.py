@@ -1,10 +1,9 @@
-"""Does every command that a message, a help text or README suggests run? All are parsed; those that take moments are run as well."""
+"""Does every command that a message, a help text, README or docs suggest run? All are parsed and run, long ones nightly."""
 
 from __future__ import annotations
 
 import ast
 import re
-import shlex
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -15,9 +14,13 @@ import typer
 
 from calibration.cli import app as calibration_app
 from sim.cli import app, main
+from tests import shown
+from tests.smoke.suggestions import CANNOT, INSTANCES, MACHINES, run, words_of
 
 ROOT = Path(__file__).resolve().parents[2]
-_COMMAND = re.compile(r"python -m (sim|calibration)((?: {1,3}(?:'[^'\n]*'|\"[^\"\n]*\"|[^\s'\"`;,()|#&<>\[\]]+))*)")
+_COMMAND = re.compile(
+    r"""python -m (sim|calibration)((?: {1,6}(?:(?<=[ =])'[^'\n]*'|(?<=[ =])"[^"\n]*"|,(?=\w)|[^\s'"`;,()|#&<>\[\]])+)*)"""
+)
 _OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9.-]*[a-z0-9]")
 _OTHERS = frozenset(
     {"--pid", "--tty", "--arch", "--gpus", "--no-compile", "--no-deps", "--nproc-per-node", "--standalone", "--port"}
@@ -32,8 +35,6 @@ _FOREIGN = (
 """Where words that begin with two dashes are variables of CSS, or options of other programs, read or answered (`test_words`)."""
 _WITH_PACKAGE = "docs/develop/own-"
 """Pages whose commands need the package that they show: `tests.test_develop_pages` runs them with it."""
-_QUICK = ("list", "schema", "collective p3", "show")
-_STANDS_FOR = {"HW": "p3.8xlarge", "WL": "alexnet", "DIR": "results", "FILE": "table.csv", "N": "4", "HOST:8786": "localhost:8786"}
 
 
 @cache
@@ -65,14 +66,10 @@ def suggested() -> dict[str, str]:
     commands: dict[str, str] = {}
     for place, text in texts():
         for match in _COMMAND.finditer(text):
-            line = f"{match[1]}{match[2]}".rstrip(".:")
+            line = re.sub(" +", " ", f"{match[1]}{match[2]}").rstrip(".:")
             if "..." not in line and not line.endswith(("=", "-")):
                 commands.setdefault(line, place)
     return commands
-
-
-def words_of(line: str) -> list[str]:
-    return [_STANDS_FOR.get(word, word) for word in shlex.split(line)]
 
 
 @cache
@@ -119,21 +116,54 @@ def test_what_is_suggested_can_be_typed(tmp_path: Path, monkeypatch: pytest.Monk
     assert not wrong, "\n".join(wrong)
 
 
-def test_quick_ones_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.chdir(ROOT)
-    starts = tuple(f"sim {start}" for start in _QUICK)
-    quick = [
-        line
-        for line, place in suggested().items()
-        if line.startswith(starts) and " -o" not in line and "X" not in line and not place.startswith(_WITH_PACKAGE)
-    ]
-    assert len(quick) >= 4
-    wrong = []
-    for line in sorted(quick):
-        words = words_of(line)[1:]
-        if len(words) > 1 and "--html" not in words and "--trace" not in words and "1..16" not in words and main(words) not in (0, 1):
-            wrong.append(f"{line}: {capsys.readouterr().err}")
-    assert not wrong
+LONG = (
+    "calibration blind h", "calibration blind H", "calibration blind X", "calibration collectives ", "calibration fit ",
+    "calibration kernels --left-out", "calibration kernels --refit", "calibration lab --", "calibration servers ", "calibration validate ",
+    "sim batches ", "sim check -v", "sim compare resnet50", "sim compare vgg16", "sim compare WL", "sim extract torch",
+    "sim goodput hgx-h100 gpt2-xl --nodes 256", "sim goodput hgx-h100 llama", "sim plan ", "sim profile p3", "sim recommend ",
+    "sim run HW WL -o", "sim share ", "sim study accpar", "sim study stash2022 -o stash2022", "sim sweep p3", "sim ui ",
+    "sim run p3.16xlarge vgg16 --nodes 1..16",
+)  # fmt: skip
+"""How commands begin that take over a second: they run nightly."""
+
+
+def runnable() -> list[str]:
+    """Every suggested command that a test can run, but for those whose output a page shows: `tests.test_shown` runs them."""
+    others = CANNOT.keys() | {
+        match["command"].removeprefix("python -m ")
+        for page in shown.PAGES
+        for match in shown.BLOCK.finditer(page.read_text(encoding="utf-8"))
+    }
+    return [line for line, place in suggested().items() if line not in others and not place.startswith(_WITH_PACKAGE)]
+
+
+def _wrong(lines: list[str], place: Path) -> list[str]:
+    return [f"{suggested()[line]}: {problem}" for line in lines if (problem := run(line, place))]
+
+
+PARTS = 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(PARTS))
+def test_short_ones_run(part: int, tmp_path: Path) -> None:
+    short = [line for line in runnable() if not line.startswith(LONG)][part::PARTS]
+    assert len(short) > 20
+    wrong = _wrong(short, tmp_path / "here")
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("start", LONG)
+def test_long_ones_run(start: str, tmp_path: Path) -> None:
+    lines = [line for line in runnable() if line.startswith(start)]
+    assert lines
+    wrong = _wrong(lines, tmp_path / "here")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_what_is_filled_in_or_cannot_run_is_still_suggested() -> None:
+    assert not [line for line in (*INSTANCES, *CANNOT, *MACHINES) if line not in suggested()]
 
 
 def test_every_option_that_a_text_names_exists() -> None:

@@ -13,6 +13,7 @@ from sim.cli import app, main
 from sim.documents import document
 from sim.report.listing import columns_text
 from sim.spec import price_refresh
+from sim.spec.catalogue import catalogue
 from sim.spec.days import STALE_DAYS, first_day
 from sim.spec.library import load_hardware
 from sim.spec.listing import export_row, per_hour_text
@@ -232,6 +233,23 @@ def test_the_command_lists_filters_and_shows_changes(tmp_path):
     folder = str(checkout(tmp_path, oci=",BM.GPU.H100.8,H100,8,224,81,,us-ashburn-1\n"))
     shown = run(app, ["prices", "--refresh", folder])
     assert shown.exit_code == 0 and "on demand 80 -> 81" in shown.stdout and shown.stderr.startswith("1 machine differs")
+
+
+def test_a_refresh_names_the_files_that_it_wrote(tmp_path, monkeypatch):
+    """A copy of the catalogue's machine is written, not the catalogue."""
+    folder = str(checkout(tmp_path, oci=",BM.GPU.H100.8,H100,8,224,81,,us-ashburn-1\n"))
+    copied = tmp_path / "hardware" / "bm.gpu.h100.8.yaml"
+    copied.parent.mkdir()
+    copied.write_bytes(catalogue("hardware")["bm.gpu.h100.8"].read_bytes())
+    changes = price_refresh.price_changes
+
+    def of_copy(*given):
+        return [change._replace(path=copied) for change in changes(*given)]
+
+    monkeypatch.setattr(price_refresh, "price_changes", of_copy)
+    shown = CliRunner().invoke(app, ["prices", "--refresh", folder, "--date", "2026-11-20"])
+    assert shown.exit_code == 0 and shown.stderr == f"1 machine differs; wrote {copied}\n"
+    assert "81 USD/h" in copied.read_text()
 
 
 def test_rows_by_machine_gpu_or_provider() -> None:

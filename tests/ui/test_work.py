@@ -4,7 +4,9 @@ processes."""
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import AsyncGenerator
@@ -128,3 +130,42 @@ def test_a_package_of_the_same_name_in_the_current_folder_is_not_imported(tmp_pa
         [sys.executable, str(script)], cwd=tmp_path, env=os.environ | {"PYTHONPATH": root}, capture_output=True, text=True
     )
     assert said.stdout == "['said']\n", said.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the signals of a process from /proc")
+def test_ctrl_c_does_not_reach_the_process_even_while_it_starts() -> None:
+    """Ctrl-C in the first seconds printed tracebacks of the fork server and of importing processes; the signal mask is inherited."""
+    worker = Worker()
+    try:
+        worker._started()
+        status = Path(f"/proc/{worker.process}/status").read_text()
+    finally:
+        worker.end()
+    blocked = int(next(line for line in status.splitlines() if line.startswith("SigBlk:")).split()[1], 16)
+    assert blocked >> (signal.SIGINT - 1) & 1
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+
+
+def test_a_process_that_is_killed_in_the_middle_of_a_task_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C printed tracebacks of futures whose exception nobody retrieved, where a process did not stop in time."""
+    monkeypatch.setattr(work, "_GRACE", 0.05)
+    complaints: list[Any] = []
+
+    async def give_up() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+        worker = Worker()
+        try:
+            assert await _all(worker.answers("view", choice_of([("workload", "alexnet")])))
+            task = asyncio.create_task(_all(worker.answers("view", choice_of([("workload", "resnet18")]))))
+            os.kill(worker.process or 0, signal.SIGSTOP)
+            await asyncio.sleep(0.2)
+            task.cancel()
+            await asyncio.wait([task])
+        finally:
+            worker.end()
+        await asyncio.sleep(0.2)
+        gc.collect()
+
+    asyncio.run(give_up())
+    gc.collect()
+    assert complaints == []

@@ -15,6 +15,8 @@ _NAMED = 0.07
 """Smallest share of a bar at which a piece is wide enough for its name."""
 ERROR_BARS = "Error bars: 90% of similar predictions were within them."
 """The explanation of error bars."""
+SAME_ERROR = "Cost is time at a price, so both are off by the same share."
+"""Why a cost has an error bar."""
 _VISIBLE = 1e-4
 """Share of a bar up to which a piece is not drawn."""
 

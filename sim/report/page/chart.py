@@ -29,6 +29,9 @@ _SHORT = 6
 _NARROW = 23 / 13
 """Factor by which letters of names are larger in a narrow chart (page.css)."""
 
+_NARROW_LETTER = 15.9
+"""Width of a letter of a tick in a narrow chart: 25 (page.css) times that of a digit of DejaVu Sans; others are left out there."""
+
 _LONG = 5
 """Maximum letters of a tick of the vertical axis; if one is longer, a narrow chart writes the ticks smaller."""
 
@@ -127,6 +130,11 @@ def linear_axis(title: str, values: Sequence[float], write: Callable[[float], st
 def with_errors(points: Sequence[ChartPoint]) -> list[float]:
     """Return the horizontal figures of *points* and of the ends of their error bars, for an axis that holds them all."""
     return [point.x * factor for point in points for factor in (1.0, 1 - point.error, 1 + point.error) if factor > _SHORTEST]
+
+
+def with_errors_up(points: Sequence[ChartPoint]) -> list[float]:
+    """Return the vertical figures of *points* and of the ends of their error bars, as `with_errors` does for the horizontal ones."""
+    return [point.y * factor for point in points for factor in (1.0, 1 - point.error_up, 1 + point.error_up) if factor > _SHORTEST]
 
 
 _SHORTEST = 0.1
@@ -346,11 +354,15 @@ def _overlap(one: _Rectangle, other: _Rectangle) -> bool:
 def _grid(across: ChartAxis, up: ChartAxis) -> list[Html]:
     floor, edge = HEIGHT - BOTTOM, WIDTH - RIGHT
     drawn = []
-    for place, value in enumerate(across.ticks):
+    end = -math.inf
+    for value in across.ticks:
         x = across.place(value, LEFT, edge)
+        half = _NARROW_LETTER * len(across.write(value)) / 2
+        spare = x - half < end + _NARROW_LETTER
+        end = end if spare else x + half
         drawn += [
             tag("line", x1=f"{x:.1f}", x2=f"{x:.1f}", y1=TOP, y2=floor, class_="grid-line"),
-            _tick(x, floor + 17, across.write(value), "middle", "tick across spare" if place % 2 else "tick across"),
+            _tick(x, floor + 17, across.write(value), "middle", "tick across spare" if spare else "tick across"),
         ]
     for value in up.ticks:
         y = up.place(value, floor, TOP)

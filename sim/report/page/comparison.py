@@ -8,9 +8,9 @@ from typing import Any
 
 from sim.report.comparison import AxisQuantity, comparison_axes, failure_lines, machine_count, rate_of, time_differs
 from sim.report.energy import grid_words
-from sim.report.page.bars import bar, named_bars, p90_error, stall_key, stall_pieces
+from sim.report.page.bars import SAME_ERROR, bar, named_bars, p90_error, stall_key, stall_pieces
 from sim.report.page.basis import basis
-from sim.report.page.chart import ChartPoint, axis, chart, error_bars, with_errors
+from sim.report.page.chart import ChartPoint, axis, chart, error_bars, with_errors, with_errors_up
 from sim.report.page.frame import PagePart, outcome, page
 from sim.report.page.markup import Child, Figures, Html, bullets, join, section, table, tag
 from sim.report.page.words import as_carbon, as_energy, as_memory, as_money, as_number, as_percent, as_plain, as_tenths, as_time
@@ -81,19 +81,20 @@ def _pareto(rows: Sequence[Figures]) -> PagePart:
     points = [
         ChartPoint(
             x, y, machine_label(row), f"{machine_label(row)}\n{_words(row)}\n{_stall(row)}", (row.marked(time.path), row.marked(cost.path)),
-            row.value("pareto"), True, row.value("pareto"), p90_error(row) if in_time else 0.0,
+            row.value("pareto"), True, row.value("pareto"), p90_error(row), p90_error(row) if in_time else 0.0,
         )
         for row in rows if (x := time.of(row.value(""))) is not None and (y := cost.of(row.value(""))) is not None
     ]  # fmt: skip
     if not points:
         return PagePart("money", "Time and money", section("money", "Time and money", tag("p", "None of these machines has a price.")))
-    across, up = axis(time.title, with_errors(points), as_plain), axis(cost.title, [point.y for point in points], as_plain)
+    across, up = axis(time.title, with_errors(points), as_plain), axis(cost.title, with_errors_up(points), as_plain)
     front = sorted((point.x, point.y) for point in points if point.best)
     drawn = chart(points, across, up, "Cost over time", [("front", front)] if len(front) > 1 else [])
+    same = f" {SAME_ERROR}" if in_time else ""
     key = tag(
         "figcaption",
         tag("span", "Orange", class_="flag"),
-        f": nothing else is both faster and cheaper. {error_bars(points)} Both axes are logarithmic.",
+        f": nothing else is both faster and cheaper. {error_bars(points)}{same} Both axes are logarithmic.",
     )
     with_job = row_job(rows) is not None
     lead = f"Each point is a machine, with the time and cost of {'the whole job' if with_job else 'an epoch'}."

@@ -11,9 +11,9 @@ from sim.events import LAYOUT_STALLS, Cause, WaitSpan, WorkSpan
 from sim.mesh import LayoutRun
 from sim.report.energy import epoch_tokens
 from sim.report.layouts.layout import layout_name
-from sim.report.page.bars import BarPiece, bar, error_tile, named_bars, step_stalls, swatch
+from sim.report.page.bars import ERROR_BARS, BarPiece, bar, error_tile, named_bars, p90_error, step_stalls, swatch
 from sim.report.page.basis import basis
-from sim.report.page.chart import ChartPoint, axis, chart, linear_axis
+from sim.report.page.chart import ChartPoint, axis, chart, linear_axis, with_errors_up
 from sim.report.page.colors import USES, fill
 from sim.report.page.energy import LEAD, energy, energy_tile
 from sim.report.page.frame import PagePart, outcome, page
@@ -78,7 +78,8 @@ def _job(figures: Figures) -> PagePart | None:
     if not figures.value("whole_job"):
         return None
     lead = "From the start of the machines to the last checkpoint."
-    return PagePart("job", "The whole job", section("job", "The whole job", whole_job(figures.subfigures("whole_job")), lead=lead))
+    shown = whole_job(figures.subfigures("whole_job"), p90_error(figures))
+    return PagePart("job", "The whole job", section("job", "The whole job", shown, lead=lead))
 
 
 def _failures(figures: Figures) -> PagePart | None:
@@ -249,9 +250,10 @@ def _scaling_page(document: Mapping[str, Any]) -> str:
     parts = [PagePart("table", "Table", section("table", "All runs", table(head, rows)))]
     if len(sizes) > 1:
         points = [_point(size, key) for size in sizes]
-        across = axis("GPUs", [size.value("gpus") for size in sizes], as_number)
-        up = linear_axis(key.replace("_", " "), [size.value(key) for size in sizes], as_number)
-        drawn = chart(points, across, up, "Throughput by GPUs")
+        across = axis("GPUs", [size.value("gpus") for size in sizes], as_number, own=True)
+        up = linear_axis(key.replace("_", " "), with_errors_up(points), as_number)
+        means = tag("figcaption", ERROR_BARS) if any(point.error_up for point in points) else None
+        drawn = tag("figure", chart(points, across, up, "Throughput by GPUs"), means)
         parts.insert(0, PagePart("speed", "Throughput", section("speed", "Throughput", drawn)))
     failed = [f"{row['gpus']} GPUs: {row['infeasible']}" for row in document["runs"] if "infeasible" in row]
     verdict = f"{pluralized(len(sizes), 'layout')} simulated, {len(failed)} cannot run."
@@ -262,4 +264,5 @@ def _scaling_page(document: Mapping[str, Any]) -> str:
 def _point(size: Figures, key: str) -> ChartPoint:
     name = pluralized(size.value("gpus"), "GPU")
     says = f"{name}\n{as_number(size.value(key))} {key.replace('_', ' ')}"
-    return ChartPoint(size.value("gpus"), size.value(key), name, says, (size.marked("gpus"), size.marked(key)), is_labeled=True)
+    marked = (size.marked("gpus"), size.marked(key))
+    return ChartPoint(size.value("gpus"), size.value(key), name, says, marked, is_labeled=True, error_up=p90_error(size))

@@ -92,7 +92,9 @@ class Figures:
         return tag("data", write(value), value=repr(value), data_at=self.place(path))
 
     def share(self, path: str, of: str, digits: int = 1) -> Html:
-        """Return the figure at *path* as a percentage of the one at *of*."""
+        """Return the figure at *path* as a percentage of the one at *of*; a dash if that is 0."""
+        if not self.value(of):
+            return Html("-")
         share = self.value(path) / self.value(of)
         return tag("data", f"{100 * share:.{digits}f}%", value=repr(share), data_at=self.place(path), data_over=self.place(of))
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from sim.report.comparison import group_by_text
 from sim.report.energy import grid_words
-from sim.report.page.bars import ERROR_BARS, bar_scale, named_bars, p90_error
+from sim.report.page.bars import ERROR_BARS, SAME_ERROR, bar_scale, named_bars, p90_error
 from sim.report.page.basis import basis
-from sim.report.page.chart import ChartAxis, ChartPoint, axis, chart, error_bars, with_errors
+from sim.report.page.chart import ChartAxis, ChartPoint, axis, chart, error_bars, with_errors, with_errors_up
 from sim.report.page.frame import PagePart, outcome, page
 from sim.report.page.markup import Child, Figures, Html, bullets, details, join, note_box, section, table, tag, tiles
 from sim.report.page.whole_job import parts_bar, parts_key
@@ -114,7 +114,7 @@ def _money(figures: Figures, rows: Sequence[Figures]) -> PagePart:
     seconds, money = figures.value("budget/time_s"), figures.value("budget/money_usd")
     time = None if seconds is None else seconds / scale
     times = [*with_errors(points), *([time] if time is not None and not by_time else [])]
-    usd = [*(point.y for point in points), *([money] if money is not None else [])]
+    usd = [*with_errors_up(points), *([money] if money is not None else [])]
     across, up = axis(title, times, _plain), axis("USD, whole job", usd, _plain)
     budget = [] if by_time and money is None else [("ideal", _budget(time, money, across, up))]
     line = sorted((point.x, point.y) for point in points if point.best)
@@ -127,7 +127,7 @@ def _money(figures: Figures, rows: Sequence[Figures]) -> PagePart:
     caption = tag(
         "figcaption",
         orange,
-        f"{dashed}Logarithmic axes; spot and on-demand are separate points. {error_bars(points)}",
+        f"{dashed}Logarithmic axes; spot and on-demand are separate points. {error_bars(points)}{'' if by_time else f' {SAME_ERROR}'}",
     )
     lead = f"Each point is a machine, number of nodes and market, with the time and cost of {figures.value('workload')}."
     return PagePart("money", "Time and money", section("money", "Time and money", tag("figure", drawn, caption), lead=lead))
@@ -142,7 +142,7 @@ def _point(row: Figures, place: int, length: str, by_time: bool, scale: float, f
     chosen = place == 0 and row.value("within_budget")
     return ChartPoint(
         own[across] / scale, own["total_cost_usd"], _named(own), says, marked, best=first, is_labeled=first or chosen or place < _NAMED,
-        has_priority=chosen, error=0.0 if by_time else p90_error(row), is_chosen=chosen,
+        has_priority=chosen, error=p90_error(row), error_up=0.0 if by_time else p90_error(row), is_chosen=chosen,
     )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from sim.analysis.bottleneck import Bottleneck
 from sim.report.energy import epoch_tokens
 from sim.report.expected_error import interval_text
 from sim.report.kinds import batch_text, gpus_text, tightest_gpu
-from sim.report.page.bars import BarPiece, bar, named_bars, stalls, swatch
+from sim.report.page.bars import BarPiece, bar, named_bars, p90_error, stalls, swatch
 from sim.report.page.drawing import JobBound, drawings, use_table
 from sim.report.page.energy import LEAD, energy, energy_tile
 from sim.report.page.frame import PagePart, page
@@ -170,7 +170,9 @@ class _JobPage:
         return join(stalls(self.figures), details("All resources that were waited for", table(head, rows, "Waited for in a warm step")))
 
     def _job(self) -> Html:
-        return whole_job(self.figures.subfigures("whole_job")) if self.figures.value("whole_job") else Html("")
+        if not self.figures.value("whole_job"):
+            return Html("")
+        return whole_job(self.figures.subfigures("whole_job"), p90_error(self.figures))
 
     def _steps(self) -> Html:
         if self.span is None:

@@ -53,15 +53,16 @@ def _needed(figures: Figures, rows: Sequence[Figures]) -> PagePart:
             f"{as_bandwidth(figures.value(f'port_bytes_per_s/{name}'))} available",
             (row.marked("bytes"), row.marked(f"needed_bytes_per_s/{name}")), not row.value(f"hidden/{name}"), row is rows[-1],
         )
-        for name, meaning in MEANINGS.items() for row in rows
+        for name, meaning in MEANINGS.items() for row in rows if row.value(f"needed_bytes_per_s/{name}") > 0
     ]  # fmt: skip
     lines = [
         ("front", [(float(row.value("bytes")), row.value(f"needed_bytes_per_s/{name}")) for row in rows])
-        for name in MEANINGS if len(rows) > 1
+        for name in MEANINGS if len(rows) > 1 and rows[0].value(f"needed_bytes_per_s/{name}") > 0
     ]  # fmt: skip
     up = axis("needed, in and out together", [point.y for point in points], as_bandwidth)
     drawn = chart(points, size_axis(rows), up, "Bandwidth needed by each placement, by model size", lines)
-    key = tag("figcaption", tag("span", "Orange", class_="flag"), ": more than the ports can carry. Both axes are logarithmic.")
+    none = "" if len(points) == len(MEANINGS) * len(rows) else " Placements that need none are not drawn."
+    key = tag("figcaption", tag("span", "Orange", class_="flag"), f": more than the ports can carry. Both axes are logarithmic.{none}")
     lead = "Bandwidth that the busiest host needs to hide the exchange behind the compute of a step (arXiv 1805.07891, section 2)."
     return PagePart("needed", "Needed", section("needed", "Bandwidth needed", tag("figure", drawn, key), lead=lead))
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from sim.report.page.bars import ERROR_BARS, bar, bar_scale, named_bars, p90_error, stall_key, stall_pieces
 from sim.report.page.basis import basis
-from sim.report.page.chart import ChartAxis, ChartPoint, axis, chart, linear_axis
+from sim.report.page.chart import ChartAxis, ChartPoint, axis, chart, linear_axis, with_errors_up
 from sim.report.page.frame import PagePart, outcome, page
 from sim.report.page.markup import Child, Figures, Html, bullets, details, join, section, step, table, tag, tiles
 from sim.report.page.words import as_money, as_number, as_percent, as_plain, as_rate, as_time
@@ -102,8 +102,7 @@ def _over(rows: Sequence[Figures], key: str, place: int) -> PagePart | None:
     unit = numbered[0].value(f"point/{step(key)}").partition(" ")[2]
     title = f"{key} ({unit})" if unit else key
     across = _axis(title, values, as_plain)
-    ends_up = [point.y * factor for point in points for factor in (1.0, 1 - point.error_up, 1 + point.error_up)]
-    up = _axis("samples per second", ends_up, as_number)
+    up = _axis("samples per second", with_errors_up(points), as_number)
     drawn = tag("figure", chart(points, across, up, f"Samples per second by {key}", _lines(numbered, key)))
     ident = f"over-{place}"
     return PagePart(ident, key.rpartition(".")[2], section(ident, f"Throughput by {key}", drawn, lead=_lead(numbered, key)))

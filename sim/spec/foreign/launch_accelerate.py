@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from sim.spec.fields import Fp8Recipe
-from sim.spec.foreign.launch_deepspeed import ZERO_STAGES, zero_stack
+from sim.spec.foreign.launch_deepspeed import ZERO_STAGES, zero_notes, zero_stack
 from sim.spec.foreign.launch_scripts import is_set
 from sim.spec.foreign.launch_settings import LaunchSettings, block_of, exchange_of, note_offloading
 from sim.spec.strict import whole_number
@@ -57,6 +57,7 @@ def accelerate(config: Mapping[str, Any], place: str) -> LaunchSettings:
             raise SpecError(f"{place}: deepspeed_config.zero_stage {shorten(stage)}: write 0, 1, 2 or 3")
         told.parallel |= {"shard": ZERO_STAGES[int(stage)]} if stage != "0" else {}
         told.training |= zero_stack(int(stage)) if precision in ("bf16", "amp_fp16") else {}
+        told.notes += zero_notes(int(stage), f"deepspeed_config.zero_stage {stage}")
         steps = zero.get("gradient_accumulation_steps")
         told.training |= {"gradient_accumulation_steps": steps} if isinstance(steps, int) else {}
         for option in _OFFLOADED:

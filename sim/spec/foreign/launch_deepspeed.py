@@ -43,6 +43,7 @@ def deepspeed(config: Mapping[str, Any], place: str) -> LaunchSettings:
         raise SpecError(f"{place}: bf16 and fp16 are both enabled; write false for one of them")
     told.training |= {"precision": widths[0]} if widths else {}
     told.training |= zero_stack(stage) if widths else {}
+    told.notes += zero_notes(stage, f"zero_optimization.stage {stage}")
     _optimizer(block_of(config, "optimizer", place), told)
     zero = block_of(config, "zero_optimization", place)
     for option in ("offload_optimizer", "offload_param"):
@@ -57,6 +58,13 @@ def deepspeed(config: Mapping[str, Any], place: str) -> LaunchSettings:
 def zero_stack(stage: int) -> dict[str, Any]:
     """Return the stack for ZeRO of *stage*: with 1 and 2, weights and gradients have 16 bits, and a rank's share of a master copy 32."""
     return {"stack": {"extends": PARALLEL_STACK, "mesh": dict(_NARROW)}} if stage in (1, 2) else {}
+
+
+def zero_notes(stage: int, written: str) -> list[str]:
+    """Return a note on what the stack for ZeRO of *stage*, *written* in a file, does otherwise than DeepSpeed; empty if nothing."""
+    if stage != 3:
+        return []
+    return [f"{written} runs on torchtitan's stack (FSDP2), which gathers and compiles whole blocks; DeepSpeed gathers modules"]
 
 
 _NARROW: Final = {"weights": "bf16", "master": True, "gradients": "bf16", "reduction": "bf16"}

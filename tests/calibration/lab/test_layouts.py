@@ -36,6 +36,14 @@ def test_chunks_whose_idle_time_was_not_told_apart_are_refused(tmp_path: Path) -
         score_layouts(tmp_path / "own.jsonl")
 
 
+def test_lines_without_a_point_to_predict_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """They ended in an IndexError."""
+    lines = [line for line in measured_lines() if line["role"] == "compute"][:2]
+    (tmp_path / "own.jsonl").write_text("\n".join(json.dumps(line) for line in lines), encoding="utf-8")
+    assert main(["lab", "--layouts", "--score", str(tmp_path / "own.jsonl")]) == 2
+    assert "own.jsonl: has no measured layout of role prediction on 2 hosts" in capsys.readouterr().err
+
+
 def operation_cost() -> float:
     """Seconds that an operation over Gloo costs beyond its bytes, from the one point of role network.
 

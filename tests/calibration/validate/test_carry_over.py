@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from calibration.cli import main
 from calibration.clusters.cluster_fit import EXCHANGE_DEVIATION, UNSEEN_JOB_DEVIATION
 from calibration.questions import question
 from calibration.validate.carry_over import constants_without, few_sources_factor, parse_kinds, widening
@@ -73,6 +75,14 @@ def test_intervals_are_widened_by_what_a_new_cluster_would_miss() -> None:
     assert widening(every["c3"]) == widening([]) == 1.0  # never narrower than the model says
     wide = [replace(one, deviations={"calibrated": 2.0 * one.deviations["calibrated"]}, widening=2.0) for one in few]
     assert widening(wide) == pytest.approx(widening(few))
+
+
+def test_a_table_without_larger_clusters_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It ended in a KeyError."""
+    (tmp_path / "runs.csv").write_text("machine,model,nodes,batch_size_per_gpu,step_time_ms\np3.8xlarge,resnet18,1,32,100\n")
+    assert main(["validate", str(tmp_path / "runs.csv"), "-j", "1", "--left-out", "nodes,source"]) == 0
+    printed = capsys.readouterr().out
+    assert "3+ nodes left out: no cluster has rows on both sides" in printed and "source left out: overall" in printed
 
 
 def test_what_can_be_left_out() -> None:

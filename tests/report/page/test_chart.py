@@ -163,6 +163,19 @@ def test_error_bars_are_whole_and_their_axis_holds_them() -> None:
     assert flat.count("v8") == 2 and cut.count("v8") == 0
 
 
+@pytest.mark.parametrize(("low", "high", "kept"), [(3.5, 80.0, 4), (1.0, 100.0, 5), (0.001, 250.0, 4)])
+def test_a_narrow_axis_leaves_out_only_the_numbers_that_have_no_room(low: float, high: float, kept: int) -> None:
+    """In a narrow chart letters are 23 of the chart's units high and up to 16 wide; of four numbers on an axis, two were left out."""
+    point = ChartPoint(low, 1.0, "name", "says", (("a", low), ("b", 1.0)))
+    across = axis("x", [low, high], lambda value: f"{value:g}")
+    ticks = [
+        tick for tick in Page(chart([point], across, axis("y", [1.0], str), "label")).all("text") if "across" in tick.attributes["class"]
+    ]
+    shown = [tick for tick in ticks if "spare" not in tick.attributes["class"].split()]
+    ends = [(float(tick.attributes["x"]), 8 * len(tick.text)) for tick in shown]
+    assert len(shown) >= kept and all(x + half < other - next_half for (x, half), (other, next_half) in pairwise(ends))
+
+
 def test_error_bars_of_a_crowd_are_faint_but_for_the_best() -> None:
     """Every point has its bar; more points than a chart has lines of names would lie behind bars as strong as those of the best."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,24 @@ def test_every_priced_machine_is_a_point(written: Path) -> None:
     assert problems and all(
         any(text.startswith(row["hardware"]) and row["problem"] in text for text in said) for row in document["left_out"]
     )
+
+
+def test_time_and_cost_have_error_bars_of_the_same_share(written: Path) -> None:
+    """Oracle: the expected errors of the document, and the places of the dots on logarithmic axes."""
+    page, document = Page(written.read_text(encoding="utf-8")), json.loads((written.parent / "compare.json").read_text())
+    rows = {row["hardware"]: row for row in document["rows"] if row["cost_per_epoch_usd"] is not None}
+    bars = [bar.attributes["d"] for bar in page.all("path", class_="error")]
+    assert len(bars) == 2 * sum(row["expected_error"] is not None for row in rows.values()) > 6
+    dots = {dot.attributes["data-tip"].split("\n")[0]: dot.attributes for dot in page.all("circle")}
+    (one, other) = sorted(rows, key=lambda name: rows[name]["cost_per_epoch_usd"])[:: len(rows) - 1]
+    height = float(dots[one]["cy"]) - float(dots[other]["cy"])
+    for name in (one, other):
+        off = rows[name]["expected_error"]["p90"]
+        upright = next(bar for bar in bars if "V" in bar and bar.startswith(f"M{dots[name]['cx']},"))
+        start, end = float(upright.split("m")[0].split(",")[1]), float(upright.split("V")[1].split("m")[0])
+        decades = height / math.log(rows[other]["cost_per_epoch_usd"] / rows[one]["cost_per_epoch_usd"])
+        assert (start - end) / decades == pytest.approx(math.log((1 + off) / (1 - off)), rel=0.02)
+    assert "both are off by the same share" in next(caption.text for caption in page.all("figcaption"))
 
 
 def test_without_any_machine_it_says_so() -> None:

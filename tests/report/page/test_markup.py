@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sim.cli import main
 from sim.report.page.markup import Figures, command_line, join, note_box, table, tag, tiles
 from sim.report.page.words import as_money, as_time
 from tests.report.page.reading import Page, assert_figures_are_the_documents
+from tests.spec.foreign.test_chakra_wire import ALL_REDUCE
 
 # What the parser replaces itself (NUL, carriage return) cannot come back.
 TEXT = st.text(st.characters(blacklist_characters="\x00\r", blacklist_categories=["Cs"]))
@@ -63,3 +68,12 @@ def test_no_line_breaks_inside_an_option() -> None:
     page = Page(tag("p", command_line(typed)))
     assert page.all("p")[0].text == typed
     assert [kept.text for kept in page.all("span", class_="kept")] == ["--nodes", "--html"]
+
+
+def test_a_trace_that_takes_no_time_has_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A collective of one rank; shares of nothing are dashes. It ended in a division by zero."""
+    assert Figures({"part": 0.0, "whole": 0.0}, "x").share("part", "whole") == "-"
+    (tmp_path / "toy.0.et").write_bytes(ALL_REDUCE)
+    monkeypatch.chdir(tmp_path)
+    assert main(["run", "p3.2xlarge", "toy.0.et", "--html", "page.html"]) == 0
+    assert "toy on p3.2xlarge" in (tmp_path / "page.html").read_text(encoding="utf-8")

@@ -43,6 +43,12 @@ def test_every_candidate_is_a_point_and_the_best_is_marked(path: Path) -> None:
     assert [float(dot.attributes["data-y"]) for dot in chosen] == [answer["best"]["total_cost_usd"]]
 
 
+def test_every_candidate_has_error_bars_for_time_and_cost(path: Path) -> None:
+    answer, bars = document(path, "recommend"), [bar.attributes["d"] for bar in read(path).all("path", class_="error")]
+    told = sum(row["expected_error"] is not None for row in answer["candidates"])
+    assert sum("H" in bar for bar in bars) == sum("V" in bar for bar in bars) == told > 0
+
+
 def test_the_pareto_front_is_orange_and_a_line(path: Path) -> None:
     """Oracle: no other candidate is faster and cheaper."""
     answer, page = document(path, "recommend"), read(path)

@@ -43,6 +43,15 @@ def test_the_table_is_written_as_csv(path: Path) -> None:
     assert float(rows[0]["needed_bytes_per_s"]) == contents["rows"][0]["needed_bytes_per_s"][rows[0]["placement"]]
 
 
+@pytest.mark.parametrize("sizes", ["1MiB", "1MiB..4MiB"])
+def test_servers_on_the_only_worker_need_no_network(sizes: str, tmp_path: Path) -> None:
+    """They had no place on a logarithmic axis, which divided by zero."""
+    page_path = written(tmp_path, ["collective", "p3.8xlarge", "--op", "parameter_server", "--bytes", sizes])
+    rows = document(page_path, "collective")["rows"]
+    needed = [row["needed_bytes_per_s"][name] for row in rows for name in row["needed_bytes_per_s"]]
+    assert len(read(page_path).all("circle")) == sum(each > 0 for each in needed) == len(needed) / 2
+
+
 def test_where_nothing_hides_it_says_so(tmp_path: Path) -> None:
     page_path = written(tmp_path, ["collective", "cm-dare-p100", "--op", "parameter_server", "--nodes", "4", "--bytes", "1GiB"])
     assert verdict(read(page_path)).startswith("No placement hides")

@@ -22,6 +22,13 @@ def test_parts_of_a_run_s_job_sum_to_it(tmp_path: Path) -> None:
     assert any(tile.text.startswith("Whole job") for tile in page.all("div"))
 
 
+@pytest.mark.parametrize(("length", "bars"), [(("--epochs", "5"), 1), (("--hours", "3"), 0)])
+def test_the_time_of_a_job_has_an_error_bar_unless_it_is_given(tmp_path: Path, length: tuple[str, str], bars: int) -> None:
+    for command in (["run", "p3.2xlarge", "resnet18", "--fast"], ["run", "hgx-h100", "llama-3.2-1b", "--shard", "parameters"]):
+        (section,) = read(written(tmp_path, [*command, *length])).all("section", id="job")
+        assert sum(mark.attributes.get("class") == "off" for mark in section.inside) == bars
+
+
 def test_a_run_without_a_job_has_no_such_part(tmp_path: Path) -> None:
     page = read(written(tmp_path, ["run", "p3.2xlarge", "resnet18", "--fast"]))
     assert not page.all("section", id="job")

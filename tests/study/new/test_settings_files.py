@@ -38,12 +38,13 @@ def test_what_deepspeed_and_accelerate_offload_is_named(tmp_path: Path) -> None:
         assert all(f"# {note}" in made.path.read_text() for note in made.left_out)
         return made.left_out
 
-    optimizer, offloaded, plus = said("zero.json")
+    stack, optimizer, offloaded, plus = said("zero.json")
+    assert stack.startswith("zero_optimization.stage 3 runs on torchtitan's stack (FSDP2)")
     assert optimizer == "optimizer OneBitAdam is not modeled: the workload uses adam"
     assert offloaded.startswith("zero_optimization.offload_optimizer (cpu) is not modeled: ")
     assert plus == "zero_optimization.zero_hpz_partition_size 8 is not modeled: the workload uses plain ZeRO"
     assert [note.split(" is ")[0] for note in said("accelerate.yaml")] == ["fsdp_config.fsdp_offload_params (cpu)"]
-    assert said("plain.json") == ()
+    assert said("plain.json") == (stack,)
     assert load_workload(str(tmp_path / "mine.yaml")).spec.training.optimizer.name == "lamb"
 
 
