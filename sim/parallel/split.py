@@ -262,6 +262,12 @@ def _check(model: Model, parallel: Parallel) -> None:
                 f"training.parallel.tensor: {parallel.tensor} ranks do not divide {wrong} attention heads; "
                 f"use {nearest_divisors(wrong, parallel.tensor)}"
             )
+        for sizes, count in _scan_groups(model):
+            if count % parallel.tensor:
+                raise SpecError(
+                    f"training.parallel.tensor: {parallel.tensor} ranks do not divide {sizes} ({count}), as Megatron-LM requires; "
+                    f"use {nearest_divisors(count, parallel.tensor)}"
+                )
     if parallel.context > 1 and not heads:
         raise SpecError(f"training.parallel.context: {model.name} has no attention to split by sequence; use context: 1")
     if parallel.context > 1 and any(layer.op == "scan" for layer in model.layers):
@@ -286,11 +292,21 @@ def _split_heads(layers: Iterable[Layer]) -> Iterator[int]:
             columns = layer.channels[-1]
         elif layer.attention is not None and layer.share in SPLIT:
             yield layer.attention.heads
-        elif layer.op == "scan":
-            yield layer.gradients[0]
         elif layer.op == "attention" and layer.share in SPLIT and columns and layer.channels:
             yield columns // layer.channels[0]
             columns = 0  # the product with values sums over keys, not over the elements of a head
+
+
+def _scan_groups(model: Model) -> Iterator[tuple[str, int]]:
+    """Yield what tensor ranks divide of the state-space layers of *model*: groups of Mamba-2, key heads of delta nets, which divide heads.
+
+    Megatron-LM's core/ssm/mamba_mixer.py and gated_delta_net.py refuse others.
+    """
+    shape = model.transformer
+    if shape is not None and shape.mamba is not None and "M" in (shape.pattern or ""):
+        yield "mamba.groups", shape.mamba.groups
+    if shape is not None and shape.delta_net is not None and "G" in (shape.pattern or ""):
+        yield "delta_net.key_heads", shape.delta_net.key_heads
 
 
 def _pieces(layers: Sequence[Layer], parallel: Parallel, regathers: bool, ring: Ring | None) -> list[LayerPiece]:

@@ -144,7 +144,9 @@ class _DecoderTable:
         width = shape.heads * shape.value_size
         if shape.attention_gate:
             yield self._gate(width)
-        yield self._product("attention.output", width, shape.hidden, "rowwise", bias=self.shape.has_bias("output"), saves=False, casts=0)
+        # attention saves its result, but not the product with its gate
+        saves, biased = shape.attention_gate, shape.has_bias("output")
+        yield self._product("attention.output", width, shape.hidden, "rowwise", bias=biased, saves=saves, casts=0)
         if shape.norms_per_layer == 4:
             yield self._norm("post_attention_norm", shape.hidden)
         yield self._residual("attention.residual")
