@@ -334,7 +334,7 @@ class _DecoderTable:
         if shape.shared_experts:
             yield from self._feed("shared", shape.shared_expert_ffn or shape.shared_experts * inner, saves=False)
         if shape.expert_latent:
-            yield self._product("experts_down", shape.hidden, width, "replicated", saves=False)
+            yield self._product("experts_down", shape.hidden, width, "sequence", saves=False)
         yield Layer.model_construct(
             name="experts.dispatch",
             op="elementwise",
@@ -360,7 +360,7 @@ class _DecoderTable:
             share="expert",
         )
         if shape.expert_latent:
-            yield self._product("experts_up", width, shape.hidden, "replicated")
+            yield self._product("experts_up", width, shape.hidden, "sequence")
 
     def _activation(self, name: str, inner: int, rows: int, share: TensorShare) -> Layer:
         gate, elements = 1 + self.shape.gated, float(rows * inner)

@@ -81,9 +81,9 @@ def scan_layers(layer: Mamba | DeltaNet, name: str, tokens: int, width: float) -
     )
     cost, result, steps = scan_cost(layer), width * tokens * layer.inner, width * tokens * layer.steps
     forward, backward = _OF_MAMBA if isinstance(layer, Mamba) else _OF_DELTA_NET
-    # what enters a convolution is kept there. In front of delta nets, transformers and Megatron-LM repeat queries and keys for each value
-    # head; products of keys are kept too
-    kept = 0 if isinstance(layer, Mamba) else layer.inner + layer.value_heads * (2 * layer.key_dim + layer.chunk)
+    # what enters a convolution is kept there. Megatron-LM's kernel of Mamba-2 keeps its result before the gate as well. In front of delta
+    # nets, transformers and Megatron-LM repeat queries and keys for each value head; products of keys are kept too
+    kept = layer.inner + (0 if isinstance(layer, Mamba) else layer.value_heads * (2 * layer.key_dim + layer.chunk))
     yield Layer.model_construct(
         name=f"{name}.scan",
         op="scan",

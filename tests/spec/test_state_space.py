@@ -8,9 +8,14 @@ from typing import Any
 
 import pytest
 
+from sim.cluster.quantizing import quantizing_bytes
 from sim.events import Cause
+from sim.parallel.shares import rank_share
 from sim.spec.decoder import decoder_layers, model_flop, parameter_count
 from sim.spec.layer import Layer
+from sim.spec.library import load_hardware, load_part
+from sim.spec.parallel import Parallel
+from sim.spec.stack import Stack
 from sim.spec.state_space import scan_cost
 from sim.spec.transformer import DeltaNet, Mamba, Transformer
 from sim.spec.yaml import SpecError
@@ -181,6 +186,24 @@ def test_experts_in_a_latent_space_have_two_more_products() -> None:
     assert model_flop(latent) < model_flop(usual)
 
 
+def test_tensor_ranks_project_their_own_tokens_into_the_latent_space() -> None:
+    """Megatron-LM's fc1_latent_proj and fc2_latent_proj (transformer/moe/moe_layer.py) have parallel_mode duplicated, between
+    tokens that sequence parallelism splits."""
+    whole = decoder_layers(Transformer.model_validate({**SPARSE, "expert_latent": 16}), TOKENS)
+    for name in ("experts_down", "experts_up"):
+        own = rank_share(named(whole, name), Parallel(tensor=2))
+        assert (own.tokens, own.forward) == (TOKENS / 2, named(whole, name).forward / 2)
+        assert own.gradients == named(whole, name).gradients and own.channels == named(whole, name).channels
+
+
+def test_norms_in_front_of_scans_quantize_for_the_first_product() -> None:
+    """As in front of q, k and v: Megatron-LM's TELayerNormColumnParallelLinear is also in_proj."""
+    gpu, stack = load_hardware("hgx-h100").spec.worker_groups[0].node.gpu, load_part(Stack, "megatron-core", "workloads/stacks")
+    product = named(decoder_layers(hybrid(), TOKENS), "mamba.input")
+    alike = product.model_copy(update={"name": "layers.0.attention.qkv"})
+    assert quantizing_bytes(product, 64, gpu, "fp8", stack, False) == quantizing_bytes(alike, 64, gpu, "fp8", stack, False)
+
+
 @pytest.mark.parametrize(
     ("fields", "sentence"),
     [
@@ -232,6 +255,19 @@ def test_gated_attention_keeps_what_its_output_product_reads() -> None:
     own += named(layers, "attention.core").saved / 4.0 - (2 * 4 + 4 * 16 + 2 * 2 * 16) * TOKENS  # its result alone
     assert own == expected
     assert named(decoder_layers(hybrid(), TOKENS), "attention.output").saved == 0
+
+
+def test_mamba_2_keeps_what_megatron_s_kernels_keep() -> None:
+    """What the first product makes (gate, channels, steps), the scan's result with and without the gate, and the norm's result.
+
+    Megatron-LM's core/ssm/mamba_mixer.py has the norm outside of mamba_split_conv1d_scan_combined, which saves zxbcdt and out_x.
+    """
+    layers = [layer for layer in decoder_layers(hybrid(), TOKENS) if layer.name.startswith("layers.0.mamba.")]
+    statistics = 2 * TOKENS * 1
+    own = sum(layer.saved for layer in layers if not layer.name.endswith("input")) / 4.0 - statistics
+    made = 2 * MAMBA.inner + 2 * MAMBA.groups * MAMBA.state + MAMBA.heads
+    assert named(tuple(layers), "mamba.input").channels == (64, made)
+    assert own == TOKENS * (made + 3 * MAMBA.inner)
 
 
 def test_a_delta_net_keeps_queries_and_keys_of_each_value_head() -> None:
