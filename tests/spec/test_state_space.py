@@ -189,11 +189,11 @@ def test_experts_in_a_latent_space_have_two_more_products() -> None:
 def test_tensor_ranks_project_their_own_tokens_into_the_latent_space() -> None:
     """Megatron-LM's fc1_latent_proj and fc2_latent_proj (transformer/moe/moe_layer.py) have parallel_mode duplicated, between
     tokens that sequence parallelism splits."""
-    whole = decoder_layers(Transformer.model_validate({**SPARSE, "expert_latent": 16}), TOKENS)
+    table = decoder_layers(Transformer.model_validate({**SPARSE, "expert_latent": 16}), TOKENS)
     for name in ("experts_down", "experts_up"):
-        own = rank_share(named(whole, name), Parallel(tensor=2))
-        assert (own.tokens, own.forward) == (TOKENS / 2, named(whole, name).forward / 2)
-        assert own.gradients == named(whole, name).gradients and own.channels == named(whole, name).channels
+        own = rank_share(named(table, name), Parallel(tensor=2))
+        assert (own.tokens, own.forward) == (TOKENS / 2, named(table, name).forward / 2)
+        assert own.gradients == named(table, name).gradients and own.channels == named(table, name).channels
 
 
 def test_norms_in_front_of_scans_quantize_for_the_first_product() -> None:
