@@ -234,7 +234,8 @@ def publish(
     scored = [case for case in described if is_scorable(case)]
     runs = simulated_runs(scored, progress, processes, kept_steps(root / PREDICTIONS) if keep_steps else NONE_KEPT)
     factors = factors_of_others(runs)
-    quoted = {id(case) for case in thin([run.case for run in runs], MOST_QUOTED)}
+    hybrids = [[run.case for run in runs if (run.case.shape.pattern is not None) is own] for own in (False, True)]
+    quoted = {id(case) for cases in hybrids for case in thin(cases, MOST_QUOTED)}  # more hybrids leave the other quoted runs as they are
     errors = [(run.error(factors[factor_key(run.case)]), run.case) for run in runs if id(run.case) in quoted]
     write_file(root / SUMMARY, json.dumps(expected_errors(errors), indent=1) + "\n")
     rows = scored_runs(runs)

@@ -28,7 +28,7 @@ _JOINED = {"qkv": 3, "gate_up": 2}
 MODULES: Final[Mapping[str, str]] = {
     "core_attn": r"attention\.core",
     "mlp": r"feed\.(gate_up|activation|down)",
-    "moe": r"router|experts\.\w+|shared\.\w+",
+    "moe": r"router|experts\.\w+|experts_(down|up)|shared\.\w+",
     "moe_act": r"experts\.activation",
     "layernorm": r"attention_norm|ffn_norm",
     "mla_up_proj": r"attention\.(q_up|kv_up)",

@@ -241,27 +241,7 @@ def split_block(units: Sequence[Unit], model: Model) -> str:
 def _check(model: Model, parallel: Parallel) -> None:
     heads = [layer.attention for layer in model.layers if layer.attention is not None]
     if parallel.tensor > 1:
-        if model.tensor_plan and parallel.sequence_parallel and "sequence" not in model.tensor_plan.values():
-            raise SpecError(
-                f"training.parallel.sequence: the tensor_plan of {model.name} has no sequence layers, so tokens are not split; write "
-                "sequence: false, or sequence for its norms"
-            )
-        if parallel.expert > 1 and not parallel.sequence_parallel:
-            raise SpecError(
-                "training.parallel.sequence: experts with tensor parallelism need sequence parallelism (Megatron-LM); write sequence: "
-                "true, or expert: 1"
-            )
-        if any(not layer.share and (layer.gradients or layer.forward) for layer in model.layers):
-            raise SpecError(
-                f"training.parallel.tensor: {model.name} has no tensor plan, which says what each rank holds of a layer; write one, "
-                "model.tensor_plan={NAME: colwise, NAME: rowwise}, and sequence: false unless it splits tokens, or use tensor: 1"
-            )
-        wrong = next((count for count in _split_heads(model.layers) if count % parallel.tensor), None)
-        if wrong is not None:
-            raise SpecError(
-                f"training.parallel.tensor: {parallel.tensor} ranks do not divide {wrong} attention heads; "
-                f"use {nearest_divisors(wrong, parallel.tensor)}"
-            )
+        _check_tensor(model, parallel)
     if parallel.context > 1 and not heads:
         raise SpecError(f"training.parallel.context: {model.name} has no attention to split by sequence; use context: 1")
     if parallel.context > 1 and any(layer.op == "scan" for layer in model.layers):
@@ -278,6 +258,37 @@ def _check(model: Model, parallel: Parallel) -> None:
         raise SpecError(f"training.parallel.expert: {parallel.expert} ranks do not divide {groups} experts; use {near}")
 
 
+def _check_tensor(model: Model, parallel: Parallel) -> None:
+    """Raise SpecError if tensor ranks cannot split *model*."""
+    if model.tensor_plan and parallel.sequence_parallel and "sequence" not in model.tensor_plan.values():
+        raise SpecError(
+            f"training.parallel.sequence: the tensor_plan of {model.name} has no sequence layers, so tokens are not split; write "
+            "sequence: false, or sequence for its norms"
+        )
+    if parallel.expert > 1 and not parallel.sequence_parallel:
+        raise SpecError(
+            "training.parallel.sequence: experts with tensor parallelism need sequence parallelism (Megatron-LM); write sequence: "
+            "true, or expert: 1"
+        )
+    if any(not layer.share and (layer.gradients or layer.forward) for layer in model.layers):
+        raise SpecError(
+            f"training.parallel.tensor: {model.name} has no tensor plan, which says what each rank holds of a layer; write one, "
+            "model.tensor_plan={NAME: colwise, NAME: rowwise}, and sequence: false unless it splits tokens, or use tensor: 1"
+        )
+    wrong = next((count for count in _split_heads(model.layers) if count % parallel.tensor), None)
+    if wrong is not None:
+        raise SpecError(
+            f"training.parallel.tensor: {parallel.tensor} ranks do not divide {wrong} attention heads; "
+            f"use {nearest_divisors(wrong, parallel.tensor)}"
+        )
+    for sizes, count in _scan_groups(model):
+        if count % parallel.tensor:
+            raise SpecError(
+                f"training.parallel.tensor: {parallel.tensor} ranks do not divide {sizes} ({count}), as Megatron-LM requires; "
+                f"use {nearest_divisors(count, parallel.tensor)}"
+            )
+
+
 def _split_heads(layers: Iterable[Layer]) -> Iterator[int]:
     """Yield the number of heads of each attention that tensor ranks split; for attention in separate products, from their columns."""
     columns = 0
@@ -286,11 +297,21 @@ def _split_heads(layers: Iterable[Layer]) -> Iterator[int]:
             columns = layer.channels[-1]
         elif layer.attention is not None and layer.share in SPLIT:
             yield layer.attention.heads
-        elif layer.op == "scan":
-            yield layer.gradients[0]
         elif layer.op == "attention" and layer.share in SPLIT and columns and layer.channels:
             yield columns // layer.channels[0]
             columns = 0  # the product with values sums over keys, not over the elements of a head
+
+
+def _scan_groups(model: Model) -> Iterator[tuple[str, int]]:
+    """Yield what tensor ranks divide of the state-space layers of *model*: groups of Mamba-2, key heads of delta nets, which divide heads.
+
+    Megatron-LM's core/ssm/mamba_mixer.py and gated_delta_net.py refuse others.
+    """
+    shape = model.transformer
+    if shape is not None and shape.mamba is not None and "M" in (shape.pattern or ""):
+        yield "mamba.groups", shape.mamba.groups
+    if shape is not None and shape.delta_net is not None and "G" in (shape.pattern or ""):
+        yield "delta_net.key_heads", shape.delta_net.key_heads
 
 
 def _pieces(layers: Sequence[Layer], parallel: Parallel, regathers: bool, ring: Ring | None) -> list[LayerPiece]:

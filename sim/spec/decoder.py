@@ -144,7 +144,9 @@ class _DecoderTable:
         width = shape.heads * shape.value_size
         if shape.attention_gate:
             yield self._gate(width)
-        yield self._product("attention.output", width, shape.hidden, "rowwise", bias=self.shape.has_bias("output"), saves=False, casts=0)
+        # attention saves its result, but not the product with its gate
+        saves, biased = shape.attention_gate, shape.has_bias("output")
+        yield self._product("attention.output", width, shape.hidden, "rowwise", bias=biased, saves=saves, casts=0)
         if shape.norms_per_layer == 4:
             yield self._norm("post_attention_norm", shape.hidden)
         yield self._residual("attention.residual")
@@ -332,7 +334,7 @@ class _DecoderTable:
         if shape.shared_experts:
             yield from self._feed("shared", shape.shared_expert_ffn or shape.shared_experts * inner, saves=False)
         if shape.expert_latent:
-            yield self._product("experts_down", shape.hidden, width, "replicated", saves=False)
+            yield self._product("experts_down", shape.hidden, width, "sequence", saves=False)
         yield Layer.model_construct(
             name="experts.dispatch",
             op="elementwise",
@@ -358,7 +360,7 @@ class _DecoderTable:
             share="expert",
         )
         if shape.expert_latent:
-            yield self._product("experts_up", width, shape.hidden, "replicated")
+            yield self._product("experts_up", width, shape.hidden, "sequence")
 
     def _activation(self, name: str, inner: int, rows: int, share: TensorShare) -> Layer:
         gate, elements = 1 + self.shape.gated, float(rows * inner)

@@ -81,6 +81,9 @@ def scan_layers(layer: Mamba | DeltaNet, name: str, tokens: int, width: float) -
     )
     cost, result, steps = scan_cost(layer), width * tokens * layer.inner, width * tokens * layer.steps
     forward, backward = _OF_MAMBA if isinstance(layer, Mamba) else _OF_DELTA_NET
+    # what enters a convolution is kept there. Megatron-LM's kernel of Mamba-2 keeps its result before the gate as well. In front of delta
+    # nets, transformers and Megatron-LM repeat queries and keys for each value head; products of keys are kept too
+    kept = layer.inner + (0 if isinstance(layer, Mamba) else layer.value_heads * (2 * layer.key_dim + layer.chunk))
     yield Layer.model_construct(
         name=f"{name}.scan",
         op="scan",
@@ -91,7 +94,7 @@ def scan_layers(layer: Mamba | DeltaNet, name: str, tokens: int, width: float) -
         entering=moved + steps,
         write=result,
         backward_traffic=width * tokens * cost.elements[1],
-        saved=steps if isinstance(layer, Mamba) else moved + steps + width * tokens * layer.chunk * layer.scanned_heads,
+        saved=steps + width * tokens * kept,
         forward_kernels=forward,
         backward_kernels=backward,
         share="heads",

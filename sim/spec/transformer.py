@@ -254,6 +254,10 @@ class Transformer(Spec):
             self.composed_gelu and self.activation != "gelu",
             f"composed_gelu needs activation gelu, not {self.activation}; write activation: gelu, or composed_gelu: false",
         )
+        yield (
+            self.attention_gate and self.mla is not None,
+            "attention_gate with mla is not modeled; write attention_gate: false, or leave mla out",
+        )
         yield self.norms_per_layer == 1 and not self.parallel, "one norm per layer requires parallel blocks; write parallel: true"
 
     def _hybrid_contradictions(self) -> Iterator[tuple[bool, str]]:
@@ -263,6 +267,7 @@ class Transformer(Spec):
             yield self.mamba is not None, "mamba needs a pattern that says which layers it is; add it, such as pattern: M-M-M*-"
             yield self.delta_net is not None, "delta_net needs a pattern that says which layers it is; add it, such as pattern: G-G-G-*-"
             return
+        yield not pattern, "pattern is empty; write a letter for each layer, or leave it out"
         strange = sorted({*pattern} - {*MIXERS})
         yield bool(strange), f"pattern has {' '.join(strange)}; write {', '.join(f'{letter} ({kind})' for letter, kind in MIXERS.items())}"
         yield len(pattern) != self.layers, f"pattern has {len(pattern)} layers, not {self.layers}; write layers: {len(pattern)}"
@@ -273,6 +278,14 @@ class Transformer(Spec):
         )
         yield "E" in pattern and not self.experts, "pattern has experts (E); add experts and experts_per_token"
         yield "E" not in pattern and self.experts > 0, "pattern has no layer with experts (E); add some, or leave experts out"
+        yield (
+            self.first_dense_layers > 0 or self.moe_every > 1,
+            "pattern says which layers have experts (E); leave first_dense_layers and moe_every out",
+        )
+        yield (
+            self.norms_per_layer == 4 and bool({*pattern} & {*"MG"}),
+            "layers of state spaces have one norm, before them; write norms_per_layer: 2",
+        )
         yield (
             self.parallel,
             "a layer of a pattern is either attention or feed-forward, so they cannot be parallel; write parallel: false",

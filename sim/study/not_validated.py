@@ -23,7 +23,10 @@ def not_validated(run: LayoutRun) -> list[str]:
     Every report with a figure of the run includes them.
     """
     parallel, options, schedule = run.workload.training.parallel, run.layout.options, run.layout.schedule
+    transformer = run.workload.model.transformer
     sentences = []
+    if transformer is not None and "G" in (transformer.pattern or ""):
+        sentences.append("gated delta nets are not validated: no measured run in the records has them")
     if run.layout.own_passes is not None:
         sentences.append(f"schedule {schedule} is user-defined and not validated; the expected error shown is that of other schedules")
     elif parallel.pipeline > 1 and schedule not in MEASURED_SCHEDULES:

@@ -43,6 +43,10 @@ def test_modules_are_those_of_a_block() -> None:
     feed = ["feed.gate_up", "feed.activation", "feed.down"]
     assert names["mlp"] == [feed, []]
     assert names["moe"] == [[], ["router", "experts.dispatch", "experts.gate_up", "experts.activation", "experts.down", "experts.combine"]]
+    units = split(trained("nemotron-3-super-120b-a12b").model, Parallel())
+    latent = next(unit for unit in units if any(piece.layer.name.endswith("experts_down") for piece in unit.pieces))
+    again = recomputed_pieces(trained(recompute_modules="[moe]").training, latent)
+    assert {"experts_down", "experts_up"} < {each.piece.layer.name.split(".", 2)[2] for each in again}
     assert names["moe_act"] == [[], ["experts.activation"]]
     assert names["layernorm"] == [["attention_norm", "ffn_norm"]] * 2
     assert names["core_attn"] == [["attention.core"]] * 2

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from sim.cluster.quantizing import quantizing_bytes
 from sim.events import Cause
+from sim.parallel.shares import rank_share
 from sim.spec.decoder import decoder_layers, model_flop, parameter_count
 from sim.spec.layer import Layer
+from sim.spec.library import load_hardware, load_part
+from sim.spec.parallel import Parallel
+from sim.spec.stack import Stack
 from sim.spec.state_space import scan_cost
 from sim.spec.transformer import DeltaNet, Mamba, Transformer
 from sim.spec.yaml import SpecError
-from sim.study.layout import layout_answer
+from sim.study.layout import layout_answer, not_validated
 from sim.study.scenario import Scenario
 from tests.late import torch
 
@@ -180,6 +186,24 @@ def test_experts_in_a_latent_space_have_two_more_products() -> None:
     assert model_flop(latent) < model_flop(usual)
 
 
+def test_tensor_ranks_project_their_own_tokens_into_the_latent_space() -> None:
+    """Megatron-LM's fc1_latent_proj and fc2_latent_proj (transformer/moe/moe_layer.py) have parallel_mode duplicated, between
+    tokens that sequence parallelism splits."""
+    table = decoder_layers(Transformer.model_validate({**SPARSE, "expert_latent": 16}), TOKENS)
+    for name in ("experts_down", "experts_up"):
+        own = rank_share(named(table, name), Parallel(tensor=2))
+        assert (own.tokens, own.forward) == (TOKENS / 2, named(table, name).forward / 2)
+        assert own.gradients == named(table, name).gradients and own.channels == named(table, name).channels
+
+
+def test_norms_in_front_of_scans_quantize_for_the_first_product() -> None:
+    """As in front of q, k and v: Megatron-LM's TELayerNormColumnParallelLinear is also in_proj."""
+    gpu, stack = load_hardware("hgx-h100").spec.worker_groups[0].node.gpu, load_part(Stack, "megatron-core", "workloads/stacks")
+    product = named(decoder_layers(hybrid(), TOKENS), "mamba.input")
+    alike = product.model_copy(update={"name": "layers.0.attention.qkv"})
+    assert quantizing_bytes(product, 64, gpu, "fp8", stack, False) == quantizing_bytes(alike, 64, gpu, "fp8", stack, False)
+
+
 @pytest.mark.parametrize(
     ("fields", "sentence"),
     [
@@ -194,11 +218,93 @@ def test_experts_in_a_latent_space_have_two_more_products() -> None:
         ({"pattern": "M-G*-", "delta_net": {"key_heads": 4, "value_heads": 6}}, "write as many key_heads"),
         ({"mamba": {"heads": 7, "groups": 2}}, r"mamba.heads \(7\) is not a multiple of mamba.groups \(2\); write groups: 1"),
         ({"parallel": True}, "write parallel: false"),
+        ({"pattern": ""}, "pattern is empty; write a letter for each layer, or leave it out"),
+        ({**SPARSE, "moe_every": 2}, "leave first_dense_layers and moe_every out"),
+        ({**SPARSE, "first_dense_layers": 1}, "leave first_dense_layers and moe_every out"),
+        ({"norms_per_layer": 4}, "layers of state spaces have one norm, before them; write norms_per_layer: 2"),
+        ({"attention_gate": True, "mla": {"kv_rank": 8, "nope_dim": 8, "rope_dim": 8, "value_dim": 8}}, "attention_gate with mla is not"),
     ],
 )
 def test_what_contradicts_is_one_sentence(fields: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         hybrid(**fields)
+
+
+def kept_by_torch(run: Callable[[], Any]) -> float:
+    """Return the elements of the tensors that autograd keeps for backward of *run*, each storage once."""
+    kept: dict[int, int] = {}
+
+    def pack(tensor: Any) -> Any:
+        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes() // tensor.element_size()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        result = run()
+    del result
+    return float(sum(kept.values()))
+
+
+@pytest.mark.needs("torch")
+def test_gated_attention_keeps_what_its_output_product_reads() -> None:
+    """torch keeps attention's result, the sigmoid of its gate (a fused kernel keeps the gate), their product, and the weights."""
+    width, (result, gate) = 4 * 16, (torch.randn(TOKENS, 4 * 16, requires_grad=True) for _ in range(2))
+    weight = torch.randn(64, width, requires_grad=True)
+    expected = kept_by_torch(lambda: torch.nn.functional.linear(result * gate.sigmoid(), weight)) - weight.numel()
+    layers = decoder_layers(hybrid(attention_gate=True), TOKENS)
+    own = (named(layers, "attention.gate").saved + named(layers, "attention.output").saved) / 4.0
+    own += named(layers, "attention.core").saved / 4.0 - (2 * 4 + 4 * 16 + 2 * 2 * 16) * TOKENS  # its result alone
+    assert own == expected
+    assert named(decoder_layers(hybrid(), TOKENS), "attention.output").saved == 0
+
+
+def test_mamba_2_keeps_what_megatron_s_kernels_keep() -> None:
+    """What the first product makes (gate, channels, steps), the scan's result with and without the gate, and the norm's result.
+
+    Megatron-LM's core/ssm/mamba_mixer.py has the norm outside of mamba_split_conv1d_scan_combined, which saves zxbcdt and out_x.
+    """
+    layers = [layer for layer in decoder_layers(hybrid(), TOKENS) if layer.name.startswith("layers.0.mamba.")]
+    statistics = 2 * TOKENS * 1
+    own = sum(layer.saved for layer in layers if not layer.name.endswith("input")) / 4.0 - statistics
+    made = 2 * MAMBA.inner + 2 * MAMBA.groups * MAMBA.state + MAMBA.heads
+    assert named(tuple(layers), "mamba.input").channels == (64, made)
+    assert own == TOKENS * (made + 3 * MAMBA.inner)
+
+
+def test_a_delta_net_keeps_queries_and_keys_of_each_value_head() -> None:
+    """Both transformers and Megatron-LM repeat them in front of chunk_gated_delta_rule, which keeps its inputs and products of keys."""
+    sizes = {"key_heads": 2, "value_heads": 6, "key_dim": 16, "value_dim": 24, "chunk": 16}
+    scan = named(decoder_layers(hybrid(pattern="G-G*-", mamba=None, delta_net=sizes), TOKENS), "delta.scan")
+    assert scan.saved == 4.0 * TOKENS * 6 * (2 * 16 + 24 + 16 + 2)
+
+
+@pytest.mark.parametrize("trained", ["model.lora={rank: 16}", "model.frozen=[layers.0, layers.1]"])
+def test_tensor_ranks_split_scans_without_trained_weights(trained: str) -> None:
+    shape = ("model.transformer.layers=4", "model.transformer.pattern=M-M*", "training.activation_checkpointing=blocks")
+    scenario = Scenario("hgx-h100", "nemotron-h-8b", (*shape, "training.parallel.tensor=2", trained), stack="megatron-core", nodes=1)
+    assert layout_answer(scenario).run.step_time > 0
+
+
+@pytest.mark.parametrize(
+    ("model", "sizes", "sentence"),
+    [
+        ("nemotron-h-8b", "mamba.groups=2", r"4 ranks do not divide mamba.groups \(2\), as Megatron-LM requires; use 2"),
+        ("qwen3.5-9b", "delta_net.key_heads=2", r"4 ranks do not divide delta_net.key_heads \(2\), as Megatron-LM requires; use 2"),
+    ],
+)
+def test_tensor_ranks_divide_groups_of_heads(model: str, sizes: str, sentence: str) -> None:
+    """As core/ssm/mamba_mixer.py and gated_delta_net.py of Megatron-LM assert; the heads alone would divide."""
+    sets = (f"model.transformer.{sizes}", "training.parallel.tensor=4", "training.activation_checkpointing=blocks")
+    with pytest.raises(SpecError, match=sentence):
+        layout_answer(Scenario("hgx-h100", model, sets, stack="megatron-core", nodes=1))
+
+
+def test_runs_of_delta_nets_say_that_none_was_measured() -> None:
+    sets = ("training.parallel.tensor=8", "training.activation_checkpointing=blocks")
+    for model, said in (
+        ("qwen3.5-9b", ["gated delta nets are not validated: no measured run in the records has them"]),
+        ("nemotron-h-8b", []),
+    ):
+        assert not_validated(layout_answer(Scenario("hgx-h100", model, sets, stack="megatron-core", nodes=1)).run) == said
 
 
 def test_tensor_ranks_divide_a_scan_and_context_ranks_are_refused() -> None:

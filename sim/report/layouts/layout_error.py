@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 SUMMARY: Final = "hardware/validated_llm.json"
 EVERYTHING: Final = "all layouts"
+HYBRID: Final = "hybrid"
 WIDER: Final = 1.5
 """Factor on errors, and on logarithms of the interval, outside the measured range (estimate: left-out sources differ this much)."""
 
@@ -67,14 +68,18 @@ def kind_of(tensor: int, context: int, pipeline: int, expert: int) -> str:
 
 
 def decoder_family(transformer: Transformer | None) -> str:
-    """Return the family of models by which errors are grouped: experts, gated or plain feed-forward blocks; other if not a decoder."""
+    """Return the family of models by which errors are grouped: hybrids, experts, gated or plain feed-forward blocks; other if not a decoder."""
     if transformer is None:
         return "other"
+    if transformer.pattern is not None:
+        return HYBRID
     return "experts" if transformer.experts else "gated" if transformer.gated else "plain"
 
 
 def group_names(kind: str, family: str, gpu: str) -> tuple[str, ...]:
-    """Return the groups of measured runs that a run belongs to, nearest first."""
+    """Return the groups of measured runs that a run belongs to, nearest first. Hybrids have groups of their own: nothing is fitted to them."""
+    if family == HYBRID:
+        return f"{kind}, {family}, {gpu}", f"{family}, {gpu}", family
     return f"{kind}, {family}, {gpu}", f"{kind}, {gpu}", kind, EVERYTHING
 
 

@@ -45,11 +45,18 @@ def _pattern(config: Config) -> str:
     types: Any = config.get("layers_block_type", "layer_types")
     pattern = config.get("hybrid_override_pattern", default=_USUAL)
     if isinstance(types, list):
-        pattern = "".join(_TYPES.get(str(each), "?") for each in types)
+        if strange := next((each for each in types if str(each) not in _TYPES), None):
+            raise SpecError(f"{config.place}: {config.within}layers_block_type has {strange}; write some of {', '.join(_TYPES)}")
+        pattern = "".join(_TYPES[str(each)] for each in types)
     if not isinstance(pattern, str) or not pattern or not {*pattern} <= {*MIXERS}:
         raise SpecError(
             f"{config.place}: {config.within}hybrid_override_pattern must have a letter for each layer: "
             f"{', '.join(f'{letter} ({kind})' for letter, kind in MIXERS.items())}"
+        )
+    count = config.said.get("num_hidden_layers")
+    if count not in (None, len(pattern)):
+        raise SpecError(
+            f"{config.place}: {config.within}num_hidden_layers is {count}, but {len(pattern)} layers are listed; write {len(pattern)}"
         )
     return pattern
 

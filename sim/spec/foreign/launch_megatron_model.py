@@ -102,8 +102,13 @@ def _hybrid(given: Arguments) -> dict[str, Any]:
             f"{given.place}: --{PATTERNS[0]} {said}: write a letter for each layer, "
             f"{', '.join(f'{letter} ({kind})' for letter, kind in MIXERS.items())}"
         )
-    mamba = {name: given.number(option, default) or default for option, (name, default) in MAMBA.items()}
-    heads = given.number("mamba-num-heads") or _EXPAND * (given.number("hidden-size") or 0) // mamba["head_dim"]
+    if "G" in pattern:
+        raise SpecError(
+            f"{given.place}: --{PATTERNS[0]} {said}: gated delta nets (G) are not read from arguments of Megatron-LM; write a file with "
+            "model.transformer.delta_net"
+        )
+    mamba = {name: given.number(option, default) for option, (name, default) in MAMBA.items()}
+    heads = given.number("mamba-num-heads") or _EXPAND * (given.number("hidden-size") or 0) // (mamba["head_dim"] or 1)
     return {"pattern": pattern, "layers": given.number("num-layers") or len(pattern)} | (
         {"mamba": mamba | {"heads": heads}} if "M" in pattern else {}
     )

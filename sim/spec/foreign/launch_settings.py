@@ -58,7 +58,8 @@ class LaunchSettings:
         """Return *sentence*, which is about fields of ``shape``, with the names of the file."""
         names = "|".join(sorted(self.keys, key=len, reverse=True))
         after = "|".join(f"(?<={word} )" for word in ("write", "need", "needs", "above", "of", "add", "or"))
-        pattern = rf"(?:^|{after})(?:{names})\b|\b(?:{names})(?=:| \()"  # elsewhere "layers" or "heads" is the thing, not the field
+        # elsewhere "layers" or "heads" is the thing, not the field; after a dot, the field of a part of the model
+        pattern = rf"(?:^|{after})(?:{names})\b|(?<!\.)\b(?:{names})(?=:| \()"
         return re.sub(pattern, lambda match: self.keys[match[0]], sentence) if names else sentence
 
 

@@ -396,6 +396,10 @@ def test_a_hybrid_has_a_letter_for_each_layer(spelled: str) -> None:
     assert decoder == load_part(Model, "nemotron-3-nano-30b-a3b", "workloads/models").transformer.model_copy(update={"ffn": 1856})
     with pytest.raises(SpecError, match=r"config\.json: hybrid_override_pattern must have a letter for each layer: M"):
         decoder_of(config | {"hybrid_override_pattern": "MEX", "layers_block_type": None}, "config.json")
+    with pytest.raises(SpecError, match=r"config\.json: layers_block_type has conv; write some of linear_attention, mamba, full_attention"):
+        decoder_of(config | {"layers_block_type": ["mamba", "conv"]}, "config.json")
+    with pytest.raises(SpecError, match=r"config\.json: num_hidden_layers is 6, but 52 layers are listed; write 52"):
+        decoder_of(config | {"num_hidden_layers": 6}, "config.json")
 
 
 @pytest.mark.parametrize(

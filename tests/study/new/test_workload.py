@@ -148,7 +148,8 @@ def test_bad_input_writes_nothing(tmp_path: Path) -> None:
         ("r.toml", TORCHTITAN.replace('"full"', '"sometimes"'), "unknown activation_checkpoint.mode sometimes; supported: none, full"),
         ("s.toml", TORCHTITAN + "[", "is not TOML"),
         ("t.sh", MEGATRON + "--hidden-dropout much", "--hidden-dropout much: write a number of 0 or more"),
-        ("u.sh", MEGATRON + "--hybrid-override-pattern M*M-", "--hybrid-override-pattern selects layers that are not supported"),
+        ("u.sh", MEGATRON + "--hybrid-attention-ratio 0.1", "--hybrid-attention-ratio selects layers that are not supported"),
+        ("u1.sh", MEGATRON + "--hybrid-override-pattern M*M-", "--hybrid-override-pattern has 4 layers, not 96; write --num-layers: 4"),
         ("v.sh", MEGATRON + "--window-size wide", "--window-size wide: write the number of previous tokens"),
         (
             "w.sh",

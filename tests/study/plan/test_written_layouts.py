@@ -151,6 +151,11 @@ def test_arguments_of_a_hybrid_are_read_in_both_spellings_or_refused() -> None:
         assert shape["pattern"] == "M-*-" and shape["mamba"] == {"state": 128, "head_dim": 64, "groups": 8, "heads": 16}
     with pytest.raises(SpecError, match=r"--hybrid-override-pattern M-x-: write a letter for each layer, M \(Mamba-2\)"):
         megatron(f"{base} --hybrid-override-pattern M-x-", "m")
+    with pytest.raises(SpecError, match=r"gated delta nets \(G\) are not read from arguments of Megatron-LM; write a file with"):
+        megatron(f"{base} --hybrid-override-pattern M-G-", "m")
+    assert megatron(f"{base} --hybrid-override-pattern M-M- --mamba-head-dim 0", "m").shape["mamba"]["head_dim"] == 0  # refused later
+    sentence = "mamba.heads (6) is not a multiple of mamba.groups (8); write groups: 1"
+    assert megatron(f"{base} --hybrid-override-pattern M-M-", "m").in_words_of_file(sentence) == sentence
     with pytest.raises(SpecError, match="--hybrid-attention-ratio selects layers that are not supported"):
         megatron(f"{base} --hybrid-attention-ratio 0.1", "m")
 
