@@ -68,7 +68,7 @@ def kind_of(tensor: int, context: int, pipeline: int, expert: int) -> str:
 
 
 def decoder_family(transformer: Transformer | None) -> str:
-    """Return the family of models by which errors are grouped: hybrids, experts, gated or plain feed-forward blocks; other if not a decoder."""
+    """Return the family by which errors are grouped: hybrid, experts, gated or plain feed-forward blocks; other if not a decoder."""
     if transformer is None:
         return "other"
     if transformer.pattern is not None:
@@ -77,7 +77,7 @@ def decoder_family(transformer: Transformer | None) -> str:
 
 
 def group_names(kind: str, family: str, gpu: str) -> tuple[str, ...]:
-    """Return the groups of measured runs that a run belongs to, nearest first. Hybrids have groups of their own: nothing is fitted to them."""
+    """Return the groups of measured runs that a run belongs to, nearest first. Hybrids, to which nothing is fitted, have their own."""
     if family == HYBRID:
         return f"{kind}, {family}, {gpu}", f"{family}, {gpu}", family
     return f"{kind}, {family}, {gpu}", f"{kind}, {gpu}", kind, EVERYTHING
