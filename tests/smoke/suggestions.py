@@ -76,7 +76,7 @@ CANNOT: Mapping[str, str] = {
     "calibration lab my-plan.yaml -o my-lab.csv --limit 300": "needs root, and measures for five minutes",
     "calibration collectives --write": "writes into this repository: `make validated`",
     "calibration validate -o validated": "takes 5 to 10 minutes: `tests/calibration/validate/test_published.py` does the same",
-    "calibration longrun --json": "takes minutes: `tests/calibration/test_longrun.py` makes the same document",
+    "calibration longrun --seed 1 --json": "takes minutes: `tests/calibration/test_longrun.py` makes the same document",
     "sim study stash2022 --html stash2022.html": "takes minutes: -o stash2022 writes the same page",
     "sim study stash2022 -o DIR": "takes minutes: -o stash2022 does the same",
     "sim extract transformers:X --input XX": "needs the package transformers",

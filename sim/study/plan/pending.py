@@ -140,8 +140,9 @@ class Pending:
 
     def estimates(self) -> list[Entry]:
         """Return all layouts except slow ones with their bounds, estimated for those that are not priced from those that are."""
-        rise = median(self._rises or [1.0])
-        rest = [(rise * self._compute(number), number, FLOOR) for _, number in self._sketched]
+        rises = self._rises + [value / least for value, number in self._sketched if (least := self._compute(number)) > 0.0]
+        rise = median(rises or [1.0])
+        rest = [(max(value, rise * self._compute(number)), number, FLOOR) for value, number in self._sketched]
         return [*chain.from_iterable(self._in_turn), *rest, *((rise * value, number, FLOOR) for value, number in self._unpriced)]
 
     def _compute(self, number: int) -> float:
