@@ -54,7 +54,15 @@ _STREAM = (
     "input.stream.store=object-store", "input.stream.store.bandwidth=1 MB/s", "input.stream.compressed=0.9", "input.stream.shard=2 MB",
 )  # fmt: skip
 """Four nodes of one-billion decoders request more than that."""
+_HYBRID = tuple(
+    f"model.transformer.{key}"
+    for key in (
+        "layers=8", "pattern=MEG-*EM-", "ffn=4096", "experts=16", "experts_per_token=2", "expert_latent=512", "mamba.heads=64",
+        "delta_net.key_heads=16", "delta_net.value_heads=32",
+    )
+)  # fmt: skip
 SCENARIOS = (
+    Scenario("hgx-h100", "nemotron-3-super-120b-a12b", (*_HYBRID, _CK), stack="megatron-core", nodes=1, layout=(_ZERO,)),
     Scenario("p3.16xlarge", "resnet18", _SMALL),
     Scenario(
         "p3.16xlarge",

@@ -45,7 +45,10 @@ WITHOUT_EFFECT = {
     "Store.per_writer": "what all readers together get bounds them in the scenarios: tests/training/layouts/test_stream.py",
     "Stream.shuffled": "how long the first batch takes, which no run tells: tests/training/layouts/test_stream.py",
     "MeshOptions.step_share_bytes": "no scenario's stack has it: tests/analysis/test_layout_memory.py",
-    **dict.fromkeys(("Stack.compilation", "Stack.capture"), "weeks with failures start again, a run does not: tests/study/test_goodput.py"),
+    **dict.fromkeys(
+        ("Stack.compilation", "Stack.capture", "Stack.collective_timeout"),
+        "weeks with failures start again, a run does not: tests/study/test_goodput.py",
+    ),
     "Socket.nics": "numbers, not amounts: machines whose NICs hang off a socket have one, NIC 0",
 }
 
