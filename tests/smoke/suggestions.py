@@ -38,6 +38,7 @@ INSTANCES: Mapping[str, str] = {
     "calibration import-trace FILE": "calibration import-trace trace.json",
     "calibration fit RECORD": "calibration fit my-machine.json -o my-machine.yaml",
     "sim batches HW WL": "sim batches my-two-kinds.yaml alexnet",
+    "sim share HW JOBS": "sim share p3.16xlarge four-on-eight-gpus",
     "sim check FILE -v": "sim check my-box.yaml -v",
     "sim extract MODULE:CALLABLE": "sim extract my_model.py:build --input 3x64x64",
     "sim extract X:FUNCTION --input 3x224x224 -o model.yaml": "sim extract my_file.py:my_model --input 3x224x224 -o model.yaml",
@@ -197,7 +198,9 @@ def run(line: str, place: Path) -> str:
             signal.setitimer(signal.ITIMER_REAL, 0.0)
             signal.signal(signal.SIGALRM, before)
             for process in active_children() if serves else ():
-                process.kill()
+                if process.pid is not None:  # joblib's processes have no kill that works
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(process.pid, signal.SIGKILL)
     if code in ((0, 1, INTERRUPTED) if serves else (0, 1)) and "Traceback" not in stderr.getvalue():
         return ""
     return f"{shlex.join(words)}: ends with {code}: {stderr.getvalue()[-600:]}"
