@@ -202,11 +202,12 @@ class Worker:
         """Return the connection to the process; start it if necessary."""
         with self._starting:
             if self._connection is None or not self._process.is_alive():
-                self._connection, theirs = self._context.Pipe()
-                self._process = self._context.Process(target=_serve, args=(theirs, gc.get_threshold()), daemon=True)
+                ours, theirs = self._context.Pipe()
+                process = self._context.Process(target=_serve, args=(theirs, gc.get_threshold()), daemon=True)
                 with _package_found_first(), _interrupts_blocked():
-                    self._process.start()
+                    process.start()
                 theirs.close()
+                self._connection, self._process = ours, process
             return self._connection
 
     def start_soon(self) -> None:
