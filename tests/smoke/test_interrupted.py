@@ -71,7 +71,7 @@ def test_a_plan_that_is_stopped_shows_the_best_so_far(tmp_path: Path, number: in
     words = ["plan", "hgx-h100", "llama-3.1-8b", "--gpus", "32", "--global-batch", "64", "--jobs", "1", "--journal", str(journal)]
     process = started(words, tmp_path)
     end = time.monotonic() + SECONDS
-    while (not journal.exists() or journal.read_text().count("\n") < 2) and process.poll() is None and time.monotonic() < end:
+    while (not journal.exists() or journal.read_text().count("\n") < 3) and process.poll() is None and time.monotonic() < end:
         time.sleep(0.02)
     process.send_signal(number)
     out, err = process.communicate(timeout=SECONDS)
