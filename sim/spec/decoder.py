@@ -301,11 +301,11 @@ class _DecoderTable:
         yield self._norm(f"{name}_norm", shape.hidden)
         yield self._product(f"{name}.input", shape.hidden, layer.inner + layer.channels + layer.steps, "colwise")
         yield from scan_layers(layer, name, self.tokens, FLOAT)
-        of_a_head = isinstance(layer, DeltaNet)
-        gated, gate = self._norm(f"{name}.norm", layer.inner, "per_head" if of_a_head else "heads"), FLOAT * self.tokens * layer.inner
+        weights: tuple[int, TensorShare] = (layer.value_dim, "per_head") if isinstance(layer, DeltaNet) else (layer.inner, "heads")
+        gated, gate = self._norm(f"{name}.norm", layer.inner, weights[1]), FLOAT * self.tokens * layer.inner
         yield gated.model_copy(
-            update={"gradients": (layer.value_dim if isinstance(layer, DeltaNet) else layer.inner,)}
-            | {"read": gated.read + gate, "saved": gated.saved + gate, "backward_traffic": gated.backward_traffic + 2.0 * gate}
+            update={"gradients": weights[:1], "read": gated.read + gate, "saved": gated.saved + gate}
+            | {"backward_traffic": gated.backward_traffic + 2.0 * gate}
         )
         yield self._product(f"{name}.output", layer.inner, shape.hidden, "rowwise", casts=0)
         yield self._residual(f"{name}.residual")
@@ -326,7 +326,7 @@ class _DecoderTable:
         """Yield the router, the experts and the shared experts of one block. Weights of tokens are applied inside the activation."""
         shape = self.shape
         inner = shape.expert_ffn or shape.inner
-        rows, width = self.tokens * shape.experts_per_token, shape.expert_latent or shape.hidden
+        rows, width = self.tokens * shape.experts_per_token, shape.routed_width
         stream = FLOAT * self.tokens * width
         copies = stream * shape.experts_per_token
         biased = self.shape.has_bias("ffn")

@@ -9,7 +9,7 @@ those of fla-org/flash-linear-attention, ops/gated_delta_rule. Backward of both 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from sim.spec.layer import Layer
 from sim.spec.transformer import DeltaNet, Mamba
@@ -22,14 +22,10 @@ class ScanCost(NamedTuple):
     """FLOP of products; inside a chunk, half of the square."""
     elements: tuple[float, float]
     """16-bit elements that the kernels move; those of 32 bits count twice."""
-
-
-_OF_MAMBA: Final = (5, 11)
-"""Kernels of Mamba-2's scan, forward and backward (ops/triton/ssd_combined.py): sums of steps, states of chunks, their recurrence, products
-of the projections, outputs; backward repeats the first four."""
-_OF_DELTA_NET: Final = (8, 16)
-"""Kernels of a delta net's scan, forward and backward: two norms, sums of decays, products of keys, their inverse, transformed keys and
-values, states, outputs."""
+    kept: int
+    """Elements that forward keeps, beside what enters the convolution and sets the steps."""
+    kernels: tuple[int, int]
+    """Kernels that are launched."""
 
 
 def scan_cost(layer: Mamba | DeltaNet) -> ScanCost:
@@ -38,6 +34,10 @@ def scan_cost(layer: Mamba | DeltaNet) -> ScanCost:
 
 
 def _of_mamba(mamba: Mamba) -> ScanCost:
+    """Kernels: sums of steps, states of chunks, their recurrence, products of the projections, outputs (ops/triton/ssd_combined.py).
+
+    Backward repeats the first four. Megatron-LM's keeps its result before the gate.
+    """
     projections, inside = float(mamba.chunk * mamba.state * mamba.groups), float(mamba.chunk * mamba.inner)
     states = 2.0 * mamba.inner * mamba.state
     heads, both = float(mamba.inner), 2.0 * mamba.groups * mamba.state
@@ -45,11 +45,17 @@ def _of_mamba(mamba: Mamba) -> ScanCost:
     return ScanCost(
         (projections + inside + 2.0 * states, 3.0 * projections + 2.0 * inside + 5.0 * states),
         (3.0 * heads + 2.0 * both + 4.0 * held + 2.0 * products, 8.0 * heads + 5.0 * both + 9.0 * held + 4.0 * products),
+        kept=mamba.inner,
+        kernels=(5, 11),
     )
 
 
 def _of_delta_net(delta: DeltaNet) -> ScanCost:
-    """Products: keys with keys, their inverse with keys and values, queries with keys, scores with values; and three with states."""
+    """Products: keys with keys, their inverse with keys and values, queries with keys, scores with values; and three with states.
+
+    Kernels: two norms, sums of decays, products of keys, their inverse, transformed keys and values, states, outputs. transformers and
+    Megatron-LM repeat queries and keys for each value head before; products of keys are kept, too.
+    """
     keys, values, chunk, heads = float(delta.key_dim), float(delta.value_dim), float(delta.chunk), delta.value_heads
     state = 2.0 * keys * values
     forward = chunk * (3.0 * keys + 2.0 * values) + 3.0 * state
@@ -59,7 +65,10 @@ def _of_delta_net(delta: DeltaNet) -> ScanCost:
     moved_again = 4.0 * keys + 4.0 * values + chunk + held
     norms = 4.0 * keys * delta.key_heads
     return ScanCost(
-        (heads * forward, heads * (2.0 * forward + again)), (heads * moved + norms, heads * (2.0 * moved + moved_again) + 2.0 * norms)
+        (heads * forward, heads * (2.0 * forward + again)),
+        (heads * moved + norms, heads * (2.0 * moved + moved_again) + 2.0 * norms),
+        kept=delta.inner + heads * (2 * delta.key_dim + delta.chunk),
+        kernels=(8, 16),
     )
 
 
@@ -80,10 +89,6 @@ def scan_layers(layer: Mamba | DeltaNet, name: str, tokens: int, width: float) -
         share="heads",
     )
     cost, result, steps = scan_cost(layer), width * tokens * layer.inner, width * tokens * layer.steps
-    forward, backward = _OF_MAMBA if isinstance(layer, Mamba) else _OF_DELTA_NET
-    # what enters a convolution is kept there. Megatron-LM's kernel of Mamba-2 keeps its result before the gate as well. In front of delta
-    # nets, transformers and Megatron-LM repeat queries and keys for each value head; products of keys are kept too
-    kept = layer.inner + (0 if isinstance(layer, Mamba) else layer.value_heads * (2 * layer.key_dim + layer.chunk))
     yield Layer.model_construct(
         name=f"{name}.scan",
         op="scan",
@@ -94,8 +99,8 @@ def scan_layers(layer: Mamba | DeltaNet, name: str, tokens: int, width: float) -
         entering=moved + steps,
         write=result,
         backward_traffic=width * tokens * cost.elements[1],
-        saved=steps + width * tokens * kept,
-        forward_kernels=forward,
-        backward_kernels=backward,
+        saved=steps + width * tokens * cost.kept,
+        forward_kernels=cost.kernels[0],
+        backward_kernels=cost.kernels[1],
         share="heads",
     )

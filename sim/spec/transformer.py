@@ -14,7 +14,9 @@ Activation = Literal["gelu", "relu", "relu2", "silu", "swiglu", "geglu", "reglu"
 Norm = Literal["layernorm", "rmsnorm", "nonparametric"]
 
 MIXERS: Final = {"M": "Mamba-2", "G": "gated delta net", "*": "attention", "-": "feed-forward", "E": "experts"}
-"""Letters of a hybrid's layers, as Megatron-LM has them."""
+"""Letters of a hybrid's layers; M, *, - and E are Megatron-LM's."""
+LETTERS: Final = ", ".join(f"{letter} ({kind})" for letter, kind in MIXERS.items())
+"""The letters with their meaning, for messages."""
 GATED: Final = ("swiglu", "geglu", "reglu")
 """Activations with two inputs, one of which gates the other."""
 
@@ -269,7 +271,7 @@ class Transformer(Spec):
             return
         yield not pattern, "pattern is empty; write a letter for each layer, or leave it out"
         strange = sorted({*pattern} - {*MIXERS})
-        yield bool(strange), f"pattern has {' '.join(strange)}; write {', '.join(f'{letter} ({kind})' for letter, kind in MIXERS.items())}"
+        yield bool(strange), f"pattern has {' '.join(strange)}; write {LETTERS}"
         yield len(pattern) != self.layers, f"pattern has {len(pattern)} layers, not {self.layers}; write layers: {len(pattern)}"
         yield "M" in pattern and self.mamba is None, "pattern has Mamba-2 layers (M); add their sizes, such as mamba: {heads: 64}"
         yield (

@@ -71,9 +71,7 @@ ShapeReader = Callable[[Config, Shape], Shape]
 
 
 def _llama(config: Config, shape: Shape) -> Shape:
-    projections, inner = bool(config.get("attention_bias")), bool(config.get("mlp_bias"))
-    bias = {(True, True): "all", (True, False): "qkv_output", (False, True): "ffn"}.get((projections, inner), "none")
-    return shape | {"bias": bias} | window(config)
+    return shape | {"bias": config.biases()} | window(config)
 
 
 def _qwen2(config: Config, shape: Shape) -> Shape:

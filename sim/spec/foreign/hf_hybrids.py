@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from sim.spec.foreign.hf_experts import EXPERTS
 from sim.spec.foreign.hf_keys import Config, Shape
-from sim.spec.transformer import MIXERS
+from sim.spec.transformer import LETTERS, MIXERS
 from sim.spec.yaml import SpecError
 
 _TYPES: Final = {"linear_attention": "M", "mamba": "M", "full_attention": "*", "attention": "*", "mlp": "-", "moe": "E"}
@@ -27,13 +27,11 @@ def nemotron_h(config: Config, shape: Shape) -> Shape:
         "conv": config.size("conv_kernel", "mamba_d_conv", default=4),
         "chunk": config.size("chunk_size", "mamba_chunk_size", default=128),
     }
-    projections, inner = bool(config.get("attention_bias")), bool(config.get("mlp_bias"))
-    bias = {(True, True): "all", (True, False): "qkv_output", (False, True): "ffn"}.get((projections, inner), "none")
     fields = shape | {
         "layers": len(pattern),
         "pattern": pattern,
         "positions": "none",
-        "bias": bias,
+        "bias": config.biases(),
         "head_dim": config.size("head_dim", "attention_head_dim", default=128),
         **({"mamba": mamba} if "M" in pattern else {}),
     }
@@ -49,10 +47,7 @@ def _pattern(config: Config) -> str:
             raise SpecError(f"{config.place}: {config.within}layers_block_type has {strange}; write some of {', '.join(_TYPES)}")
         pattern = "".join(_TYPES[str(each)] for each in types)
     if not isinstance(pattern, str) or not pattern or not {*pattern} <= {*MIXERS}:
-        raise SpecError(
-            f"{config.place}: {config.within}hybrid_override_pattern must have a letter for each layer: "
-            f"{', '.join(f'{letter} ({kind})' for letter, kind in MIXERS.items())}"
-        )
+        raise SpecError(f"{config.place}: {config.within}hybrid_override_pattern must have a letter for each layer: {LETTERS}")
     count = config.said.get("num_hidden_layers")
     if count not in (None, len(pattern)):
         raise SpecError(

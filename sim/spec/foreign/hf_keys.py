@@ -78,6 +78,11 @@ class Config:
             raise SpecError(f"{self.place}: {self.within}{name}: {value!r} is not true or false; write one of them")
         return value
 
+    def biases(self) -> str:
+        """Return which products have a bias, as ``Transformer.bias``, where attention and feed-forward blocks have a key each."""
+        places = bool(self.get("attention_bias")), bool(self.get("mlp_bias"))
+        return {(True, True): "all", (True, False): "qkv_output", (False, True): "ffn"}.get(places, "none")
+
     def due(self, *names: str) -> int:
         """Return a whole number that must be present, except in nested blocks, where transformers leaves out defaults."""
         value = self.size(*names)

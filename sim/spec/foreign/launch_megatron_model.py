@@ -12,7 +12,7 @@ from typing import Any, Final
 from sim.spec.foreign.launch_options import Arguments
 from sim.spec.foreign.launch_unread import OTHER_LAYERS
 from sim.spec.strict import whole_number
-from sim.spec.transformer import MIXERS
+from sim.spec.transformer import LETTERS, MIXERS
 from sim.spec.yaml import SpecError
 
 SIZES: Final[Mapping[str, str]] = {
@@ -98,10 +98,7 @@ def _hybrid(given: Arguments) -> dict[str, Any]:
         return {}
     pattern = said.strip("'\"")
     if not {*pattern} <= {*MIXERS}:
-        raise SpecError(
-            f"{given.place}: --{PATTERNS[0]} {said}: write a letter for each layer, "
-            f"{', '.join(f'{letter} ({kind})' for letter, kind in MIXERS.items())}"
-        )
+        raise SpecError(f"{given.place}: --{PATTERNS[0]} {said}: write a letter for each layer, {LETTERS}")
     if "G" in pattern:
         raise SpecError(
             f"{given.place}: --{PATTERNS[0]} {said}: gated delta nets (G) are not read from arguments of Megatron-LM; write a file with "
