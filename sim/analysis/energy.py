@@ -16,6 +16,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from sim.spec import memo
 from sim.spec.energy import GpuPower, Grid, KernelMix, PowerModel
 from sim.spec.fields import curve_value
 from sim.spec.hardware import Gpu, Node
@@ -72,6 +73,10 @@ def power_model() -> PowerModel:
 
 def gpu_power(gpu: Gpu, model: PowerModel, mix: KernelMix | None = None) -> GpuPower:
     """Return the block of *model* that names *gpu*, or else the block that names no GPU, with the compute share for kernels of *mix*."""
+    return memo.get_or_make((gpu_power, gpu.name, id(model), mix), lambda: _gpu_power(gpu, model, mix), model)
+
+
+def _gpu_power(gpu: Gpu, model: PowerModel, mix: KernelMix | None) -> GpuPower:
     named = next((block for block in model.gpus if gpu.name in block.gpus), None)
     block = named or next(block for block in model.gpus if not block.gpus)
     if mix is None or block.products is None or block.memory is None:

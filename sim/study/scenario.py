@@ -440,14 +440,16 @@ def split_overrides(texts: Iterable[str]) -> tuple[list[str], list[str]]:
 def _is_of_workload(text: str) -> bool:
     """Return whether the override *text* is for the workload. Raise SpecError for a key that belongs to neither description."""
     first = text.partition("=")[0].partition(".")[0].strip()
-    first_words = sorted(_WORKLOAD_KEYS | (_HARDWARE_KEYS - _UNSET))
-    if "=" in text and first and first not in _WORKLOAD_KEYS | _HARDWARE_KEYS:
+    if first in _WORKLOAD_KEYS:
+        return True
+    if "=" in text and first and first not in _HARDWARE_KEYS:
+        first_words = sorted(_WORKLOAD_KEYS | (_HARDWARE_KEYS - _UNSET))
         key = text.partition("=")[0].strip()
         places = [FIELDS.get(key), *(home_key(kind, first) for kind in (Hardware, Workload))]
         near = [place + key.removeprefix(first) for place in places if place] or suggestions(first, first_words, most=1)
         hint = f"did you mean '{near[0]}'?" if near else f"keys start with one of {', '.join(first_words)}"
         raise SpecError(f"--set {text}: unknown key '{first}'; {hint}")
-    return first in _WORKLOAD_KEYS
+    return False
 
 
 def _sized(loaded: Loaded[Workload], scenario: Scenario, ranks: int, largest: Callable[[], int]) -> Loaded[Workload]:
