@@ -64,7 +64,10 @@ def test_ctrl_c_while_modules_are_imported(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
 
 
-@pytest.mark.parametrize(("number", "code", "word"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")])
+@pytest.mark.parametrize(
+    ("number", "code", "word"),
+    [(signal.SIGINT, 130, "interrupted"), pytest.param(signal.SIGTERM, 143, "terminated", marks=pytest.mark.nightly)],
+)
 def test_a_plan_that_is_stopped_shows_the_best_so_far(tmp_path: Path, number: int, code: int, word: str) -> None:
     """Ctrl-C, and SIGTERM as ``timeout`` and batch systems send it: exit codes are 128 plus the signal's number (POSIX sh, 2.8.2)."""
     journal = tmp_path / "journal"

@@ -112,7 +112,7 @@ REPLICAS = Scenario("", "resnet50", plan=JobPlan(3.0))
     ("budget", "options"),
     [
         (Budget(time=86400.0), {}),
-        (Budget(time=3600.0), {}),
+        pytest.param(Budget(time=3600.0), {}, marks=pytest.mark.nightly),
         (Budget(money=20.0), {"power_cap": "250 W"}),
         pytest.param(Budget(money=20.0), {"with_failures": True, "mean_lifetime": "20 h"}, marks=pytest.mark.nightly),
     ],

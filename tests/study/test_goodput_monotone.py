@@ -118,7 +118,12 @@ def test_what_helps_never_lowers_the_share_of_many_jobs(
 
 @pytest.mark.parametrize(
     ("name", "mode"),
-    [("images, slow NICs", "async"), ("images, slow NICs", "tiered"), ("decoder, slow NICs", "async"), ("many nodes", "async")],
+    [
+        ("images, slow NICs", "async"),
+        pytest.param("images, slow NICs", "tiered", marks=pytest.mark.nightly),
+        pytest.param("decoder, slow NICs", "async", marks=pytest.mark.nightly),
+        ("many nodes", "async"),
+    ],
 )
 def test_a_faster_store_is_not_written_to_faster_than_helps(name: str, mode: str, tmp_path: Path) -> None:
     """Stores 1 to 1,000 times as fast; a run with one and the what-if of one that is half as fast have the same share."""
