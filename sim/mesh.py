@@ -392,13 +392,14 @@ def _intervals(workload: Workload, layout: Layout, times: UnitTimes) -> float:
 def _ranks(gpu: Gpu, workload: Workload, mesh: Mesh, intervals: float = 1.0) -> RankVariation:
     """Return which ranks wait for each other, and how their speeds vary."""
     parallel, noise = mesh.parallel, workload.training.noise
+    persistent = math.hypot(gpu.persistent_cv, gpu.kernels.sustained_cv if gpu.kernels else 0.0)
     replica = parallel.tensor * parallel.context
     return RankVariation(
         inside=max(replica, parallel.expert),
         replica=replica,
         replicas=mesh.data,
         stages=mesh.stages,
-        persistent_cv=gpu.persistent_cv if noise.persistent_cv is None else noise.persistent_cv,
+        persistent_cv=persistent if noise.persistent_cv is None else noise.persistent_cv,
         compute_cv=gpu.compute_cv if noise.compute_cv is None else noise.compute_cv,
         tokens_cv=length_variation(workload),
         intervals=intervals,

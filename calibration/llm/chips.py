@@ -9,19 +9,20 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final, Literal, NamedTuple
 
 from calibration.gpu_names import PARTS_FOLDER, GpuNames, aliases_by_part
 from calibration.llm.shapes import LLM_RECORDS
 from sim.spec.catalogue import catalogue, suggestions
-from sim.spec.fields import Precision
+from sim.spec.fields import Peak
 from sim.spec.hardware import Gpu
+from sim.spec.kernels import Kernels
 from sim.spec.library import load_part
 
 ProductPrecision = Literal["16bit", "fp8", "fp4"]
-PRECISIONS: Final[Mapping[ProductPrecision, Precision]] = {"16bit": "bf16", "fp8": "fp8", "fp4": "nvfp4"}
+PRECISIONS: Final[Mapping[ProductPrecision, Peak]] = {"16bit": "bf16", "fp8": "fp8", "fp4": "nvfp4"}
 """The precision of a workload with these products."""
 PCIE: Final = 32e9
 """Bytes/s of PCIe 4.0 x16, one direction (PCI-SIG: 16 GT/s per lane)."""
@@ -59,6 +60,8 @@ class Chip:
     """Numbers of GPUs that the fabric joins in other nodes with this GPU."""
     dies: int = 1
     """GPUs, as software counts them, on one card."""
+    board: Mapping[ProductPrecision, float] = field(default_factory=dict)
+    """Factors on rates of products: what the power of this board leaves, relative to the usual one of its generation (default 1)."""
 
     @property
     def usual_gpus(self) -> int:
@@ -125,8 +128,22 @@ def _chip_of_part(name: str) -> NamedChip | None:
     chip = Chip(
         name=gpu.name, generation=gpu.architecture, part=name, multiprocessors=multiprocessors, peak=peak,
         memory_bandwidth=gpu.memory_bandwidth, memory=gpu.memory, fabric=rate, domain=PCIE_NODE, nic=PCIE_NIC, machine="",
+        board=_board(gpu),
     )  # fmt: skip
     return NamedChip(chip, f"{gpu.name}s of a node joined by PCIe {bus}")
+
+
+def _board(gpu: Gpu) -> dict[ProductPrecision, float]:
+    """Return the rates of long products on *gpu*, relative to the usual board of its generation: from kernels, not from training steps."""
+    if gpu.kernels is None:
+        return {}
+    usual = load_part(Kernels, gpu.kernels.name, "hardware/parts/kernels")
+    sustained = gpu.kernels.sustained / usual.sustained
+    factors: dict[ProductPrecision, float] = {}
+    for precision, name in PRECISIONS.items():
+        own, of_usual = gpu.kernels.product_share.get(name), usual.product_share.get(name)
+        factors[precision] = sustained * own / of_usual if own and of_usual else factors.get("16bit", 1.0)
+    return factors
 
 
 @lru_cache(maxsize=1)
@@ -157,6 +174,7 @@ def _chips() -> dict[str, Chip]:
             machine=cells["machine"],
             other_domains=tuple(int(size) for size in cells["other_domains"].split("|") if size),
             dies=int(cells["dies"] or 1),
+            board=_board(load_part(Gpu, cells["part"] or cells["name"].lower(), PARTS_FOLDER)) if cells["board"] else {},
         )
         for alias in (cells["name"], *cells["aliases"].split("|")):
             if alias:

@@ -25,15 +25,12 @@ class StepWork:
         self.held_tokens = self.tokens / (case.tensor if case.sequence_parallel else 1)
         eager = case.family in EAGER_FAMILIES and not case.is_compiled
         self.elementwise = constants[f"elementwise:{case.family}"] * (constants["elementwise.eager"] if eager else 1.0)
-        self.rate16 = self.chip.peak["16bit"] * constants.get(f"product.{self.chip.generation}", 0.6)
-        self.rate = self.rate16
+        share, peak, board = constants.get(f"product.{self.chip.generation}", 0.6), self.chip.peak, self.chip.board
+        self.peak16 = peak["16bit"] * board.get("16bit", 1.0)
+        self.rate = self.rate16 = self.peak16 * share
         if case.precision != "16bit":
-            self.rate = (
-                self.chip.peak[case.precision]
-                * constants.get(f"product.{self.chip.generation}", 0.6)
-                * constants[f"product.{case.precision}"]
-            )
-            self.rate *= case.recipe_rate
+            own_peak = peak[case.precision] * board.get(case.precision, 1.0)
+            self.rate = own_peak * share * constants[f"product.{case.precision}"] * case.recipe_rate
         self.bandwidth = self.chip.memory_bandwidth * constants["memory"]
 
     def product(self, rows: float, inner: float, columns: float, groups: float = 1.0, narrow: bool = True) -> float:
@@ -133,7 +130,7 @@ class StepWork:
             share *= 1.0 if old or case.family not in EAGER_FAMILIES else self.constants["attention.eager"]
             share *= 1.25 if old else 1.0
             share *= min(1.0, shape.head_size / 128 + 0.25)
-            return (2.5 if backward else 1.0) * flop / (self.chip.peak["16bit"] * share) + 2 * self.constants["kernel"]
+            return (2.5 if backward else 1.0) * flop / (self.peak16 * share) + 2 * self.constants["kernel"]
         scores = self.tokens * case.seq * heads * 2.0 * self.constants["scores"] / self.bandwidth
         slow = self.constants["unaligned.head"] if shape.head_size % 8 else 1.0
         return slow * (2.0 if backward else 1.0) * (2 * flop / (self.rate16 * 0.6)) + scores * (1.0 if backward else 0.8)

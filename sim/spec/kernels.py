@@ -74,6 +74,8 @@ class Kernels(Spec):
     """Rate of FP8 products by scaling recipe, relative to ``product_share``; 1 for recipes that are not listed."""
     sustained: Share
     """Additional factor on ``product_share`` in training steps, which keep the board at its power limit for seconds."""
+    sustained_cv: Fraction = 0.0
+    """Coefficient of variation of the compute time of such steps from board to board, in layouts, in addition to ``persistent_cv``."""
     whole_steps: Factor = 1.0
     """Additional factor on kernel times under stacks with ``factor_by_kernels``: their ``compute_factor`` was fitted mostly on Hopper."""
     tile_edge: Factor

@@ -174,8 +174,11 @@ def _copied(transport: Transport, factor: float) -> Transport:
 
 def _more_uniform(node: Node, factor: float) -> Node:
     """Return *node* with the variation among its GPUs divided by *factor*."""
-    gpu = node.gpu.model_copy(update={"compute_cv": node.gpu.compute_cv / factor, "persistent_cv": node.gpu.persistent_cv / factor})
-    return node.model_copy(update={"gpu": gpu})
+    gpu, kernels = node.gpu, node.gpu.kernels
+    update: dict[str, object] = {"compute_cv": gpu.compute_cv / factor, "persistent_cv": gpu.persistent_cv / factor}
+    if kernels:
+        update["kernels"] = kernels.model_copy(update={"sustained_cv": kernels.sustained_cv / factor})
+    return node.model_copy(update={"gpu": gpu.model_copy(update=update)})
 
 
 def _dataset(*keys: str) -> Callable[[Workload, float], Workload]:

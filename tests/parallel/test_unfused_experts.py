@@ -321,7 +321,7 @@ def test_torchtitan_permutes_tokens_in_separate_kernels() -> None:
 
 def test_torchtitans_passes_take_their_time_in_a_step() -> None:
     """A step of experts is longer by them, in dispatch and combine, forward and backward."""
-    hardware = load_hardware("hgx-h100", ["node.gpu.compute_cv=0", "node.gpu.persistent_cv=0"]).spec
+    hardware = load_hardware("hgx-h100", ["node.gpu.compute_cv=0", "node.gpu.persistent_cv=0", "node.gpu.kernels.sustained_cv=0"]).spec
     gpu = hardware.groups[0].node.gpu
     own = ["batch=1", "precision=bf16", "activation_checkpointing=none", "parallel.shard=parameters", "stack.mesh.shares_device=false"]
     steps = {}

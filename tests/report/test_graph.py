@@ -74,7 +74,8 @@ def test_a_folder_has_a_file_a_rank(tmp_path: Path) -> None:
 
 
 def test_out_and_in_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    layout = ["run", "hgx-h100", "llama-3.2-1b", "--parallel", "shard=parameters", "--set", "node.gpu.compute_cv=0"]  # ranks alike
+    alike = "node.gpu.compute_cv=0; node.gpu.kernels.sustained_cv=0"
+    layout = ["run", "hgx-h100", "llama-3.2-1b", "--parallel", "shard=parameters", "--set", alike]
     assert main([*layout, "--json", "--chakra", str(tmp_path)]) == 0
     written = json.loads(capsys.readouterr().out)
     assert main(["run", "hgx-h100", str(tmp_path), "--stack", written["stack"], "--json"]) == 0

@@ -15,6 +15,7 @@ from calibration.llm.fit import NOISE, fit
 from calibration.llm.priors import defaults, priors
 from calibration.llm.rules import model_flop
 from calibration.llm.weights import blocks_of_stages, stage_weights, total_parameters
+from calibration.llm.work import StepWork
 from tests.calibration.llm.test_case import one
 
 
@@ -42,6 +43,16 @@ def test_more_work_takes_longer_and_faster_parts_less(tmp_path: Path) -> None:
     shorter = [replace(case, precision="fp8"), replace(case, lora=True), replace(case, virtual_stages=4)]
     assert all(predict(other, at).step_time > step for other in longer)
     assert all(predict(other, at).step_time < step for other in shorter)
+
+
+@pytest.mark.parametrize(("gpu", "factor"), [("H100 PCIe", 0.765 / 0.887), ("H20", 0.92 / (0.887 * 0.94)), ("H100", 1.0), ("MI355X", 1.0)])
+def test_a_boards_power_bounds_its_products(gpu: str, factor: float, tmp_path: Path) -> None:
+    """By as much as kernels differ (`hardware/parts`), apart from the peak."""
+    chip = one(tmp_path, gpu=gpu, node_type="", network="").chip
+    work = StepWork(one(tmp_path, gpu=gpu, node_type="", network=""), defaults())
+    assert work.rate16 == pytest.approx(factor * chip.peak["16bit"] * defaults()[f"product.{chip.generation}"], rel=1e-9)
+    wide = work.product(8192, 8192, 8192)
+    assert wide > 2 * 8192.0**3 / work.rate16
 
 
 def memory(case: Case) -> float:

@@ -35,7 +35,7 @@ def again(folder: Path, scenario: Scenario, stack: str) -> GraphRun:
 
 def laid_out(nodes: int, stack: str | None = None, **layout: Any) -> tuple[Scenario, LayoutRun]:
     """Run a layout whose ranks are alike: a trace says how long each operation takes, and not how ranks differ."""
-    alike = ("node.gpu.compute_cv=0", "node.gpu.persistent_cv=0")
+    alike = ("node.gpu.compute_cv=0", "node.gpu.persistent_cv=0", "node.gpu.kernels.sustained_cv=0")
     scenario = Scenario("hgx-h100", "llama-3.2-1b", alike, nodes=nodes, stack=stack, layout=layout_of(**{"parallel": []} | layout))
     return scenario, layout_answer(scenario).run
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from sim.events import Cause
 from sim.mesh import layout_scene, prepare, run_layout
 from sim.spec.lengths import Lengths
-from sim.spec.library import load_workload
+from sim.spec.library import load_hardware, load_workload
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 from sim.study.scenario import Scenario, answer
@@ -217,20 +217,25 @@ def test_drawn_steps_have_the_mean_step_and_differ() -> None:
 
 
 def test_one_field_of_noise_leaves_the_other_as_the_gpu_has_it() -> None:
-    def ranks(**fields: Any) -> tuple[float, float]:
+    def ranks(sustained_cv: float = 0.0, **fields: Any) -> tuple[float, float]:
         from sim.mesh import _ranks
 
         given = workload(blocks(2))
         noise = given.training.noise.model_copy(update={"persistent_cv": None, "compute_cv": None} | fields)
         given = given.model_copy(update={"training": given.training.model_copy(update={"noise": noise})})
         hardware = free(2)
-        gpu = hardware.groups[0].node.gpu.model_copy(update={"persistent_cv": 0.04, "compute_cv": 0.03})
+        kernels = load_hardware("hgx-h100").spec.groups[0].node.gpu.kernels
+        assert kernels is not None
+        own = kernels.model_copy(update={"sustained_cv": sustained_cv})
+        gpu = hardware.groups[0].node.gpu.model_copy(update={"persistent_cv": 0.04, "compute_cv": 0.03, "kernels": own})
         rank_noise = _ranks(gpu, given, prepare(hardware, given).mesh)
         return rank_noise.persistent_cv, rank_noise.compute_cv
 
     assert ranks() == (0.04, 0.03)
     assert ranks(compute_cv=0.01) == (0.04, 0.01)
     assert ranks(persistent_cv=0.0) == (0.0, 0.03)
+    assert ranks(sustained_cv=0.03) == (0.05, 0.03)
+    assert ranks(sustained_cv=0.03, persistent_cv=0.0) == (0.0, 0.03)
 
 
 @pytest.mark.parametrize("imbalance", [0.0, 1.0])

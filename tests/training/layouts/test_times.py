@@ -132,7 +132,7 @@ def test_dispatched_copies_are_put_in_the_order_of_experts() -> None:
 
 def test_a_weight_is_brought_to_8_bits_once_a_step() -> None:
     """All micro-batches but the first spare reading a weight's two bytes and writing one twice (``is_first_microbatch``); not heads."""
-    hardware = load_hardware("hgx-h100", ["node.gpu.compute_cv=0", "node.gpu.persistent_cv=0"]).spec
+    hardware = load_hardware("hgx-h100", ["node.gpu.compute_cv=0", "node.gpu.persistent_cv=0", "node.gpu.kernels.sustained_cv=0"]).spec
     gpu = hardware.groups[0].node.gpu
     steps = {}
     for keeps in (False, True):
