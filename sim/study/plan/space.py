@@ -42,8 +42,6 @@ ALLOWED: Final[Mapping[str, str]] = {
 DEFAULT: Final = frozenset({"recompute", "virtual", "context", "order", "own_schedule"})
 ZERO_BUBBLE: Final[tuple[tuple[Schedule, int], ...]] = (("zb_h1", 1), ("zbv", 2), ("dualpipev", 2))
 """Schedules that split backward, with their chunks per rank."""
-LARGEST_BATCH: Final = 16
-"""Maximum sequences of a micro-batch of a decoder; other samples, such as images, are limited only by the share of a data rank."""
 SHORTEST: Final = 2048
 """Minimum tokens of a sequence on one rank of a context group."""
 MOST_VIRTUAL: Final = 10
@@ -226,7 +224,7 @@ def _all_candidates(workload: Workload, options: MeshOptions, nodes: int, gpus_p
             for shard, reshard, replicate in _sharding(options, data, gpus_per_node, (tensor, context, pipeline, expert))
             for mode in (modes_of_shards if shard == "parameters" else modes)
         ]
-        for batch in _batches(space.global_batch, data, workload.model.transformer is not None):
+        for batch in divisors(space.global_batch // data) if space.global_batch % data == 0 else ():
             micro_batches = space.global_batch // (data * batch)
             schedules = _schedules(options, pipeline, (blocks, cut), micro_batches, space)
             for (schedule, virtual), (shard, reshard, replicate, mode), precision, near in product(schedules, memory, widths, orders):
@@ -297,18 +295,6 @@ def _splits(workload: Workload, tensor: int) -> bool:
     except SpecError:
         return False
     return True
-
-
-def _batches(global_batch: int, data: int, decoder: bool) -> Iterator[int]:
-    """Yield micro-batch sizes that divide a data rank's share of the global batch: powers of two for a *decoder*, otherwise any."""
-    if not decoder:
-        yield from divisors(global_batch // data) if global_batch % data == 0 else ()
-        return
-    size = 1
-    while size <= LARGEST_BATCH:
-        if global_batch % (data * size) == 0:
-            yield size
-        size *= 2
 
 
 def _schedules(options: MeshOptions, stages: int, parts: tuple[int, int], micro_batches: int, space: Space) -> Iterator[tuple[str, int]]:
