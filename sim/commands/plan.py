@@ -72,7 +72,8 @@ def plan(
     from sim.report.extras import require_failures
     from sim.report.figures import figures_csv
     from sim.report.page.layout_plan import plan_page
-    from sim.report.plan import plan_document, plan_text
+    from sim.report.plan import plan_document
+    from sim.report.plan_text import plan_text
     from sim.study.arguments import size_of
     from sim.study.plan.ahead import workers
     from sim.study.plan.question import PlanQuestion

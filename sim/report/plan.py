@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from sim import __version__
@@ -10,16 +10,13 @@ from sim.analysis.energy import KWH, GridIntensity, grid_of
 from sim.events import Cause
 from sim.mesh import LayoutRun, worker_node
 from sim.report.document import run_document
-from sim.report.energy import grid_text, kwh_text, power_cap_figures, power_cap_text
-from sim.report.expected_error import error_sentence, expected_job_error
+from sim.report.energy import grid_text, power_cap_figures
+from sim.report.expected_error import expected_job_error
 from sim.report.goodput import goodput_of
 from sim.report.layouts.layout import layout_document, layout_name
 from sim.report.layouts.layout_error import expected_layout_error
 from sim.report.layouts.layout_files import run_command
-from sim.report.plan_changes import flip_lines, turn_text
 from sim.report.prices import price_lines, price_rows
-from sim.report.table import basis_lines, rate_text
-from sim.report.whole_job import days_text, long_time, tokens_text
 from sim.spec.library import load_workload
 from sim.spec.yaml import SpecError
 from sim.study.layout import LayoutAnswer
@@ -34,7 +31,7 @@ from sim.study.power_cap import slower_runs
 from sim.study.saving import slowdown_by_store
 from sim.study.scenario import sorted_overrides
 from sim.study.weeks import Weeks, with_reliability
-from sim.units import any_of, pluralized, rounded, rounded_dollars, show
+from sim.units import any_of, pluralized, show
 
 SCHEMA: Final = 1
 PARTS: Final[Mapping[str, str]] = {
@@ -53,7 +50,7 @@ PARTS: Final[Mapping[str, str]] = {
 """The parts of a step's time in words."""
 
 
-_PRICED: Final = "--set price.on_demand='10 USD/h'"
+PRICED: Final = "--set price.on_demand='10 USD/h'"
 TIE: Final = 0.05
 """Share of a step within which layouts count as equal if no validated error applies (estimate: the spread of repeated runs)."""
 
@@ -402,7 +399,7 @@ def _warnings(plan: LayoutPlan) -> list[str]:
     if memory is not None and memory >= own:
         texts.append(f"a GPU has {show(own, 'binary size')}, so the limit of {show(memory, 'binary size')} has no effect (--max-memory)")
     if plan.question.limits.objective == "cost" and not plan.has_prices:
-        texts.append(f"no price for this hardware, so cost counts node-seconds; set a price with {_PRICED}")
+        texts.append(f"no price for this hardware, so cost counts node-seconds; set a price with {PRICED}")
     if plan.layouts[0][0].workload.pretraining is not None:
         counted_alike = "; time and cost of --tokens assume that all steps are like this" if plan.tokens is not None else ""
         texts.append(
@@ -415,85 +412,3 @@ def _warnings(plan: LayoutPlan) -> list[str]:
         schedule, command = placed_layout.candidate.schedule, run_command(plan, placed_layout)
         texts.append(f"the schedule {schedule} cannot run any of these pipelines; '{command}' shows why")
     return texts
-
-
-def plan_text(document: Mapping[str, Any], shown: int = 10) -> str:
-    """Return *document* as text for a terminal, with at most *shown* layouts."""
-    gpus, nodes = (any_of([f"{count:,}" for count in document[key]]) for key in ("gpus", "nodes"))
-    lines = [
-        f"{document['workload']} on {document['hardware']}: {gpus} GPU{'s' * (gpus != '1')}, {nodes} node{'s' * (nodes != '1')}, "
-        f"global batch {document['global_batch']:,}",
-        f"  {document['verdict']}",
-        "",
-        f"  {pluralized(document['candidates'], 'layout')}: {document['infeasible']:,} cannot fit, "
-        + (f"{document['excluded_by_bound']:,} excluded by their bound" if document["complete"] else f"{document['open']:,} left open")
-        + f", {document['simulated']:,} simulated",
-        "",
-        *_table(document, document["layouts"][:shown]),
-    ]
-    if document["tokens"] is not None and document["layouts"][0]["job_time_s"] is not None:
-        best = document["layouts"][0]
-        money = "" if best["job_cost_usd"] is None else f", ${rounded_dollars(best['job_cost_usd'])}"
-        energy = "" if best["job_energy_kwh"] is None else f", {kwh_text(best['job_energy_kwh'])}, {show(best['job_co2_kg'], 'mass')} CO2"
-        lines += ["", f"  {tokens_text(document['tokens'])}: {long_time(best['job_time_s'])}{money}{energy} with the best layout"]
-    if document["with_failures"] is not None:
-        lines += [f"  {_failures_text(document['with_failures'])}"]
-    if document["power_cap"] is not None:
-        lines += [f"  With the best layout: {power_cap_text(document['power_cap'])}"]
-    front = [
-        str(place + 1) if place < shown else f"{place + 1} ({row['name']})"
-        for place, row in enumerate(document["layouts"]) if row["pareto"]
-    ]  # fmt: skip
-    priced = document["layouts"][0]["cost_per_step_usd"] is not None
-    of = "time, free memory and cost" if priced else f"time and free memory (no price; set one with {_PRICED})"
-    lines += ["", f"  Pareto-optimal in {of}: {', '.join(front[:12])}"]
-    for turn in document["sensitivity"]:
-        lines += [f"  {turn_text(turn)}", *(f"    {line}" for line in flip_lines(turn))]
-    lines += ["", f"  Run the best: {document['layouts'][0]['command']}", f"  {error_sentence(document['expected_error'])}"]
-    lines += ["", *basis_lines(document)]
-    return "\n".join(lines)
-
-
-def _failures_text(weeks: Mapping[str, Any]) -> str:
-    """Return a sentence on the job with failures."""
-    low, high = weeks["interval95"]["days"]
-    return (
-        f"With failures: {days_text(weeks['days'])} ({days_text(low)} to {days_text(high)} in 95% of simulated runs), "
-        f"{100 * weeks['effective_share']:.1f}% effective, {rounded(weeks['interruptions'])} interruptions; failure rate "
-        f"'{weeks['reliability']['level']}' (--reliability), {pluralized(weeks['spares'], 'spare node')} (--spares)"
-    )
-
-
-_FigureColumn = tuple[str, str, Callable[[float], str]]
-"""Title, key in a row, and the function that formats the figure."""
-
-
-def _columns(document: Mapping[str, Any]) -> list[_FigureColumn]:
-    """Return the columns of the table: rates per token if samples are sequences, else per sample."""
-    unit, word, million = ("sample", "samples", "Msamples") if document["sequence"] is None else ("token", "tok", "Mtok")
-    columns: list[_FigureColumn] = [
-        ("step", "step_time_s", lambda seconds: show(seconds, "time")),
-        (f"{word}/s/GPU", f"{unit}s_per_s_per_gpu", rate_text),
-        ("MFU", "model_flops_utilization", lambda share: f"{100 * share:.1f}%"),
-        ("free", "memory_headroom_bytes", lambda nbytes: f"{nbytes / 2**30:.1f} GiB"),
-    ]
-    if document["objective"] == "energy":
-        return [*columns, (f"J/{'sample' if unit == 'sample' else word}", f"energy_per_{unit}_j", lambda joules: f"{joules:.3g}")]
-    return [*columns, (f"USD/{million}", f"cost_per_{unit}_usd", lambda usd: f"{1e6 * usd:.3g}")]
-
-
-def _table(document: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the table of *rows*, two lines each, without columns that are empty in all rows."""
-    columns = [column for column in _columns(document) if any(row[column[1]] is not None for row in rows)]
-    widths = [max(len(head) + 1, 10) for head, _, _ in columns]
-    lines = [f"  {'':2}{''.join(f'{head:>{width}}' for (head, _, _), width in zip(columns, widths, strict=True))}  layout"]
-    for place, row in enumerate(rows, start=1):
-        figures = ["-" if row[key] is None else write(row[key]) for _, key, write in columns]
-        cells = "".join(f"{figure:>{width}}" for figure, width in zip(figures, widths, strict=True))
-        mark = "~" if row["tie"] and place > 1 else " "
-        on = f"{pluralized(row['nodes'], 'node')}: " if len(document["nodes"]) > 1 else ""
-        lines.append(f"  {place:>2}{mark}{cells[1:]}  {on}{row['name']} [{row['stack']}]{NOT_VALIDATED if row['not_validated'] else ''}")
-        lines.append(f"     {row['limit']}" + ("" if place == 1 else f"; {row['why']}"))
-    if any(row["tie"] for row in rows[1:]):
-        lines.append("  ~ within the expected errors of the best")
-    return lines

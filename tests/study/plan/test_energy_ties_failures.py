@@ -17,7 +17,8 @@ from sim.report import plan as report
 from sim.report.goodput import goodput_of
 from sim.report.layouts.layout import layout_document
 from sim.report.layouts.layout_error import expected_layout_error
-from sim.report.plan import plan_document, plan_text
+from sim.report.plan import plan_document
+from sim.report.plan_text import plan_text
 from sim.report.prices import price_rows
 from sim.study.layout import LayoutAnswer
 from sim.study.plan.objective import joules_of_step, scale

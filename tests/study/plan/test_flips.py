@@ -10,8 +10,9 @@ from typing import Any, cast
 import pytest
 
 from sim.report.page.layout_plan import plan_page
-from sim.report.plan import plan_document, plan_text
+from sim.report.plan import plan_document
 from sim.report.plan_changes import flip_lines
+from sim.report.plan_text import plan_text
 from sim.study.plan.flips import Flip, Flips, Knob, LayoutsBySetting, _crossing, _nearest, flips, same_but_micro_batches
 from sim.study.plan.question import LayoutPlan, PlanQuestion, plan, prepare_plan
 from sim.study.plan.search import EQUAL, Limits, best_by_recurrence, search

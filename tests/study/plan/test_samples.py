@@ -9,7 +9,8 @@ import pytest
 
 from sim.documents import document as described
 from sim.report.page.layout_plan import plan_page
-from sim.report.plan import plan_document, plan_text
+from sim.report.plan import plan_document
+from sim.report.plan_text import plan_text
 from sim.study.plan.question import PlanQuestion, plan
 from sim.study.plan.search import Limits
 from sim.study.scenario import Scenario

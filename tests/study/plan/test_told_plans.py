@@ -13,12 +13,15 @@ import pytest
 from sim.cli import main
 from sim.report import plan as plan_report
 from sim.report.page.layout_plan import plan_page
-from sim.report.plan import candidate_name, plan_document, plan_text
+from sim.report.plan import candidate_name, plan_document
+from sim.report.plan_text import plan_text
+from sim.report.whole_job import long_time
 from sim.spec.yaml import SpecError
 from sim.study.plan.question import LayoutPlan, PlanQuestion, plan, prepare_plan
 from sim.study.plan.search import Limits
 from sim.study.plan.sensitivity import sensitivity
 from sim.study.scenario import Infeasible, Scenario
+from sim.units import rounded_dollars, show
 from tests.study.plan.planned import ANY_SCHEDULE, SMALL, UNEVEN_EXPERTS, WRAPPED, assert_commands_repeat
 
 
@@ -212,6 +215,21 @@ def test_sizes_without_a_layout_among_the_best_are_named() -> None:
     text = plan_text(plan_document(made))
     assert "8 or 32 GPUs, 1 or 4 nodes" in text
     assert "- no layout on 1 node is among the best; --nodes 1 shows the best one there" in text
+    assert "    1 node: not among the best; --nodes 1 shows the best layout there\n" in text
+    assert f"   4 nodes: {show(made.tally.outcomes[0].step_time, 'time')} per step; row 1\n" in text
+
+
+def test_each_size_has_its_best_layout_with_time_and_cost_of_the_job() -> None:
+    """By hand from the rows of the document: cost is lowest on one node, and time on two."""
+    scenario = Scenario("p4d.24xlarge", "gpt2", global_batch=512)
+    document = plan_document(plan(PlanQuestion(scenario, (1, 2), limits=Limits(objective="cost"), tokens="1B")))
+    text = plan_text(document, shown=1)
+    for nodes, name in ((1, "1 node"), (2, "2 nodes")):
+        place, row = next((place, row) for place, row in enumerate(document["layouts"]) if row["nodes"] == nodes)
+        job = f"{long_time(row['job_time_s'])}, ${rounded_dollars(row['job_cost_usd'])}"
+        where = "row 1" if place == 0 else f"{row['name']} [{row['stack']}]"
+        assert f" {name}: {show(row['step_time_s'], 'time')} per step, {job}; {where}\n" in text
+    assert plan_text(document | {"nodes": [1]}).count("per step, ") == 1, "one size has no such list"
 
 
 @pytest.mark.parametrize(("batch", "note"), [(12, "--global-batch 16 allows them"), (16, ""), (4, "")])
