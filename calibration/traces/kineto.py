@@ -24,7 +24,7 @@ from typing_extensions import TypedDict
 
 from sim.events import Cause, WorkSpan
 from sim.spec.json_stream import JsonText
-from sim.spec.strict import check_type, json_float, json_integer, reject_constant
+from sim.spec.strict import TextDecoder, check_type, json_float, json_integer, reject_constant
 from sim.spec.yaml import SpecError
 from sim.units import shorten
 
@@ -173,7 +173,7 @@ def read_trace(path: Path) -> list[RankTrace]:
 # --- the file --------------------------------------------------------------------------------------------------------
 
 _HINT: Final = "export the trace again"
-_JSON: Final = json.JSONDecoder(parse_float=json_float, parse_int=json_integer, parse_constant=reject_constant)
+_JSON: Final = TextDecoder(parse_float=json_float, parse_int=json_integer, parse_constant=reject_constant)
 _USED_MEMBERS: Final = frozenset({"traceEvents", "stallsim", "distributedInfo", "deviceProperties", "host_name"})
 _MAX_MEMBERS: Final = 10_000
 _USED_CATEGORIES: Final = _GPU | _CALLS | {"cpu_op", "user_annotation", "loader", "gpu_user_annotation"}

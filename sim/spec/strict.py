@@ -11,6 +11,7 @@ import csv
 import io
 import json
 import math
+import re
 import tomllib
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -209,7 +210,22 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return value
 
 
-STRICT: Final = json.JSONDecoder(parse_float=json_float, parse_int=json_integer, parse_constant=reject_constant, object_pairs_hook=_unique)
+class TextDecoder(json.JSONDecoder):
+    """Decoder of JSON whose texts are text: half of a surrogate pair, which no file or terminal takes, is a ValueError."""
+
+    def raw_decode(self, s: str, idx: int = 0) -> tuple[Any, int]:
+        """Return the value of *s* at *idx*, and where it ends."""
+        value, end = super().raw_decode(s, idx)
+        if _SURROGATE.search(s, idx, end):
+            try:
+                json.dumps(value, ensure_ascii=False).encode()
+            except UnicodeEncodeError as error:
+                raise ValueError(f"a text holds {error.object[error.start]!r}, which is half of a character") from None
+        return value, end
+
+
+_SURROGATE: Final = re.compile(r"\\u[dD][89a-fA-F]")
+STRICT: Final = TextDecoder(parse_float=json_float, parse_int=json_integer, parse_constant=reject_constant, object_pairs_hook=_unique)
 """Decoder of JSON without NaN, Infinity, numbers that are too large and keys that appear twice."""
 
 
