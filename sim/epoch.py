@@ -130,6 +130,23 @@ class _LiveJob:
     workers: int = 0
     """Ranks of an asynchronous job; 0 if all ranks are synchronous."""
     updates: int = 0
+    detector: PeriodDetector = field(default_factory=PeriodDetector)
+    """The job's own states in this regime, if several jobs run: together they may never recur."""
+    regime_start: int = 0
+    """Steps of the job before this regime."""
+
+    @property
+    def durations(self) -> list[float]:
+        """Return the seconds of each step since rates last changed."""
+        return [end - start for start, end in pairwise(self.boundaries[self.regime_start :])]
+
+    def is_steady(self) -> bool:
+        """Return whether the job's own state hardly drifts, and the mean of its steps is precise to the same limit."""
+        durations = self.durations
+        if len(durations) < LEAST_LIVE_STEPS or self.detector.mismatch() > DRIFT_LIMIT:
+            return False
+        mean = steady_mean(durations)
+        return mean is not None and mean.half_width <= DRIFT_LIMIT * mean.mean
 
     def counts(self, rank: int, size: int) -> bool:
         """Record that the *size* ranks of the class *rank* have ended a step; return whether the job has ended one."""
@@ -161,7 +178,6 @@ class EpochRun:
         self._skipped_steps = 0
         self._skipped_time = 0.0
         self._skipped = self.env.event()
-        self._regime_start = 0
         self._covered: int | None = None
         """Step of the first job up to which windows cover the epoch; None in the warm-up."""
         self._over = False
@@ -264,7 +280,7 @@ class EpochRun:
         if not self.scene.draws:
             return self._detector.nearest()
         times = self._live[0].boundaries
-        first = self._regime_start + warm_up(self._durations())
+        first = self._live[0].regime_start + warm_up(self._durations())
         return Period(first, len(times) - 1, times[first], times[-1])
 
     def _update_interval(self) -> None:
@@ -274,7 +290,7 @@ class EpochRun:
 
     def _durations(self) -> list[float]:
         """Return the seconds of each step of the first job since rates last changed."""
-        return [end - start for start, end in pairwise(self._live[0].boundaries[self._regime_start :])]
+        return self._live[0].durations
 
     def _launch_later(self, number: int, hits: Mapping[str, float]) -> Generator[simpy.Event, object, None]:
         """Start a job at its start time, or when the first job's epoch is over."""
@@ -311,6 +327,8 @@ class EpochRun:
         if not live.counts(rank, self.log.ranks[rank].size) or (job == 0 and self._over):
             return
         live.boundaries.append(self.env.now)
+        if len(self._live) > 1 and not self.scene.draws:
+            live.detector.observe(len(live.boundaries) - 1, self.env.now, self._own_state(live))
         if job == 0:
             self._spend_credits()
             self._observe(len(live.boundaries) - 1)
@@ -324,20 +342,27 @@ class EpochRun:
         if self._steps_left() == 0:
             self._over = True
             self._pause.succeed()
-        elif not self.scene.exact and (self._period or self._has_enough_steps(done - self._regime_start)):
+        elif not self.scene.exact and (self._period or self._has_enough_steps(done - self._live[0].regime_start)):
             self._pause.succeed()
 
     def _has_enough_steps(self, lived: int) -> bool:
         """Return whether the *lived* steps of this regime are enough to represent the others, though no state has recurred."""
-        slow = not self.scene.draws and lived >= LEAST_LIVE_STEPS and lived % _LOOK_EVERY == 0 and self._detector.mismatch() <= DRIFT_LIMIT
-        return slow or lived >= self._max_steps
+        if lived >= self._max_steps:
+            return True
+        looks = not self.scene.draws and lived >= LEAST_LIVE_STEPS and lived % _LOOK_EVERY == 0
+        return looks and (self._detector.mismatch() <= DRIFT_LIMIT or self._jobs_are_steady())
+
+    def _jobs_are_steady(self) -> bool:
+        """Return whether several jobs run, each of them steady by itself: their periods differ, so that the state of all never recurs."""
+        running = [live for live in self._live if live.ranks]
+        return len(running) > 1 and all(live.is_steady() for live in running)
 
     def _check_precision(self, done: int) -> None:
         """Check every few steps whether the mean of drawn steps is precise enough."""
-        if (done - self._regime_start) % _LOOK_EVERY == 0 or self._steps_left() == 0:
+        if (done - self._live[0].regime_start) % _LOOK_EVERY == 0 or self._steps_left() == 0:
             mean = steady_mean(self._durations())
             self._interval = mean.half_width if mean else self._interval
-            enough = done - self._regime_start >= LEAST_DRAWN_STEPS and not self.scene.exact
+            enough = done - self._live[0].regime_start >= LEAST_DRAWN_STEPS and not self.scene.exact
             if mean and enough and mean.half_width <= ENOUGH_PRECISION * mean.mean:
                 self._period = self._stretch()
 
@@ -360,10 +385,28 @@ class EpochRun:
         since = (*(start for _, (_, start) in waits), *(start for _, start in exchanges), *started)
         return State(queues, (*(now - start for start in since), *(left for _, left in progress)), max(now - times[-2], 1e-9))
 
+    def _own_state(self, live: _LiveJob) -> State:
+        """Return the part of the state that belongs to the job *live*, at the end of one of its steps; not what is left of activities."""
+        now, indices = self.env.now, {rank.index for rank in live.ranks}
+        waits = [(rank, *wait) for rank, wait in sorted(self.log.waiting_since.items()) if rank in indices]
+        exchanges = [
+            each for exchange in {rank.exchange: None for rank in live.ranks} for each in sorted(exchange.collectives_in_progress.values())
+        ]
+        queues = (
+            tuple((rank, cause) for rank, cause, _ in waits),
+            tuple((rank.at, rank.input.state()) for rank in live.ranks),
+            tuple(name for name, _ in exchanges),
+        )
+        started = (start for rank in live.ranks for start in (*rank.input.since(), rank.host))
+        since = (*(start for _, _, start in waits), *(start for _, start in exchanges), *started)
+        return State(queues, tuple(now - start for start in since), max(now - live.boundaries[-2], 1e-9))
+
     def _new_regime(self) -> None:
         self._detector.forget()
         self._period = None if not self.scene.exact else self._period
-        self._regime_start = len(self._live[0].boundaries) - 1
+        for live in self._live:
+            live.detector.forget()
+            live.regime_start = len(live.boundaries) - 1
 
     # --- burst credits -------------------------------------------------------------------------------------------
 

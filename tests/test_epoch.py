@@ -253,6 +253,28 @@ def test_steps_that_hardly_drift_need_not_all_be_simulated(monkeypatch, drift, s
     assert short.first.time == pytest.approx(full.first.time, rel=1e-4)
 
 
+@pytest.mark.parametrize(("drift", "simulated"), [(0.0, sim.epoch.LEAST_LIVE_STEPS), (1e-3, sim.epoch.MOST_LIVE_STEPS)])
+def test_jobs_without_a_common_period_are_simulated_until_each_is_steady(monkeypatch, drift, simulated):
+    """Oracle: every step simulated. A step of one takes the square root of two times as long; where states drift, 400 are simulated."""
+    observe = sim.epoch.PeriodDetector.observe
+
+    def drifting(self, step, now, state):
+        return observe(self, step, now, state._replace(times=(*state.times, drift * step * state.scale)))
+
+    jobs = [
+        Job(toy_workload([layer(share * 0.03, share * 0.06, 1000)], loader="pytorch", prep=0.01, samples=3000), (Placement(0, (gpu,)),))
+        for gpu, share in enumerate((2**0.5, 1.0))
+    ]
+    monkeypatch.setattr(sim.epoch.PeriodDetector, "observe", drifting)
+    short, full = (simulate(machine(2, cores=4, disk=volume()), jobs, exact=exact).jobs for exact in (False, True))
+    assert len(short[0].warm.log.steps[0]) == pytest.approx(simulated, abs=2)
+    for one, other in zip(short, full, strict=True):
+        assert not one.warm.exact
+        assert one.warm.step_time == pytest.approx(other.warm.step_time, rel=1e-4)
+        assert one.first.time == pytest.approx(other.first.time, rel=1e-4)
+        assert dict(one.warm.stalls) == pytest.approx(dict(other.warm.stalls), abs=1e-3 * other.warm.step_time)
+
+
 @pytest.mark.parametrize("steps", [1, 2, 3])
 def test_epochs_of_a_few_steps(steps):
     """Nothing repeats in one step; the figures are those of the steps there are."""

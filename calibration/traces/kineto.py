@@ -14,7 +14,7 @@ import json
 import math
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple, NotRequired
@@ -23,8 +23,10 @@ from pydantic import Field
 from typing_extensions import TypedDict
 
 from sim.events import Cause, WorkSpan
-from sim.spec.strict import check_density, check_type, decode, json_float, json_integer, read_bytes, reject_constant
+from sim.spec.json_stream import JsonText
+from sim.spec.strict import TextDecoder, check_type, json_float, json_integer, reject_constant
 from sim.spec.yaml import SpecError
+from sim.units import shorten
 
 _STEP = re.compile(r"ProfilerStep\s*#\s*(\d{1,12})$")
 _NEXT_BATCH = re.compile(r"^enumerate\(DataLoader\)#.*__next__")
@@ -105,6 +107,7 @@ class RankTrace:
 MAX_BYTES: Final = 512 * 2**20
 """Largest size of an uncompressed trace: about a million events, or some hundred steps of a large model."""
 MAX_EVENTS: Final = 2_000_000
+"""Largest number of complete events, and half of that of all events."""
 _DENSITY: Final = 8
 """Least bytes of text per value; a trace of PyTorch's profiler has about 20."""
 _LATEST: Final = 1e17
@@ -161,95 +164,98 @@ def read_trace(path: Path) -> list[RankTrace]:
         simulated = check_type(_SimulatedRanks, document["stallsim"], "stallsim")["ranks"]
     except SpecError as error:
         raise SpecError(f"{path}: is not a trace that stallsim wrote: {error}") from None
-    by_pid: dict[Any, list[dict[str, Any]]] = defaultdict(list)
+    by_pid: dict[str, list[_UsedEvent]] = defaultdict(list)
     for event in events:
-        by_pid[str(event.get("pid"))].append(event)
+        by_pid[event.pid].append(event)
     return [_rank_trace(path, by_pid[str(rank["pid"])], document, dict(rank)) for rank in simulated]
 
 
 # --- the file --------------------------------------------------------------------------------------------------------
 
 _HINT: Final = "export the trace again"
-_JSON: Final = json.JSONDecoder(parse_float=json_float, parse_int=json_integer, parse_constant=reject_constant)
-_SPACE: Final = re.compile(r"[ \t\n\r]*")
+_JSON: Final = TextDecoder(parse_float=json_float, parse_int=json_integer, parse_constant=reject_constant)
+_USED_MEMBERS: Final = frozenset({"traceEvents", "stallsim", "distributedInfo", "deviceProperties", "host_name"})
+_MAX_MEMBERS: Final = 10_000
+_USED_CATEGORIES: Final = _GPU | _CALLS | {"cpu_op", "user_annotation", "loader", "gpu_user_annotation"}
+_USED_ARGUMENTS: Final = ("correlation", "bucket", "bytes", "batch", "cause", "resource", "stream_name")
+_SHAPES: Final = ("Input Dims", "Input type")
+_NO_ARGUMENTS: Final[Mapping[str, Any]] = {}
 
 
-def _document(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Return the trace at *path* without its events, and its complete events. Events are decoded one by one; others use no memory."""
-    text = decode(read_bytes(path, MAX_BYTES), str(path), _HINT)
-    check_density(text, str(path), max(4_000_000, len(text) // _DENSITY))
-    try:
-        return _members(path, text)
-    except RecursionError:
-        raise SpecError(f"{path}: is nested too deeply for a trace of PyTorch's profiler") from None
-    except json.JSONDecodeError as error:
-        place = f"{path}:{error.lineno}:{error.colno}"
-        raise SpecError(f"{place}: the JSON is truncated or invalid ({error.msg}); {_HINT}") from None
-    except SpecError:
-        raise
-    except ValueError as error:
-        raise SpecError(f"{path}: {error}; {_HINT}") from None
+class _UsedEvent(NamedTuple):
+    """What is used of a complete event; a trace has a million of them."""
+
+    pid: str
+    category: str
+    name: str
+    thread: Any
+    t0: float
+    t1: float
+    arguments: Mapping[str, Any]
 
 
-def _members(path: Path, text: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def _document(path: Path) -> tuple[dict[str, Any], list[_UsedEvent]]:
+    """Return what is used of the trace at *path*, without its events, and its complete events; the rest uses no memory."""
+    text = JsonText(path, MAX_BYTES, _DENSITY, _HINT)
     members: dict[str, Any] = {}
-    events: list[dict[str, Any]] | None = None
-    place = _after_space(text, 0)
+    keys: set[str] = set()
+    events: list[_UsedEvent] | None = None
     no_trace = f"{path}: is not a trace of PyTorch's profiler: expected a JSON object with a list 'traceEvents'"
-    if text[place : place + 1] != "{":
-        _JSON.decode(text)
+    if text.peek() != "{":
+        text.value(_JSON)
         raise SpecError(no_trace)
-    place = _after_space(text, place + 1)
-    while text[place : place + 1] != "}":
-        key, place = _JSON.raw_decode(text, place)
-        place = _after(text, place, ":")
-        if not isinstance(key, str) or key in members or (key == "traceEvents" and events is not None):
-            raise json.JSONDecodeError("Expecting a property name that did not appear before", text, place)
-        if key == "traceEvents" and text[place : place + 1] == "[":
-            events, place = _events(path, text, place)
-        else:
-            members[key], place = _JSON.raw_decode(text, place)
-        place = _after_space(text, place)
-        if text[place : place + 1] != "}":
-            place = _after(text, place, ",")
-    if _after_space(text, place + 1) != len(text):
-        raise json.JSONDecodeError("Extra data", text, place + 1)
+    text.expect("{")
+    while text.peek() != "}":
+        if keys:
+            text.expect(",")
+        key = text.value(_JSON)
+        if not isinstance(key, str) or key in keys or len(keys) == _MAX_MEMBERS:
+            raise SpecError(f"{path}: {shorten(key)} is not the name of a member, appears twice, or is one of too many; {_HINT}")
+        keys.add(key)
+        text.expect(":")
+        if key == "traceEvents" and text.peek() == "[":
+            events = _events(path, text.elements(_JSON))
+            continue
+        value = text.value(_JSON)
+        if key in _USED_MEMBERS:
+            members[key] = value
+    text.expect("}")
+    text.end()
     if events is None:
         raise SpecError(no_trace)
     return members, events
 
 
-def _events(path: Path, text: str, place: int) -> tuple[list[dict[str, Any]], int]:
-    """Return the complete events of the list that begins at *place*, and the place after the list."""
-    events: list[dict[str, Any]] = []
-    place = _after_space(text, place + 1)
-    while text[place : place + 1] != "]":
-        event, place = _JSON.raw_decode(text, place)
-        if isinstance(event, dict) and event.get("ph") == "X":
-            _check_event(path, event)
-            events.append(event)
-            if len(events) > MAX_EVENTS:
-                raise SpecError(f"{path}: holds more than {MAX_EVENTS:,} events; profile fewer steps")
-        place = _after_space(text, place)
-        if text[place : place + 1] != "]":
-            place = _after(text, place, ",")
-    return events, place + 1
+def _events(path: Path, listed: Iterable[Any]) -> list[_UsedEvent]:
+    """Return what is used of the complete events among those *listed*."""
+    events: list[_UsedEvent] = []
+    complete = 0
+    texts: dict[str, str] = {}
+    """Each text once: names repeat."""
+    for number, event in enumerate(listed):
+        if complete > MAX_EVENTS or number > 2 * MAX_EVENTS:
+            raise SpecError(f"{path}: holds more than {MAX_EVENTS:,} events; profile fewer steps")
+        if not isinstance(event, dict) or event.get("ph") != "X":
+            continue
+        _check_event(path, event)
+        complete += 1
+        category, name, pid = event.get("cat", ""), event["name"], str(event.get("pid"))
+        if category in _USED_CATEGORIES or _DIVIDED.match(name):
+            category, name, pid = texts.setdefault(category, category), texts.setdefault(name, name), texts.setdefault(pid, pid)
+            t0 = float(event["ts"]) * 1e-6
+            t1 = t0 + float(event.get("dur", 0.0)) * 1e-6
+            events.append(_UsedEvent(pid, category, name, event.get("tid"), t0, t1, _used_arguments(name, event.get("args"))))
+    return events
 
 
-def _after_space(text: str, place: int) -> int:
-    match = _SPACE.match(text, place)
-    return match.end() if match else place
+def _used_arguments(name: str, arguments: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    if not arguments:
+        return _NO_ARGUMENTS
+    used = {key: arguments[key] for key in (*_USED_ARGUMENTS, *(_SHAPES if name == _GRADIENT else ())) if key in arguments}
+    return used or _NO_ARGUMENTS
 
 
-def _after(text: str, place: int, mark: str) -> int:
-    """Return where the next value after *mark* begins. Raise JSONDecodeError if another character is found."""
-    place = _after_space(text, place)
-    if text[place : place + 1] != mark:
-        raise json.JSONDecodeError(f"Expecting '{mark}' delimiter", text, place)
-    return _after_space(text, place + 1)
-
-
-def _check_event(path: Path, event: dict[str, Any]) -> None:
+def _check_event(path: Path, event: Mapping[str, Any]) -> None:
     """Raise SpecError if a time of *event* is invalid, or its name or arguments have the wrong type."""
     start, duration, arguments = event.get("ts"), event.get("dur", 0.0), event.get("args")
     if not _is_time(start, -_LATEST, _LATEST):
@@ -260,7 +266,6 @@ def _check_event(path: Path, event: dict[str, Any]) -> None:
         raise _invalid_event(path, event, "name: expected text")
     if arguments is not None and not isinstance(arguments, dict):
         raise _invalid_event(path, event, "args: expected an object")
-    event["args"] = arguments or {}
     if not isinstance(event.get("cat", ""), str) or isinstance(event.get("tid"), dict | list):
         raise _invalid_event(path, event, "cat and tid: expected text and a number")
 
@@ -288,7 +293,7 @@ def _rank_of(path: Path, document: Mapping[str, Any]) -> dict[str, Any]:
         ) from None
 
 
-def _rank_trace(path: Path, events: Sequence[dict[str, Any]], document: Mapping[str, Any], described: Mapping[str, Any]) -> RankTrace:
+def _rank_trace(path: Path, events: Sequence[_UsedEvent], document: Mapping[str, Any], described: Mapping[str, Any]) -> RankTrace:
     devices = check_type(list[_Device], document.get("deviceProperties") or [], f"{path}: deviceProperties")
     shared = document.get("distributedInfo") or {}
     host = check_type(str, document.get("host_name", ""), f"{path}: host_name")
@@ -303,7 +308,8 @@ def _rank_trace(path: Path, events: Sequence[dict[str, Any]], document: Mapping[
         try:
             _add_event(trace, event, launches)
         except (KeyError, TypeError, ValueError) as error:
-            raise _invalid_event(path, event, str(error)) from None
+            shown = {"cat": event.category, "name": event.name, "ts": 1e6 * event.t0, "args": event.arguments}
+            raise _invalid_event(path, shown, str(error)) from None
     backend = str(shared.get("backend", ""))
     if not trace.compute and not devices and "nccl" not in backend.replace("cuda:nccl", ""):
         _compute_on_cpu(trace, events)
@@ -311,35 +317,29 @@ def _rank_trace(path: Path, events: Sequence[dict[str, Any]], document: Mapping[
     return trace
 
 
-def _compute_on_cpu(trace: RankTrace, events: Sequence[Mapping[str, Any]]) -> None:
+def _compute_on_cpu(trace: RankTrace, events: Sequence[_UsedEvent]) -> None:
     """Add the outermost operators of each thread to *trace* as compute, and Gloo's annotations as collectives."""
     ends: dict[Any, float] = {}
-    operators = [(*_times(event), str(event["name"]), event.get("tid")) for event in events if event.get("cat") == "cpu_op"]
-    for start, end, name, thread in sorted(operators, key=lambda one: (one[0], -one[1])):
+    operators = [event for event in events if event.category == "cpu_op"]
+    for _, _, name, thread, start, end, _ in sorted(operators, key=lambda one: (one.t0, -one.t1)):
         if end <= ends.get(thread, -1.0) or _OUTSIDE.match(name):
             continue
         ends[thread] = end
         trace.compute.append(TraceSpan(name, start, end, start, start))
-    spans = [(*_times(event), str(event["name"])) for event in events if event.get("cat") == "user_annotation"]
-    trace.collectives += [TraceSpan(name, start, end, start, start) for start, end, name in spans if _GLOO.match(name)]
+    spans = [event for event in events if event.category == "user_annotation" and _GLOO.match(event.name)]
+    trace.collectives += [TraceSpan(span.name, span.t0, span.t1, span.t0, span.t0) for span in spans]
     trace.busy, trace.gpu = [], CPU
 
 
-def _launches(events: Sequence[Mapping[str, Any]]) -> dict[str, tuple[float, float]]:
+def _launches(events: Sequence[_UsedEvent]) -> dict[str, tuple[float, float]]:
     """Return the begin and end (s) of each launch on the host, by correlation id."""
-    calls = (event for event in events if event.get("cat") in _CALLS and "correlation" in event["args"])
-    return {str(event["args"]["correlation"]): _times(event) for event in calls}
+    calls = (event for event in events if event.category in _CALLS and "correlation" in event.arguments)
+    return {str(event.arguments["correlation"]): (event.t0, event.t1) for event in calls}
 
 
-def _times(event: Mapping[str, Any]) -> tuple[float, float]:
-    start = float(event["ts"]) * 1e-6
-    return start, start + float(event.get("dur", 0.0)) * 1e-6
-
-
-def _add_event(trace: RankTrace, event: Mapping[str, Any], launches: Mapping[str, tuple[float, float]]) -> None:
+def _add_event(trace: RankTrace, event: _UsedEvent, launches: Mapping[str, tuple[float, float]]) -> None:
     """Add *event* to the list of *trace* that it belongs to."""
-    category, name, arguments = event.get("cat", ""), event["name"], event["args"]
-    start, end = _times(event)
+    _, category, name, _, start, end, arguments = event
     trace.layout_event = trace.layout_event or (name if _DIVIDED.match(name) else "")
     if category in _GPU:
         launched = launches.get(str(arguments.get("correlation")), (start, start))

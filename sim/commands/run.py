@@ -33,7 +33,7 @@ def run(
         str | None,
         typer.Option(
             metavar="N|A..B[:n]",
-            help="number of nodes (machines); a range gives a scaling table: 1..8 doubles (1, 2, 4, 8), 3..5:3 is 3, 4, 5",
+            help="number of nodes (machines); a range is a scaling table and doubles: 3..5 is 3, 5, and 3..5:3 is 3, 4, 5",
         ),
     ] = None,
     gpus: Annotated[

@@ -49,7 +49,12 @@ def sweep(
         typer.Option(metavar="K=VALUES", help="any field, nodes, gpus, batch...; VALUES: 10..400 Gbps:7, 64..512, 1..64:log4 or a,b,c"),
     ] = [],  # noqa: B006
     nodes: Annotated[
-        str | None, typer.Option("--nodes", metavar="N|A..B|N,N", help="number of nodes (machines); several are one more field that varies")
+        str | None,
+        typer.Option(
+            "--nodes",
+            metavar="N|A..B[:n]|N,N",
+            help="number of nodes (machines); several are one more field that varies; a range doubles: 3..5 is 3, 5, and 3..5:3 is 3, 4, 5",
+        ),
     ] = None,
     layout: LayoutFields = (),
     sets: Sets = [],  # noqa: B006

@@ -6,12 +6,15 @@ limits on bytes, values and depth, no NaN or Infinity, no duplicate keys, UTF-8 
 
 from __future__ import annotations
 
+import contextlib
 import csv
+import io
 import json
 import math
+import re
 import tomllib
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO, Final, TypeVar, cast
@@ -34,55 +37,75 @@ Typed = TypeVar("Typed")
 
 def read_bytes(path: Path, most: int = MAX_BYTES) -> bytes:
     """Return the content of *path*, unpacked if it is gzip. Raise SpecError if it cannot be read or is larger than *most* bytes."""
-    return unpacked(path, read_packed(path, most), most)
+    return b"".join(read_parts(path, most))
+
+
+def read_parts(path: Path, most: int = MAX_BYTES) -> Iterator[bytes]:
+    """Yield the content of *path*, as `read_bytes` returns it, in parts of at most a MiB."""
+    with _opened(path) as file:
+        yield from _within(path, _unpacked(path, file), most)
 
 
 def read_packed(path: Path, most: int = MAX_BYTES) -> bytes:
     """Return the bytes of *path* as they are. Raise SpecError if it cannot be read, is no regular file or has more than *most* bytes."""
+    with _opened(path) as file:
+        return b"".join(_within(path, iter(lambda: file.read(_CHUNK), b""), most))
+
+
+def unpacked(path: Path, content: bytes, most: int = MAX_BYTES) -> bytes:
+    """Return the bytes of all gzip members of *content*, or *content* if it is not gzip. Raise SpecError if they are over *most* bytes."""
+    return b"".join(_within(path, _unpacked(path, io.BytesIO(content)), most))
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[BinaryIO]:
+    """Open *path*; whatever prevents reading it becomes a SpecError."""
     require_regular(path)
     if path.is_dir():
         raise SpecError(f"{path}: is a folder; expected a file")
     try:
         with path.open("rb") as file:
-            content = _at_most(file, most + 1)
+            yield file
+    except SpecError:
+        raise
     except OSError as error:
         raise SpecError(f"{path}: {read_error_text(error)}") from None
     except ValueError as error:
         raise SpecError(f"{str(path)!r}: is not a file name: {error}") from None
-    return _within(path, content, most)
 
 
-def _within(path: Path, content: bytes, most: int) -> bytes:
-    if len(content) > most:
-        raise SpecError(f"{path}: is larger than {most // 2**20} MiB, the limit for files of this kind")
-    return content
+def _within(path: Path, parts: Iterable[bytes], most: int) -> Iterator[bytes]:
+    """Yield *parts* of *path*. Raise SpecError once they have more than *most* bytes."""
+    size = 0
+    for part in parts:
+        size += len(part)
+        if size > most:
+            raise SpecError(f"{path}: is larger than {most // 2**20} MiB, the limit for files of this kind")
+        yield part
 
 
-def _at_most(file: BinaryIO, most: int) -> bytes:
-    """Return the content of *file*, up to *most* bytes, without allocating more memory than it needs."""
-    content = bytearray()
-    while len(content) < most and (chunk := file.read(min(_CHUNK, most - len(content)))):
-        content += chunk
-    return bytes(content)
-
-
-def unpacked(path: Path, content: bytes, most: int = MAX_BYTES) -> bytes:
-    """Return the bytes of all gzip members of *content*, or *content* if it is not gzip. Raise SpecError if they are over *most* bytes."""
-    if content[:2] != _GZIP:
-        return content
-    members = bytearray()
-    while content:
+def _unpacked(path: Path, file: BinaryIO) -> Iterator[bytes]:
+    """Yield the bytes of all gzip members of *file*, or of *file* if it is not gzip."""
+    packed = file.read(_CHUNK)
+    if packed[:2] != _GZIP:
+        while packed:
+            yield packed
+            packed = file.read(_CHUNK)
+    while packed:
         unpacker = zlib.decompressobj(wbits=31)
-        try:
-            members += unpacker.decompress(content, most + 1 - len(members))
-        except zlib.error:
-            raise SpecError(f"{path}: the gzip file is corrupt; export it again") from None
-        if len(members) > most:
-            break
-        if not unpacker.eof:
-            raise SpecError(f"{path}: the gzip file is truncated; export the trace again")
-        content = unpacker.unused_data.lstrip(b"\0")
-    return _within(path, bytes(members), most)
+        while not unpacker.eof:
+            try:
+                part = unpacker.decompress(packed, _CHUNK)
+            except zlib.error:
+                raise SpecError(f"{path}: the gzip file is corrupt; export it again") from None
+            if part:
+                yield part
+            packed = unpacker.unconsumed_tail
+            if not (part or packed or unpacker.eof or (packed := file.read(_CHUNK))):
+                raise SpecError(f"{path}: the gzip file is truncated; export the trace again")
+        packed = unpacker.unused_data.lstrip(b"\0")
+        while not packed and (more := file.read(_CHUNK)):
+            packed = more.lstrip(b"\0")
 
 
 def decode(content: bytes, file: str, hint: str = "") -> str:
@@ -187,7 +210,22 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return value
 
 
-STRICT: Final = json.JSONDecoder(parse_float=json_float, parse_int=json_integer, parse_constant=reject_constant, object_pairs_hook=_unique)
+class TextDecoder(json.JSONDecoder):
+    """Decoder of JSON whose texts are text: half of a surrogate pair, which no file or terminal takes, is a ValueError."""
+
+    def raw_decode(self, s: str, idx: int = 0) -> tuple[Any, int]:
+        """Return the value of *s* at *idx*, and where it ends."""
+        value, end = super().raw_decode(s, idx)
+        if _SURROGATE.search(s, idx, end):
+            try:
+                json.dumps(value, ensure_ascii=False).encode()
+            except UnicodeEncodeError as error:
+                raise ValueError(f"a text holds {error.object[error.start]!r}, which is half of a character") from None
+        return value, end
+
+
+_SURROGATE: Final = re.compile(r"\\u[dD][89a-fA-F]")
+STRICT: Final = TextDecoder(parse_float=json_float, parse_int=json_integer, parse_constant=reject_constant, object_pairs_hook=_unique)
 """Decoder of JSON without NaN, Infinity, numbers that are too large and keys that appear twice."""
 
 

@@ -199,7 +199,7 @@ def test_percentile_interpolates():
         ("op", "all_gater", "op 'all_gater'"),
         ("network", "smoke", "write one of nvlink, xgmi, pcie"),
         ("bytes", "many", "bytes: 'many' is not a whole number"),
-        ("time_s", "0", "time_s: '0' is not a number above 0"),
+        *[("time_s", value, f"time_s: '{value}' is not a number above 0") for value in ("0", "nan", "inf", "-inf", "1e999")],
         ("role", "guess", "write fit or score"),
         ("waits", "sometimes", "write yes, or leave it empty"),
     ],
@@ -211,6 +211,15 @@ def test_bad_rows_are_told_with_their_line(tmp_path: Path, column: str, value: s
     path.write_text(",".join(COLUMNS) + "\n" + ",".join(row.values()) + "\n")
     with pytest.raises(SpecError, match=f"rows.csv:2: .*{says}"):
         read_collectives(path)
+
+
+def test_a_table_that_is_cut_off_or_in_another_encoding_is_told(tmp_path: Path):
+    path = tmp_path / "rows.csv"
+    header = b"time_s,op,bytes,network,hardware,gpus_per_node,nodes\n"
+    for content, says in ((b"1e-5,all_reduce\n", "rows.csv:2: 2 values for 7 columns"), (b"\xff\n", "rows.csv: is not UTF-8 text")):
+        path.write_bytes(header + content)
+        with pytest.raises(SpecError, match=says):
+            read_collectives(path)
 
 
 def test_columns_that_say_nothing_may_be_left_out(tmp_path: Path):

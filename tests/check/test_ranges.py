@@ -24,6 +24,7 @@ SLIPS = {
     "node.gpu.peak.fp32=15.7 EFLOP/s": "15,700 PFLOP/s is implausible; write 1 GFLOP/s to 100 PFLOP/s",
     "node.gpu.kernel_time=5 s": "5 s is implausible; write 0 s to 10 ms",
     "node.gpu.memory_efficiency=0": "0 is implausible; write 0.01 to 1",
+    "node.gpu.tensor_core_rate=0": "0 is implausible; write 0.01 to 1",
     "node.topology.pcie.bandwidth=16 B/s": "16 B/s is implausible; write 1 MB/s to 10 TB/s",
     "node.topology.nvlink.pairs.0-1=5000": "5,000 is implausible; write 1 to 100",
     "node.nic.bandwidth=25 bps": "3.12 B/s is implausible; write 10 Mbps to 10 Tbps",

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from multiprocessing import get_context
 
@@ -31,16 +32,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     end = options.first + options.inputs
     parts = [range(start, min(start + _PART, end)) for start in range(options.first, end, _PART)]
     wrong = 0
-    # Not ProcessPoolExecutor: with max_tasks_per_child it may wait for ever once its first processes have ended (python/cpython#115634).
-    with get_context("spawn").Pool(options.jobs, maxtasksperchild=_TASKS) as pool:
-        for part, findings in zip(parts, pool.imap(partial(attack, seed=options.seed, each=options.each), parts), strict=True):
-            wrong += len(findings)
-            for finding in findings:
-                print(_shown(finding), flush=True)
-            if sys.stderr.isatty() or part.stop == end or part.stop % _SAID == 0:
-                print(f"\r{part.stop - options.first} of {options.inputs} inputs, {wrong} wrong", end="", file=sys.stderr, flush=True)
+    for part, findings in zip(parts, _attacked(parts, options.jobs, options.seed, options.each), strict=True):
+        wrong += len(findings)
+        for finding in findings:
+            print(_shown(finding), flush=True)
+        if sys.stderr.isatty() or part.stop == end or part.stop % _SAID == 0:
+            print(f"\r{part.stop - options.first} of {options.inputs} inputs, {wrong} wrong", end="", file=sys.stderr, flush=True)
     print(f"{options.inputs} inputs, {wrong} ended in neither a result nor a sentence")
     return int(wrong > 0)
+
+
+def _attacked(parts: Sequence[range], jobs: int, seed: int, each: int) -> Iterator[list[Finding]]:
+    """Yield what went wrong in each of *parts*, which *jobs* processes share.
+
+    Processes of multiprocessing.Pool may not start others, as pages do. With max_tasks_per_child, those of ProcessPoolExecutor may wait for
+    ever once the first have ended (python/cpython#115634), so each batch of tasks has its own.
+    """
+    for start in range(0, len(parts), _TASKS * jobs):
+        with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
+            yield from pool.map(partial(attack, seed=seed, each=each), parts[start : start + _TASKS * jobs])
 
 
 def _shown(finding: Finding) -> str:

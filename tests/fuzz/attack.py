@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial
 from importlib import import_module
-from multiprocessing import active_children, current_process
+from multiprocessing import active_children
 from pathlib import Path
 from random import Random
 from types import FrameType
@@ -129,8 +129,6 @@ def _lay_out(folder: Path, words: Sequence[str], random: Random) -> str:
 def _typed(program: str, words: list[str], folder: Path, codes: Counter[int]) -> None:
     stdout, stderr = io.StringIO(), io.StringIO()
     serves = program == "sim" and words[:1] == ["ui"]
-    if serves and current_process().daemon:  # those of a pool may not start the page's processes
-        words, serves = [*words, "--help"], False
     if serves:
         with contextlib.suppress(ImportError):  # an import that is interrupted fails from then on
             import_module("sim.ui.server")

@@ -96,6 +96,26 @@ def test_an_own_unet_in_three_commands_and_one_file(desk: Path, capsys: pytest.C
 
 
 @pytest.mark.needs("torch")
+def test_from_a_fresh_clone_to_a_decision_for_an_own_unet_in_four_commands_and_no_file(
+    desk: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two of them install: README's `make run`, which CI runs in a clone, and the one that the program suggests where torch is missing."""
+    (desk / "unet.py").write_text(UNET)  # theirs before
+    describe = "new workload unet.py:UNet --input 3x64x64 -o mine.yaml"
+    with monkeypatch.context() as without_torch:
+        without_torch.setitem(sys.modules, "torch", None)
+        assert main(describe.split()) == 2
+    asked = re.search(r"needs torch, which is not installed: (pip install torch)$", capsys.readouterr().err.strip())
+    assert asked
+    assert re.search(r"^make run +#", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
+    commands = [describe, "recommend mine.yaml p3.2xlarge p3.8xlarge g5.xlarge --nodes 1 --epochs 10 --budget-hours 24"]
+    assert len(["make run", asked[1], *commands]) <= 4
+    described, chosen = typed(capsys, *commands)
+    assert "wrote mine.yaml: 30," in described and chosen.startswith("Rent 1 x ")
+    assert {path.name for path in desk.iterdir()} - {"__pycache__"} == {"unet.py", "mine.yaml"}
+
+
+@pytest.mark.needs("torch")
 def test_commands_suggested_for_files_with_spaces_run_as_they_are_shown(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Oracle: the shell's own splitting of what is suggested."""
     (desk / "my net.py").write_text(UNET)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -17,13 +18,23 @@ from sim.spec.catalogue import locate
 from sim.spec.foreign.chakra_files import read_groups, read_trace
 from sim.spec.foreign.topo_import import read_topology
 from sim.spec.price_files import skypilot_offers
-from sim.spec.strict import csv_lines, csv_rows, parse_toml, read_bytes
+from sim.spec.strict import csv_lines, csv_rows, parse_json, parse_toml, read_bytes
 from sim.spec.yaml import SpecError, read
 
 READERS: list[Callable[[Path], object]] = [
     read_bytes, csv_lines, read, read_topology, read_records, skypilot_offers, llm_table.read_table, blind_table.read_table,
     lambda path: read_groups(path, 2), lambda path: read_trace(str(path)),
 ]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", [r'"\ud800"', r'{"\uDBFFa": 1}', r'[1, {"a": ["\udfff\ud83d"]}]', r'"\\\ud83d\\ude00"'])
+def test_half_of_a_character_is_no_text(text: str) -> None:
+    """Nothing could print it, nor write it to a page. Oracle: the codec."""
+    with pytest.raises(UnicodeEncodeError):
+        json.dumps(json.loads(text), ensure_ascii=False).encode()
+    with pytest.raises(SpecError, match=r"run\.json: a text holds '\\ud.*', which is half of a character"):
+        parse_json(text, "run.json")
+    assert parse_json(r'["\ud83d\uDE00", "\\ud83d", "\u00e9"]', "run.json") == ["\U0001f600", r"\ud83d", "\xe9"]
 
 
 @pytest.mark.parametrize("reader", READERS)

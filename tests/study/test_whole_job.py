@@ -80,6 +80,7 @@ def test_the_document_has_the_job_and_its_cost_on_either_market() -> None:
         ({"epochs": 0, "hours": None}, "--epochs 0: write more than 0"),
         ({"epochs": None, "hours": float("nan")}, "--hours nan"),
         ({"epochs": 1, "hours": None, "evaluation": -0.1}, "--evaluation -0.1"),
+        ({"epochs": 1, "hours": None, "evaluation": 5.0}, "--evaluation 5: write a fraction of the training samples from 0 to 1"),
         (
             {"epochs": None, "hours": None, "checkpoints": False},
             "--no-checkpoints: belongs to a whole job; add",
