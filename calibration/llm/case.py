@@ -15,7 +15,8 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from calibration.catalog_names import gpu_of_machine
-from calibration.llm.chips import RACK, Chip, ProductPrecision, chip_named, similar_chips
+from calibration.gpu_names import count_of
+from calibration.llm.chips import PCIE, PCIE_NODE, RACK, Chip, ProductPrecision, chip_named, similar_chips
 from calibration.llm.limits import RunLimits, limits_in
 from calibration.llm.practice import (
     blocks_of_chunks,
@@ -36,11 +37,22 @@ from calibration.llm.prediction import Memory
 from calibration.llm.shapes import CannotDescribe, axis, count, shape_of
 from calibration.llm.table import LlmRow
 from calibration.llm.what_fits import ONE_SAMPLE, made_to_fit
-from calibration.llm.words import Recompute, means_yes, offloads, precision_of, saves_of, shards_of, zero_of
+from calibration.llm.words import (
+    Recompute,
+    means_yes,
+    mentions_offload,
+    offloads,
+    other_job,
+    precision_of,
+    saves_of,
+    shards_of,
+    trains_adapters,
+    zero_of,
+)
 from calibration.network_words import nic_of
 from sim.cluster.quantizing import recipe_of
 from sim.spec.fields import Fp8Recipe
-from sim.spec.fp8_recipe import Quantization, quantization
+from sim.spec.fp8_recipe import Quantization, quantization, recipes_on, supports_recipe
 from sim.spec.hardware import Gpu
 from sim.spec.library import load_part
 from sim.spec.stack import Stack
@@ -174,7 +186,7 @@ class Case:
     @cached_property
     def gpu(self) -> Gpu:
         """Return the catalogue's part of this run's GPU."""
-        return load_part(Gpu, self.chip.part or self.chip.name.lower(), "hardware/parts/gpus")
+        return part_of(self.chip)
 
     @cached_property
     def stack_file(self) -> Stack:
@@ -217,6 +229,11 @@ class Case:
         return math.ceil(self.gpus / min(self.domain, 8))
 
 
+def part_of(chip: Chip) -> Gpu:
+    """Return the catalogue's part of *chip*."""
+    return load_part(Gpu, chip.part or chip.name.lower(), "hardware/parts/gpus")
+
+
 def describe(row: LlmRow) -> Case | str:
     """Return the case of *row*, or one sentence on why it cannot be described."""
     try:
@@ -235,6 +252,8 @@ def _case(row: LlmRow) -> Case:
     family, shape = shape_of(row, assumed)
     gpus = _gpus(row, chip, assumed)
     of_node = _gpus_of_node(row, chip, gpus)
+    if of_node > chip.usual_gpus and not count(row, "nodes"):
+        assumed.append(f"{of_node} {chip.name}s on each node")
     domain = _domain(row, chip, gpus, of_node)
     assumed += practice_assumptions(row, practice)
     tensor, pipeline, context, data = _axes(row, shape, gpus, assumed)
@@ -243,7 +262,8 @@ def _case(row: LlmRow) -> Case:
     products, scaling = _precision(row, chip, practice, assumed)
     virtual = _virtual(row, practice, shape, pipeline, assumed)
     shape, chunks = _predicting(row, practice, shape, pipeline * virtual)
-    expert = min(axis(row, "ep"), shape.experts) if shape.experts else 1
+    lora = trains_adapters(_trained(row))
+    expert = _experts_ranks(row, shape, tensor * context * data)
     split = {"tensor": tensor, "pipeline": pipeline, "context": context, "expert": expert}
     return Case(
         row=row,
@@ -263,7 +283,7 @@ def _case(row: LlmRow) -> Case:
         layers_per_stage=chunks,
         context=context,
         expert=expert,
-        zero=_zero(row, practice, "lora" in _trained(row), assumed),
+        zero=_zero(row, practice, lora, assumed),
         seq=_required_count(row, "seq_len"),
         micro_batch=micro,
         micro_batches=micro_batches,
@@ -274,7 +294,7 @@ def _case(row: LlmRow) -> Case:
         recomputed_modules=modules_in(row, practice),
         saved_layers=saves_of(row.text["activation_checkpointing"] or practice["recompute"]),
         flash=means_yes(row.text["flash_attention"], True),
-        lora="lora" in _trained(row),
+        lora=lora,
         **data_settings(practice, _required_count(row, "seq_len")),
         family=practice["family"],
         stack=stack_with(practice["stack"], practice["family"], split, assumed),
@@ -307,12 +327,19 @@ def _gpus(row: LlmRow, chip: Chip, assumed: list[str]) -> int:
     if chip.dies > 1 and gpus and ranks == chip.dies * gpus:
         assumed.append(f"{ranks} GPUs, the product of dp, tp, pp and cp; the row counts {gpus} cards of {chip.dies}")
         return ranks
+    nodes, on_each = count(row, "nodes"), count_of(row.text["gpu"])
+    if gpus <= chip.usual_gpus and nodes > 1 and gpus and ranks == nodes * gpus:
+        assumed.append(f"{ranks} GPUs, the product of dp, tp, pp and cp; the row counts {gpus} on each of {nodes} nodes")
+        return ranks
     if gpus:
         return gpus
     if ranks:
         assumed.append(f"{ranks} GPUs, the product of dp, tp, pp and cp")
         return ranks
-    if not (nodes := count(row, "nodes")):
+    if on_each:
+        assumed.append(f"{max(1, nodes) * on_each} GPUs, {on_each} on each node by {row.text['gpu']!r}")
+        return max(1, nodes) * on_each
+    if not nodes:
         raise CannotDescribe("neither gpus nor nodes is a number; add gpus")
     assumed.append(f"{nodes * chip.usual_gpus} GPUs, {chip.usual_gpus} on each node")
     return nodes * chip.usual_gpus
@@ -323,6 +350,8 @@ def _gpus_of_node(row: LlmRow, chip: Chip, gpus: int) -> int:
     nodes = count(row, "nodes")
     if nodes == 1 and chip.domain == 1:  # boards without NVLink, whose usual number is not known
         return gpus
+    if not nodes and chip.domain == 1 and chip.fabric <= PCIE:
+        return min(gpus, PCIE_NODE)
     return gpus // nodes if chip.domain < RACK and nodes > 1 and gpus % nodes == 0 else chip.usual_gpus
 
 
@@ -342,13 +371,34 @@ def _refuse_unsupported(row: LlmRow) -> None:
         raise CannotDescribe(f"{row.unassigned} more values than columns; put values that contain a comma in quotes")
     if offloads(row.text["offload"]):
         raise CannotDescribe(f"offload {row.text['offload']!r} is not supported; only none, with all data on the GPU, is")
+    for name in ("zero_stage", "fsdp_mode", "activation_checkpointing", "framework", "notes"):
+        if not row.text["offload"] and mentions_offload(cell := row.text_or_number(name)):
+            raise CannotDescribe(
+                f"{name} {cell!r}: offload is not supported; if all data stays on the GPU, write none in the column offload"
+            )
+    if other := other_job(f"{row.text['class']} {row.text['set']}"):
+        raise CannotDescribe(f"{other} not supported; only training of a decoder is")
     if "qlora" in _trained(row):
         raise CannotDescribe("QLoRA keeps weights in 4 bits, which is not supported; LoRA on 16-bit and 8-bit weights is")
 
 
 def _trained(row: LlmRow) -> str:
     """Return the cells of *row* that state what is trained, in lower case."""
-    return f"{row.text['class']} {row.text['model']} {row.text['set']}".lower()
+    return " ".join(row.text[name] for name in ("class", "model", "set", "framework")).lower()
+
+
+def _experts_ranks(row: LlmRow, shape: Transformer, ranks: int) -> int:
+    """Return the number of expert ranks among the tensor, context and data *ranks*. Raise CannotDescribe if they do not multiply out."""
+    expert = axis(row, "ep")
+    if expert == 1:
+        return 1
+    if not shape.experts:
+        raise CannotDescribe(f"ep is {expert}, but experts is blank and {row.text['model']!r} is not known to have any")
+    if shape.experts % expert:
+        raise CannotDescribe(f"ep {expert} does not divide {shape.experts} experts")
+    if ranks % expert:
+        raise CannotDescribe(f"ep {expert} does not divide the {ranks} tensor, context and data ranks")
+    return expert
 
 
 def _axes(row: LlmRow, shape: Transformer, gpus: int, assumed: list[str]) -> tuple[int, int, int, int]:
@@ -446,7 +496,10 @@ def _virtual(row: LlmRow, practice: Mapping[str, Any], shape: Transformer, pipel
         return 1
     stated = count(row, "virtual_pp")
     if stated:
-        return stated if stated * pipeline <= shape.layers else 1
+        if stated * pipeline <= shape.layers:
+            return stated
+        assumed.append(f"virtual_pp 1: {stated} chunks on each of {pipeline} stages are more than {shape.layers} layers")
+        return 1
     chosen = int(practice.get("virtual_stages", 1))
     if "virtual pipeline degree not in the table" in row.text["notes"] or "virtual_pp" in row.non_numeric:
         assumed.append(f"virtual_pp {chosen}")
@@ -460,6 +513,8 @@ def _precision(row: LlmRow, chip: Chip, practice: Mapping[str, Any], assumed: li
     is_missing = products != "16bit" and chip.peak[products] == wider
     if is_missing and stated:
         raise CannotDescribe(f"{chip.name} has no {products}")
+    if stated and scaling and not supports_recipe(scaling, part_of(chip)):
+        raise CannotDescribe(f"{chip.name} has no {scaling}; use {any_of(recipes_on(part_of(chip)))}")
     if not stated and (is_missing or "precision" not in practice):
         assumed.append("bf16")
         return "16bit", None
@@ -468,6 +523,9 @@ def _precision(row: LlmRow, chip: Chip, practice: Mapping[str, Any], assumed: li
 
 def _chip(row: LlmRow, assumed: list[str]) -> Chip:
     name = row.text["gpu"]
+    if not name and (machine := row.text["node_type"]) and (inside := gpu_of_machine(machine) or (machine if chip_named(machine) else "")):
+        assumed.append(f"{inside}, the GPU of {machine}")
+        name = inside
     named = chip_named(name)
     if named is None and (of_machine := gpu_of_machine(name)):  # p4d.24xlarge
         named = chip_named(of_machine)

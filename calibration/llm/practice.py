@@ -32,7 +32,9 @@ def practice_of(row: LlmRow) -> Mapping[str, Any]:
 
 
 def _cell(row: LlmRow, column: str) -> str:
-    """Return the text of *column*; that of ``software`` is its framework and its source."""
+    """Return the text of *column*; that of ``software`` is its framework and its source, that of ``trained`` what says what is trained."""
+    if column == "trained":
+        return " ".join(row.text[name] for name in ("class", "model", "set"))
     return f"{row.text['framework']} {row.text['source']}" if column == "software" else row.text_or_number(column)
 
 

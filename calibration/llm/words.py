@@ -132,7 +132,7 @@ def recompute_of(text: str, family: str, blocks: int = 0) -> tuple[Recompute, in
                 f"{counted[1]} of each stage are recomputed, or 'uniform, num_layers={counted[1]}' if all are, in groups of {counted[1]}"
             )
         return "full", int(next(group for group in limit.groups() if group)) if limit else 0
-    if re.match(r"selective|sac\b", plain) and family == "fsdp2":
+    if re.match(r"selective|sac\b|op\b", plain) and family == "fsdp2":
         return "operators", 0
     if "attention" in plain or "core_attn" in plain or (plain.startswith("selective") and ":" not in plain):
         return "attention", 0
@@ -163,12 +163,18 @@ _STRATEGIES: Final[Mapping[str, Shards]] = {
     "_hybrid_shard_zero2": Shards(2, True),
     "hybrid_shard_zero2": Shards(2, True),
     "hsdp": Shards(3, True),
+    "optim": Shards(1),
+    "optim_grads": Shards(2),
+    "optim_grads_params": Shards(3),
 }
-"""Strategies of torch.distributed.fsdp.ShardingStrategy, and the usual short name of hybrid sharding."""
+"""Strategies of torch.distributed.fsdp.ShardingStrategy, the usual short name of hybrid sharding, and strategies of Megatron-FSDP
+(megatron/core/distributed/distributed_data_parallel_config.py, ``data_parallel_sharding_strategy``)."""
 
 
-_WHOLE: Final = re.compile(r"(fsdp ?[12]?|fully_shard)([,;( ].*)?")
+_WHOLE: Final = re.compile(r"((?:megatron[-_ ]|custom[-_ ])?fsdp ?[12]?|fully_shard)([,;( ].*)?")
 """FSDP without a strategy, whose default shards parameters; not with another word such as ``FSDP+DP``."""
+_GATHERED_ONCE: Final = re.compile(r"reshard_after_forward\s*[=:]?\s*(?:false|off|no|0)\b|no reshard")
+"""FSDP2's option with which parameters stay gathered until backward, as in FSDP1's ``SHARD_GRAD_OP``."""
 
 
 def shards_of(text: str) -> Shards | None:
@@ -177,6 +183,8 @@ def shards_of(text: str) -> Shards | None:
     stage = re.search(r"(?<![a-z])zero[-_ =:]*(?:stage[-_ =:]*)?([0-3])(?!\d)", plain)
     named = re.search(rf"(?<![a-z0-9])({'|'.join(sorted(_STRATEGIES, key=len, reverse=True))})(?![a-z0-9_])", plain)
     shards = _STRATEGIES[named.group(1)] if named else Shards(3) if _WHOLE.fullmatch(plain.strip()) else None
+    if shards is not None and shards.stage == 3 and _GATHERED_ONCE.search(plain):
+        shards = shards._replace(stage=2)
     if stage or "distributed optimizer" in plain:  # Megatron's
         return Shards(int(stage.group(1)) if stage else 1, shards is not None and shards.replicated)
     return shards
@@ -185,6 +193,39 @@ def shards_of(text: str) -> Shards | None:
 def offloads(text: str) -> bool:
     """Return whether *text* means that something is kept outside the GPU."""
     return means_yes(text, False) and not text.strip().lower().startswith("none")
+
+
+_OFFLOAD: Final = re.compile(r"off ?load|zero ?infinity")
+_NO_OFFLOAD: Final = re.compile(
+    r"\b(no|not|non|without|w/o) ((cpu|nvme|optimizer|parameter|activation)s? )*off ?load\w*|"
+    r"off ?load\w*( to)?( ?[=:] ?| )(false|off|no|none|0)\b"
+)
+
+
+def mentions_offload(text: str) -> bool:
+    """Return whether *text* on other things, such as ``ZeRO-3, CPU offload``, says that something is kept outside the GPU."""
+    return bool(_OFFLOAD.search(_NO_OFFLOAD.sub("", re.sub(r"[-_ ]+", " ", text.lower()))))
+
+
+_ADAPTED: Final = re.compile(r"lora|(?<![a-z])(peft|dora)(?![a-z])")
+_OTHER_JOBS: Final[Mapping[str, str]] = {
+    r"grpo|ppo|rloo|dapo|gspo|reinforcement|rlhf": "reinforcement learning, whose steps also generate text, is",
+    r"dpo|kto": "DPO and KTO, whose steps also run a reference model, are",
+    r"distill\w*": "distillation, whose steps also run a teacher, is",
+    r"inference|serving|prefill|decoding": "inference is",
+}
+"""What a step does beside training a decoder, by a word in a row's class or set."""
+
+
+def trains_adapters(text: str) -> bool:
+    """Return whether *text* on what is trained means adapters (LoRA) beside frozen weights."""
+    return bool(_ADAPTED.search(text.lower()))
+
+
+def other_job(text: str) -> str:
+    """Return what steps that *text* names do beside training a decoder, with a verb; empty if nothing."""
+    plain = re.sub("[-_]", " ", text.lower())
+    return next((what for words, what in _OTHER_JOBS.items() if re.search(rf"(?<![a-z])({words})(?![a-z])", plain)), "")
 
 
 def zero_of(text: str) -> int:
@@ -200,6 +241,6 @@ def zero_of(text: str) -> int:
         return int(stage.group())
     if re.match(r"(fsdp|full|fully)", plain):
         return 3
-    if re.search(r"dist\w*[ _-]?opt", plain):  # Megatron's --use-distributed-optimizer
+    if re.search(r"dist\w*[ _-]?opt|^(yes|true|on)$", plain):  # Megatron's --use-distributed-optimizer
         return 1
     raise CannotDescribe(f"zero_stage is {text!r}, not a number from 0 to 3")
