@@ -258,7 +258,7 @@ def _case(row: LlmRow) -> Case:
     assumed += practice_assumptions(row, practice)
     tensor, pipeline, context, data = _axes(row, shape, gpus, assumed)
     micro, micro_batches = _batches(row, practice, data, assumed)
-    recompute, recomputed = recompute_in(row, practice, math.ceil(shape.layers / pipeline))
+    recompute, recomputed = recompute_in(row, practice, math.ceil(shape.block_count / pipeline))
     products, scaling = _precision(row, chip, practice, assumed)
     virtual = _virtual(row, practice, shape, pipeline, assumed)
     shape, chunks = _predicting(row, practice, shape, pipeline * virtual)
@@ -412,8 +412,8 @@ def _axes(row: LlmRow, shape: Transformer, gpus: int, assumed: list[str]) -> tup
     if gpus % model_ranks:
         raise CannotDescribe(f"tp {tensor} x pp {pipeline} x cp {context} does not divide {gpus} GPUs")
     data = gpus // model_ranks
-    if pipeline > shape.layers:
-        raise CannotDescribe(f"pp {pipeline} is more than {shape.layers} layers")
+    if pipeline > shape.block_count:
+        raise CannotDescribe(f"pp {pipeline} is more than {shape.block_count} layers")
     if tensor > 1 and shape.heads % tensor:
         raise CannotDescribe(f"tp {tensor} does not divide {shape.heads} heads")
     if row.number.get("dp", data) not in (0, data):
@@ -425,7 +425,7 @@ def _predicting(row: LlmRow, practice: Mapping[str, Any], shape: Transformer, ch
     """Return *shape* with its layers of multi-token prediction, and the blocks of each of *chunks* if the scripts set them."""
     more = prediction_layers_of(row, practice) if shape.mla is not None or shape.pattern is not None else 0
     shape = shape.model_copy(update={"prediction_layers": more}) if more else shape
-    blocks = blocks_of_chunks(shape.layers, chunks, practice["first_stage_less"]) if "first_stage_less" in practice else ()
+    blocks = blocks_of_chunks(shape.block_count, chunks, practice["first_stage_less"]) if "first_stage_less" in practice else ()
     return shape, (*blocks[:-1], blocks[-1] + more) if blocks else ()
 
 
@@ -496,9 +496,9 @@ def _virtual(row: LlmRow, practice: Mapping[str, Any], shape: Transformer, pipel
         return 1
     stated = count(row, "virtual_pp")
     if stated:
-        if stated * pipeline <= shape.layers:
+        if stated * pipeline <= shape.block_count:
             return stated
-        assumed.append(f"virtual_pp 1: {stated} chunks on each of {pipeline} stages are more than {shape.layers} layers")
+        assumed.append(f"virtual_pp 1: {stated} chunks on each of {pipeline} stages are more than {shape.block_count} layers")
         return 1
     chosen = int(practice.get("virtual_stages", 1))
     if "virtual pipeline degree not in the table" in row.text["notes"] or "virtual_pp" in row.non_numeric:
