@@ -11,7 +11,7 @@ import pytest
 
 from calibration.llm.case import Case, describe
 from calibration.llm.table import read_table
-from calibration.llm.weights import total_parameters
+from calibration.llm.weights import blocks_of_stages, total_parameters
 from calibration.llm.what_fits import SHARDED_TO_FIT
 from tests.calibration.llm.tables import table
 
@@ -205,3 +205,18 @@ def test_columns_in_words_that_others_use(tmp_path: Path) -> None:
     assert isinstance(case, Case), case
     assert (case.virtual_stages, case.recompute, case.zero) == (2, "full", 1)
     assert "the network between nodes" not in case.assumptions
+
+
+def test_scripts_of_nemotron_super_on_b200(tmp_path: Path) -> None:
+    """Megatron-Bridge scripts/performance/configs/nemotronh/nemotron_3_workload_base_configs.py @f601ba97141a: FP8 with 64 expert ranks."""
+    row = {"framework": "Megatron-Bridge", "model": "Nemotron_3_Super", "gpu": "B200", "gpus": "64", "dp": "64", "nodes": "8", "ep": "64"}
+    case = case_of(tmp_path, precision="mxfp8", activation_checkpointing="", **row, **_BLANK)
+    assert set(case.recomputed_modules) == {"moe_act", "layernorm"} and not case.uses_cuda_graphs
+    assert case.memory_need.verdict == "fits"
+
+
+def test_prediction_layers_of_a_hybrid_are_attention_and_experts(tmp_path: Path) -> None:
+    """Two letters each, as Megatron-Bridge's mtp_hybrid_override_pattern *E says; a layer of the pattern is one."""
+    row = {"framework": "Megatron-Bridge", "model": "Nemotron_3_Super", "gpu": "GB300", "gpus": "64", "dp": "64", "nodes": "16", "ep": "64"}
+    case = case_of(tmp_path, precision="mxfp8", **row, **_BLANK)
+    assert case.shape.prediction_layers == 2 and blocks_of_stages(case) == ((88 + 2 * 2,), 0)
