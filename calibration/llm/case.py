@@ -15,12 +15,11 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from calibration.catalog_names import gpu_of_machine
-from calibration.gpu_names import count_of
-from calibration.llm.chips import PCIE, PCIE_NODE, RACK, Chip, ProductPrecision, chip_named, similar_chips
+from calibration.llm.axes import axes_of, domain_of, expert_ranks, gpus_of, gpus_of_node
+from calibration.llm.chips import Chip, ProductPrecision, chip_named, part_of, similar_chips
 from calibration.llm.limits import RunLimits, limits_in
 from calibration.llm.practice import (
     blocks_of_chunks,
-    data_parallel_by,
     data_settings,
     expert_settings,
     is_sequence_parallel,
@@ -34,7 +33,7 @@ from calibration.llm.practice import (
     uses_graphs,
 )  # fmt: skip
 from calibration.llm.prediction import Memory
-from calibration.llm.shapes import CannotDescribe, axis, count, shape_of
+from calibration.llm.shapes import CannotDescribe, count, shape_of
 from calibration.llm.table import LlmRow
 from calibration.llm.what_fits import ONE_SAMPLE, made_to_fit
 from calibration.llm.words import (
@@ -229,11 +228,6 @@ class Case:
         return math.ceil(self.gpus / min(self.domain, 8))
 
 
-def part_of(chip: Chip) -> Gpu:
-    """Return the catalogue's part of *chip*."""
-    return load_part(Gpu, chip.part or chip.name.lower(), "hardware/parts/gpus")
-
-
 def describe(row: LlmRow) -> Case | str:
     """Return the case of *row*, or one sentence on why it cannot be described."""
     try:
@@ -250,21 +244,19 @@ def _case(row: LlmRow) -> Case:
     practice = practice_of(row)
     chip = _chip(row, assumed)
     family, shape = shape_of(row, assumed)
-    gpus = _gpus(row, chip, assumed)
-    of_node = _gpus_of_node(row, chip, gpus)
-    if of_node > chip.usual_gpus and not count(row, "nodes"):
-        assumed.append(f"{of_node} {chip.name}s on each node")
-    domain = _domain(row, chip, gpus, of_node)
+    gpus = gpus_of(row, chip, assumed)
+    of_node = gpus_of_node(row, chip, gpus, assumed)
+    domain = domain_of(row, chip, gpus, of_node)
     assumed += practice_assumptions(row, practice)
-    tensor, pipeline, context, data = _axes(row, shape, gpus, assumed)
+    tensor, pipeline, context, data = axes_of(row, shape, gpus, assumed)
     micro, micro_batches = _batches(row, practice, data, assumed)
     recompute, recomputed = recompute_in(row, practice, math.ceil(shape.block_count / pipeline))
     products, scaling = _precision(row, chip, practice, assumed)
     virtual = _virtual(row, practice, shape, pipeline, assumed)
     shape, chunks = _predicting(row, practice, shape, pipeline * virtual)
     lora = trains_adapters(_trained(row))
-    expert = _experts_ranks(row, shape, tensor * context * data)
-    split = {"tensor": tensor, "pipeline": pipeline, "context": context, "expert": expert}
+    experts = expert_ranks(row, shape, tensor * context * data)
+    split: dict[str, Any] = {"tensor": tensor, "pipeline": pipeline, "context": context, "expert": experts}
     return Case(
         row=row,
         shape=shape,
@@ -276,13 +268,10 @@ def _case(row: LlmRow) -> Case:
         ring_latency={name: value * 1e-6 for name, value in practice.get("ring_latency_us", {}).items()},
         gpus=gpus,
         data=data,
-        tensor=tensor,
+        **split,
         sequence_parallel=tensor > 1 and is_sequence_parallel(row, practice),
-        pipeline=pipeline,
         virtual_stages=virtual,
         layers_per_stage=chunks,
-        context=context,
-        expert=expert,
         zero=_zero(row, practice, lora, assumed),
         seq=_required_count(row, "seq_len"),
         micro_batch=micro,
@@ -319,52 +308,6 @@ def _nic(row: LlmRow, chip: Chip, practice: Mapping[str, Any], of_node: int, ass
     return nic
 
 
-def _gpus(row: LlmRow, chip: Chip, assumed: list[str]) -> int:
-    """Return the number of GPUs: that of the row or, if it is blank, of its axes, or of its nodes."""
-    gpus = count(row, "gpus")
-    axes = [count(row, name) for name in ("dp", "tp", "pp", "cp")]
-    ranks = math.prod(max(1, size) for size in axes) if axes[0] and "dp" not in row.non_numeric else 0
-    if chip.dies > 1 and gpus and ranks == chip.dies * gpus:
-        assumed.append(f"{ranks} GPUs, the product of dp, tp, pp and cp; the row counts {gpus} cards of {chip.dies}")
-        return ranks
-    nodes, on_each = count(row, "nodes"), count_of(row.text["gpu"])
-    if gpus <= chip.usual_gpus and nodes > 1 and gpus and ranks == nodes * gpus:
-        assumed.append(f"{ranks} GPUs, the product of dp, tp, pp and cp; the row counts {gpus} on each of {nodes} nodes")
-        return ranks
-    if gpus:
-        return gpus
-    if ranks:
-        assumed.append(f"{ranks} GPUs, the product of dp, tp, pp and cp")
-        return ranks
-    if on_each:
-        assumed.append(f"{max(1, nodes) * on_each} GPUs, {on_each} on each node by {row.text['gpu']!r}")
-        return max(1, nodes) * on_each
-    if not nodes:
-        raise CannotDescribe("neither gpus nor nodes is a number; add gpus")
-    assumed.append(f"{nodes * chip.usual_gpus} GPUs, {chip.usual_gpus} on each node")
-    return nodes * chip.usual_gpus
-
-
-def _gpus_of_node(row: LlmRow, chip: Chip, gpus: int) -> int:
-    """Return how many GPUs the run uses on each node: what its nodes and GPUs say, or else, and in a rack, what is usual."""
-    nodes = count(row, "nodes")
-    if nodes == 1 and chip.domain == 1:  # boards without NVLink, whose usual number is not known
-        return gpus
-    if not nodes and chip.domain == 1 and chip.fabric <= PCIE:
-        return min(gpus, PCIE_NODE)
-    return gpus // nodes if chip.domain < RACK and nodes > 1 and gpus % nodes == 0 else chip.usual_gpus
-
-
-def _domain(row: LlmRow, chip: Chip, gpus: int, of_node: int) -> int:
-    """Return how many GPUs the fabric joins: no more than the run has on a node, and more than usual in nodes that are known for it."""
-    if chip.domain >= RACK:
-        return chip.domain
-    largest = gpus if count(row, "nodes") == 1 else of_node
-    if largest == gpus and chip.domain == 1:  # joined by PCIe
-        return gpus
-    return largest if largest in chip.other_domains else min(chip.domain, of_node)
-
-
 def _refuse_unsupported(row: LlmRow) -> None:
     """Raise CannotDescribe if a rank keeps something outside its GPU, or has weights in fewer bits than a layout can have."""
     if row.unassigned:
@@ -385,40 +328,6 @@ def _refuse_unsupported(row: LlmRow) -> None:
 def _trained(row: LlmRow) -> str:
     """Return the cells of *row* that state what is trained, in lower case."""
     return " ".join(row.text[name] for name in ("class", "model", "set", "framework")).lower()
-
-
-def _experts_ranks(row: LlmRow, shape: Transformer, ranks: int) -> int:
-    """Return the number of expert ranks among the tensor, context and data *ranks*. Raise CannotDescribe if they do not multiply out."""
-    expert = axis(row, "ep")
-    if expert == 1:
-        return 1
-    if not shape.experts:
-        raise CannotDescribe(f"ep is {expert}, but experts is blank and {row.text['model']!r} is not known to have any")
-    if shape.experts % expert:
-        raise CannotDescribe(f"ep {expert} does not divide {shape.experts} experts")
-    if ranks % expert:
-        raise CannotDescribe(f"ep {expert} does not divide the {ranks} tensor, context and data ranks")
-    return expert
-
-
-def _axes(row: LlmRow, shape: Transformer, gpus: int, assumed: list[str]) -> tuple[int, int, int, int]:
-    """Return the number of tensor, pipeline, context and data ranks. Raise CannotDescribe if they do not multiply out."""
-    if gpus > 1 and not any(row.text_or_number(name) for name in ("dp", "tp", "pp", "cp")):
-        if not (how := data_parallel_by(row)):
-            raise CannotDescribe(f"dp, tp, pp and cp are blank, so the layout is unknown; for data parallelism write dp {gpus}")
-        assumed.append(f"dp {gpus}: no axis is stated, and {how}")
-    tensor, pipeline, context = axis(row, "tp"), axis(row, "pp"), axis(row, "cp")
-    model_ranks = tensor * pipeline * context
-    if gpus % model_ranks:
-        raise CannotDescribe(f"tp {tensor} x pp {pipeline} x cp {context} does not divide {gpus} GPUs")
-    data = gpus // model_ranks
-    if pipeline > shape.block_count:
-        raise CannotDescribe(f"pp {pipeline} is more than {shape.block_count} layers")
-    if tensor > 1 and shape.heads % tensor:
-        raise CannotDescribe(f"tp {tensor} does not divide {shape.heads} heads")
-    if row.number.get("dp", data) not in (0, data):
-        assumed.append(f"dp {data}, from {gpus} GPUs; the row says {row.number['dp']:g}")
-    return tensor, pipeline, context, data
 
 
 def _predicting(row: LlmRow, practice: Mapping[str, Any], shape: Transformer, chunks: int) -> tuple[Transformer, tuple[int, ...]]:
