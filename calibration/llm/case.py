@@ -111,7 +111,7 @@ class Case:
     recomputed_layers: int
     """Number of blocks of a rank that are recomputed; 0: all."""
     recomputed_modules: tuple[str, ...]
-    """Parts of each block that are recomputed individually (``recompute_modules`` of Megatron): some of `practice.MODULES`."""
+    """Parts of each block that are recomputed individually (``recompute_modules`` of Megatron): some of `words.MODULES`."""
     saved_layers: tuple[str, ...]
     """Layers whose outputs are saved though their block is recomputed: suffixes of the simulator's names."""
     flash: bool

@@ -107,6 +107,17 @@ def share_of(text: str) -> float | None:
     return next((min(1.0, share(match)) for share, match in matches if match), None)
 
 
+MODULES: Final = ("core_attn", "mlp", "moe", "moe_act", "layernorm", "mla_up_proj")
+"""Parts of a block that Megatron can recompute individually (megatron/core/transformer/transformer_config.py, ``recompute_modules``)."""
+
+
+def modules_of(text: str) -> tuple[str, ...]:
+    """Return the modules in *text*, such as ``selective: mlp, core_attn`` or ``[moe_act]``; empty if it names anything else as well."""
+    named = re.sub(r"^selective\s*[:(\[]?", "", text.strip().lower())
+    chosen = set(re.split(r"[\s,+;&]+", re.sub(r"[\[\]()'\"]", " ", named).strip()))
+    return tuple(name for name in MODULES if name in chosen) if chosen <= {*MODULES} else ()
+
+
 def recompute_of(text: str, family: str, blocks: int = 0) -> tuple[Recompute, int]:
     """Return what software of *family* recomputes, and in how many of the *blocks* of a rank (0: all).
 
@@ -115,6 +126,8 @@ def recompute_of(text: str, family: str, blocks: int = 0) -> tuple[Recompute, in
     plain = re.sub("^activations", "selective", _MEGATRON.sub("", text.strip().lower(), count=1))
     if plain in SAVED_LAYERS:
         return "full", 0
+    if modules := modules_of(plain):
+        return ("attention" if "core_attn" in modules else "none"), 0
     share = share_of(text)
     if share is not None:
         some = round(share * blocks)
@@ -137,7 +150,7 @@ def recompute_of(text: str, family: str, blocks: int = 0) -> tuple[Recompute, in
     if "attention" in plain or "core_attn" in plain or (plain.startswith("selective") and ":" not in plain):
         return "attention", 0
     if plain.startswith("selective:"):
-        return "none", 0
+        raise CannotDescribe(f"activation_checkpointing {text!r} has an unknown module; use {', '.join(MODULES)}")
     raise CannotDescribe(
         f"activation_checkpointing {text!r} is unknown; use full, selective, selective: MODULES, none or one of MaxText's policies"
     )

@@ -220,3 +220,13 @@ def test_prediction_layers_of_a_hybrid_are_attention_and_experts(tmp_path: Path)
     row = {"framework": "Megatron-Bridge", "model": "Nemotron_3_Super", "gpu": "GB300", "gpus": "64", "dp": "64", "nodes": "16", "ep": "64"}
     case = case_of(tmp_path, precision="mxfp8", **row, **_BLANK)
     assert case.shape.prediction_layers == 2 and blocks_of_stages(case) == ((88 + 2 * 2,), 0)
+
+
+def test_modules_that_are_recomputed_with_or_without_the_word_selective(tmp_path: Path) -> None:
+    row = {"framework": "Megatron-Bridge", "zero_stage": "1"}
+    for cell in ("moe_act, layernorm", "selective: layernorm, moe_act", "['layernorm', 'moe_act']", "selective (moe_act + layernorm)"):
+        case = case_of(tmp_path, activation_checkpointing=cell, **row)
+        assert (case.recompute, case.recomputed_modules) == ("none", ("moe_act", "layernorm")), cell
+    assert case_of(tmp_path, activation_checkpointing="core_attn", **row).recompute == "attention"
+    assert "is unknown" in refusal(tmp_path, activation_checkpointing="moe_act and magic", **row)
+    assert "has an unknown module" in refusal(tmp_path, activation_checkpointing="selective: mlp, magic", **row)
