@@ -74,6 +74,8 @@ def axes_of(row: LlmRow, shape: Transformer, gpus: int, assumed: list[str]) -> t
     model_ranks = tensor * pipeline * context
     if gpus % model_ranks:
         raise CannotDescribe(f"tp {tensor} x pp {pipeline} x cp {context} does not divide {gpus} GPUs")
+    if context > 1 and "G" in (shape.pattern or ""):
+        raise CannotDescribe(f"cp {context}: context ranks of layers with gated delta nets are not modeled")
     data = gpus // model_ranks
     if pipeline > shape.block_count:
         raise CannotDescribe(f"pp {pipeline} is more than {shape.block_count} layers")

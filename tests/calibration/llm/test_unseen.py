@@ -106,6 +106,13 @@ def test_expert_ranks_that_do_not_multiply_out(row: dict[str, str], reason: str,
     assert case_of(tmp_path, **_MIXTURE, ep="8").expert == 8
 
 
+def test_context_ranks_of_hybrids(tmp_path: Path) -> None:
+    """Those of Mamba-2 are described; those of delta nets would lack their exchanges."""
+    row = {"gpus": "64", "nodes": "8", "dp": "16", "cp": "4", "status": "oom", "framework": "Megatron-LM", **_BLANK}
+    assert case_of(tmp_path, model="Nemotron-H 8B", **row).context == 4
+    assert refusal(tmp_path, model="Qwen3-Next-80B-A3B", **row) == "cp 4: context ranks of layers with gated delta nets are not modeled"
+
+
 def test_chunks_beyond_the_layers_are_noted(tmp_path: Path) -> None:
     case = case_of(tmp_path, pp="4", dp="2", virtual_pp="16")
     assert case.virtual_stages == 1 and "virtual_pp 1: 16 chunks on each of 4 stages are more than 32 layers" in case.assumptions
