@@ -363,7 +363,13 @@ class Transformer(Spec):
         models, whose letters these are, have one (core/ssm/mamba_block.py).
         """
         pattern = self.pattern or ""
-        pairs = "G" in pattern and len(pattern) % 2 == 0 and not {*pattern[::2]} & {*"-E"} and {*pattern[1::2]} <= {*"-E"}
+        pairs = (
+            "G" in pattern
+            and "M" not in pattern
+            and len(pattern) % 2 == 0
+            and not {*pattern[::2]} & {*"-E"}
+            and {*pattern[1::2]} <= {*"-E"}
+        )
         return 2 if pairs else 1
 
     @property

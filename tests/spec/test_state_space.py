@@ -373,5 +373,6 @@ def test_a_layer_with_a_delta_net_is_one_block() -> None:
     assert blocks == [f"layers.{number}" for number in range(48)]
     nemotron = load_part(Model, "nemotron-h-8b", "workloads/models").transformer
     assert nemotron is not None and nemotron.block_count == nemotron.layers == 52, "Megatron-LM's Mamba models have a letter for each layer"
+    assert hybrid(layers=4, pattern="G-M-", delta_net={"key_heads": 2, "value_heads": 4}).letters_per_block == 1
     uneven = {"layers": 3, "pattern": "G-*", "delta_net": {"key_heads": 2, "value_heads": 4}, "mamba": None}
     assert hybrid(**uneven).letters_per_block == 1
