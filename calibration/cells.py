@@ -13,10 +13,12 @@ from typing import Final, NamedTuple
 
 _FORM: Final = re.compile(
     r"(?:~|\u2248|ca\.\s*|approx\.\s*)?(?P<number>\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?|\.\d+)\s*"
-    r"(?:(?:\u00b1|\+/-)\s*[\d.]+\s*)?(?P<unit>[a-z%][a-z/\s]*?)?\s*(?:\(.*\))?",
+    r"(?:(?:\u00b1|\+/-)\s*[\d.]+\s*)?(?P<unit>[a-z%][a-z/\s]*?)?\s*(?P<remark>\(.*\))?",
     re.IGNORECASE,
 )
 """A number, perhaps rounded, with its deviation, its unit, and a remark in parentheses."""
+_MORE: Final = re.compile("off-?load|shared", re.IGNORECASE)
+"""Remarks that say more than the number does: what is not on the GPU, and experts beside those that a router chooses."""
 _SECONDS: Final[Mapping[str, float]] = {
     **dict.fromkeys(("s", "sec", "secs", "second", "seconds", "s/it", "s/iter", "s/step"), 1.0),
     **dict.fromkeys(("ms", "msec", "millisecond", "milliseconds", "ms/it", "ms/iter", "ms/step"), 1e-3),
@@ -50,7 +52,7 @@ def read_cell(column: str, cell: str, sequence: float = 0.0) -> Reading | None:
         return Reading(value)
     form = _FORM.fullmatch(cell)
     number = _plain_number(form.group("number")) if form else None
-    if form is None or number is None:
+    if form is None or number is None or _MORE.search(form.group("remark") or ""):
         return None
     value = _in_unit(column, number, (form.group("unit") or "").strip().lower(), sequence)
     return None if value is None else Reading(value, f"{column} {value:,.12g} by {cell!r}")

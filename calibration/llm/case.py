@@ -15,11 +15,11 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from calibration.catalog_names import gpu_of_machine
-from calibration.llm.chips import RACK, Chip, ProductPrecision, chip_named, similar_chips
+from calibration.llm.axes import axes_of, domain_of, expert_ranks, gpus_of, gpus_of_node
+from calibration.llm.chips import Chip, ProductPrecision, chip_named, part_of, similar_chips
 from calibration.llm.limits import RunLimits, limits_in
 from calibration.llm.practice import (
     blocks_of_chunks,
-    data_parallel_by,
     data_settings,
     expert_settings,
     is_sequence_parallel,
@@ -33,14 +33,25 @@ from calibration.llm.practice import (
     uses_graphs,
 )  # fmt: skip
 from calibration.llm.prediction import Memory
-from calibration.llm.shapes import CannotDescribe, axis, count, shape_of
+from calibration.llm.shapes import CannotDescribe, count, shape_of
 from calibration.llm.table import LlmRow
 from calibration.llm.what_fits import ONE_SAMPLE, made_to_fit
-from calibration.llm.words import Recompute, means_yes, offloads, precision_of, saves_of, shards_of, zero_of
+from calibration.llm.words import (
+    Recompute,
+    means_yes,
+    mentions_offload,
+    offloads,
+    other_job,
+    precision_of,
+    saves_of,
+    shards_of,
+    trains_adapters,
+    zero_of,
+)
 from calibration.network_words import nic_of
 from sim.cluster.quantizing import recipe_of
 from sim.spec.fields import Fp8Recipe
-from sim.spec.fp8_recipe import Quantization, quantization
+from sim.spec.fp8_recipe import Quantization, quantization, recipes_on, supports_recipe
 from sim.spec.hardware import Gpu
 from sim.spec.library import load_part
 from sim.spec.stack import Stack
@@ -100,7 +111,7 @@ class Case:
     recomputed_layers: int
     """Number of blocks of a rank that are recomputed; 0: all."""
     recomputed_modules: tuple[str, ...]
-    """Parts of each block that are recomputed individually (``recompute_modules`` of Megatron): some of `practice.MODULES`."""
+    """Parts of each block that are recomputed individually (``recompute_modules`` of Megatron): some of `words.MODULES`."""
     saved_layers: tuple[str, ...]
     """Layers whose outputs are saved though their block is recomputed: suffixes of the simulator's names."""
     flash: bool
@@ -174,7 +185,7 @@ class Case:
     @cached_property
     def gpu(self) -> Gpu:
         """Return the catalogue's part of this run's GPU."""
-        return load_part(Gpu, self.chip.part or self.chip.name.lower(), "hardware/parts/gpus")
+        return part_of(self.chip)
 
     @cached_property
     def stack_file(self) -> Stack:
@@ -233,18 +244,19 @@ def _case(row: LlmRow) -> Case:
     practice = practice_of(row)
     chip = _chip(row, assumed)
     family, shape = shape_of(row, assumed)
-    gpus = _gpus(row, chip, assumed)
-    of_node = _gpus_of_node(row, chip, gpus)
-    domain = _domain(row, chip, gpus, of_node)
+    gpus = gpus_of(row, chip, assumed)
+    of_node = gpus_of_node(row, chip, gpus, assumed)
+    domain = domain_of(row, chip, gpus, of_node)
     assumed += practice_assumptions(row, practice)
-    tensor, pipeline, context, data = _axes(row, shape, gpus, assumed)
+    tensor, pipeline, context, data = axes_of(row, shape, gpus, assumed)
     micro, micro_batches = _batches(row, practice, data, assumed)
-    recompute, recomputed = recompute_in(row, practice, math.ceil(shape.layers / pipeline))
+    recompute, recomputed = recompute_in(row, practice, math.ceil(shape.block_count / pipeline))
     products, scaling = _precision(row, chip, practice, assumed)
     virtual = _virtual(row, practice, shape, pipeline, assumed)
     shape, chunks = _predicting(row, practice, shape, pipeline * virtual)
-    expert = min(axis(row, "ep"), shape.experts) if shape.experts else 1
-    split = {"tensor": tensor, "pipeline": pipeline, "context": context, "expert": expert}
+    lora = trains_adapters(_trained(row))
+    experts = expert_ranks(row, shape, tensor * context * data)
+    split: dict[str, Any] = {"tensor": tensor, "pipeline": pipeline, "context": context, "expert": experts}
     return Case(
         row=row,
         shape=shape,
@@ -256,14 +268,11 @@ def _case(row: LlmRow) -> Case:
         ring_latency={name: value * 1e-6 for name, value in practice.get("ring_latency_us", {}).items()},
         gpus=gpus,
         data=data,
-        tensor=tensor,
+        **split,
         sequence_parallel=tensor > 1 and is_sequence_parallel(row, practice),
-        pipeline=pipeline,
         virtual_stages=virtual,
         layers_per_stage=chunks,
-        context=context,
-        expert=expert,
-        zero=_zero(row, practice, "lora" in _trained(row), assumed),
+        zero=_zero(row, practice, lora, assumed),
         seq=_required_count(row, "seq_len"),
         micro_batch=micro,
         micro_batches=micro_batches,
@@ -274,7 +283,7 @@ def _case(row: LlmRow) -> Case:
         recomputed_modules=modules_in(row, practice),
         saved_layers=saves_of(row.text["activation_checkpointing"] or practice["recompute"]),
         flash=means_yes(row.text["flash_attention"], True),
-        lora="lora" in _trained(row),
+        lora=lora,
         **data_settings(practice, _required_count(row, "seq_len")),
         family=practice["family"],
         stack=stack_with(practice["stack"], practice["family"], split, assumed),
@@ -299,83 +308,33 @@ def _nic(row: LlmRow, chip: Chip, practice: Mapping[str, Any], of_node: int, ass
     return nic
 
 
-def _gpus(row: LlmRow, chip: Chip, assumed: list[str]) -> int:
-    """Return the number of GPUs: that of the row or, if it is blank, of its axes, or of its nodes."""
-    gpus = count(row, "gpus")
-    axes = [count(row, name) for name in ("dp", "tp", "pp", "cp")]
-    ranks = math.prod(max(1, size) for size in axes) if axes[0] and "dp" not in row.non_numeric else 0
-    if chip.dies > 1 and gpus and ranks == chip.dies * gpus:
-        assumed.append(f"{ranks} GPUs, the product of dp, tp, pp and cp; the row counts {gpus} cards of {chip.dies}")
-        return ranks
-    if gpus:
-        return gpus
-    if ranks:
-        assumed.append(f"{ranks} GPUs, the product of dp, tp, pp and cp")
-        return ranks
-    if not (nodes := count(row, "nodes")):
-        raise CannotDescribe("neither gpus nor nodes is a number; add gpus")
-    assumed.append(f"{nodes * chip.usual_gpus} GPUs, {chip.usual_gpus} on each node")
-    return nodes * chip.usual_gpus
-
-
-def _gpus_of_node(row: LlmRow, chip: Chip, gpus: int) -> int:
-    """Return how many GPUs the run uses on each node: what its nodes and GPUs say, or else, and in a rack, what is usual."""
-    nodes = count(row, "nodes")
-    if nodes == 1 and chip.domain == 1:  # boards without NVLink, whose usual number is not known
-        return gpus
-    return gpus // nodes if chip.domain < RACK and nodes > 1 and gpus % nodes == 0 else chip.usual_gpus
-
-
-def _domain(row: LlmRow, chip: Chip, gpus: int, of_node: int) -> int:
-    """Return how many GPUs the fabric joins: no more than the run has on a node, and more than usual in nodes that are known for it."""
-    if chip.domain >= RACK:
-        return chip.domain
-    largest = gpus if count(row, "nodes") == 1 else of_node
-    if largest == gpus and chip.domain == 1:  # joined by PCIe
-        return gpus
-    return largest if largest in chip.other_domains else min(chip.domain, of_node)
-
-
 def _refuse_unsupported(row: LlmRow) -> None:
     """Raise CannotDescribe if a rank keeps something outside its GPU, or has weights in fewer bits than a layout can have."""
     if row.unassigned:
         raise CannotDescribe(f"{row.unassigned} more values than columns; put values that contain a comma in quotes")
     if offloads(row.text["offload"]):
         raise CannotDescribe(f"offload {row.text['offload']!r} is not supported; only none, with all data on the GPU, is")
+    for name in ("zero_stage", "fsdp_mode", "activation_checkpointing", "framework", "notes"):
+        if not row.text["offload"] and mentions_offload(cell := row.text_or_number(name)):
+            raise CannotDescribe(
+                f"{name} {cell!r}: offload is not supported; if all data stays on the GPU, write none in the column offload"
+            )
+    if other := other_job(f"{row.text['class']} {row.text['set']}"):
+        raise CannotDescribe(f"{other} not supported; only training of a decoder is")
     if "qlora" in _trained(row):
         raise CannotDescribe("QLoRA keeps weights in 4 bits, which is not supported; LoRA on 16-bit and 8-bit weights is")
 
 
 def _trained(row: LlmRow) -> str:
     """Return the cells of *row* that state what is trained, in lower case."""
-    return f"{row.text['class']} {row.text['model']} {row.text['set']}".lower()
-
-
-def _axes(row: LlmRow, shape: Transformer, gpus: int, assumed: list[str]) -> tuple[int, int, int, int]:
-    """Return the number of tensor, pipeline, context and data ranks. Raise CannotDescribe if they do not multiply out."""
-    if gpus > 1 and not any(row.text_or_number(name) for name in ("dp", "tp", "pp", "cp")):
-        if not (how := data_parallel_by(row)):
-            raise CannotDescribe(f"dp, tp, pp and cp are blank, so the layout is unknown; for data parallelism write dp {gpus}")
-        assumed.append(f"dp {gpus}: no axis is stated, and {how}")
-    tensor, pipeline, context = axis(row, "tp"), axis(row, "pp"), axis(row, "cp")
-    model_ranks = tensor * pipeline * context
-    if gpus % model_ranks:
-        raise CannotDescribe(f"tp {tensor} x pp {pipeline} x cp {context} does not divide {gpus} GPUs")
-    data = gpus // model_ranks
-    if pipeline > shape.layers:
-        raise CannotDescribe(f"pp {pipeline} is more than {shape.layers} layers")
-    if tensor > 1 and shape.heads % tensor:
-        raise CannotDescribe(f"tp {tensor} does not divide {shape.heads} heads")
-    if row.number.get("dp", data) not in (0, data):
-        assumed.append(f"dp {data}, from {gpus} GPUs; the row says {row.number['dp']:g}")
-    return tensor, pipeline, context, data
+    return " ".join(row.text[name] for name in ("class", "model", "set", "framework")).lower()
 
 
 def _predicting(row: LlmRow, practice: Mapping[str, Any], shape: Transformer, chunks: int) -> tuple[Transformer, tuple[int, ...]]:
     """Return *shape* with its layers of multi-token prediction, and the blocks of each of *chunks* if the scripts set them."""
     more = prediction_layers_of(row, practice) if shape.mla is not None or shape.pattern is not None else 0
     shape = shape.model_copy(update={"prediction_layers": more}) if more else shape
-    blocks = blocks_of_chunks(shape.layers, chunks, practice["first_stage_less"]) if "first_stage_less" in practice else ()
+    blocks = blocks_of_chunks(shape.block_count, chunks, practice["first_stage_less"]) if "first_stage_less" in practice else ()
     return shape, (*blocks[:-1], blocks[-1] + more) if blocks else ()
 
 
@@ -446,7 +405,10 @@ def _virtual(row: LlmRow, practice: Mapping[str, Any], shape: Transformer, pipel
         return 1
     stated = count(row, "virtual_pp")
     if stated:
-        return stated if stated * pipeline <= shape.layers else 1
+        if stated * pipeline <= shape.block_count:
+            return stated
+        assumed.append(f"virtual_pp 1: {stated} chunks on each of {pipeline} stages are more than {shape.block_count} layers")
+        return 1
     chosen = int(practice.get("virtual_stages", 1))
     if "virtual pipeline degree not in the table" in row.text["notes"] or "virtual_pp" in row.non_numeric:
         assumed.append(f"virtual_pp {chosen}")
@@ -460,6 +422,8 @@ def _precision(row: LlmRow, chip: Chip, practice: Mapping[str, Any], assumed: li
     is_missing = products != "16bit" and chip.peak[products] == wider
     if is_missing and stated:
         raise CannotDescribe(f"{chip.name} has no {products}")
+    if stated and scaling and not supports_recipe(scaling, part_of(chip)):
+        raise CannotDescribe(f"{chip.name} has no {scaling}; use {any_of(recipes_on(part_of(chip)))}")
     if not stated and (is_missing or "precision" not in practice):
         assumed.append("bf16")
         return "16bit", None
@@ -468,6 +432,9 @@ def _precision(row: LlmRow, chip: Chip, practice: Mapping[str, Any], assumed: li
 
 def _chip(row: LlmRow, assumed: list[str]) -> Chip:
     name = row.text["gpu"]
+    if not name and (machine := row.text["node_type"]) and (inside := gpu_of_machine(machine) or (machine if chip_named(machine) else "")):
+        assumed.append(f"{inside}, the GPU of {machine}")
+        name = inside
     named = chip_named(name)
     if named is None and (of_machine := gpu_of_machine(name)):  # p4d.24xlarge
         named = chip_named(of_machine)

@@ -98,6 +98,11 @@ def _named(name: str) -> NamedChip | None:
     return NamedChip(named.chip, f"{named.chip.name} by {name!r}")
 
 
+def part_of(chip: Chip) -> Gpu:
+    """Return the catalogue's part of *chip*."""
+    return load_part(Gpu, chip.part or chip.name.lower(), "hardware/parts/gpus")
+
+
 def similar_chips(name: str) -> list[str]:
     """Return GPUs of the table or the catalogue whose names resemble *name*."""
     near = suggestions(normalize_name(name), [*_chips(), *map(normalize_name, catalogue(PARTS_FOLDER))]) if name else []

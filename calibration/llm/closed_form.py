@@ -19,8 +19,10 @@ from calibration.llm.priors import BLOCK_OPERATORS, EAGER_FAMILIES, EXPOSED_EXPE
 from calibration.llm.weights import Weights, blocks_of_stages, stage_weights
 from calibration.llm.work import StepWork
 from sim.parallel.collective_check import check_time
+from sim.parallel.layer_messages import entering_scan
 from sim.parallel.lower.bucketed import slices_host_time
 from sim.parallel.routing import BACKWARD_LAUNCHES, bias_operations, cast_launches, copies_between, expert_host_time, expert_operations
+from sim.spec.parallel import Parallel
 from sim.spec.transformer import Transformer
 
 FORWARD_COLLECTIVES: Final = 4
@@ -183,12 +185,27 @@ def _layer_traffic(case: Case, constants: Constants, wires: Wires, core_forward:
     ring = (case.context - 1) * wires.send(keys, case.tensor) if case.context > 1 else 0.0
     hidden = max(0.0, ring - core_forward) + max(0.0, 2 * ring - core_backward)
     context = hidden + constants["exposed.context"] * 3 * ring
+    if shape.pattern is not None:
+        context = shape.share_of("*") * context + _scan_traffic(case, wires)
     experts = 0.0
     if shape.experts and case.expert > 1:
         routed = 2.0 * case.micro_batch * case.seq / case.context / case.tensor * shape.experts_per_token * shape.routed_width
         experts = 4 * wires.exchange(routed, case.expert, 1) + 2 * constants["sync.experts"]
         experts *= EXPOSED_EXPERTS if case.expert_overlap else 1.0
     return tensor, context, experts
+
+
+def _scan_traffic(case: Case, wires: Wires) -> float:
+    """Return the seconds of one layer's exchanges around its scan over context ranks, forward and backward together."""
+    mamba = case.shape.mamba
+    if mamba is None or case.context == 1:
+        return 0.0
+    parallel = Parallel(tensor=case.tensor, context=case.context)
+    of_element = 2.0 * case.micro_batch * case.seq / case.context / case.tensor
+    widths = (*entering_scan(mamba, parallel), mamba.inner)
+    return (
+        2.0 * case.shape.share_of("M") * sum(wires.exchange(of_element * width, case.context, case.tensor, copies=1.0) for width in widths)
+    )
 
 
 def _host(case: Case, constants: Constants) -> float:
@@ -362,14 +379,17 @@ class Wires:
         nodes = math.ceil(ranks / self._inside(ranks, stride))
         return (ranks - nodes) * self.constants["hop.fabric"] + (nodes - 1) * self.constants["hop.network"]
 
-    def exchange(self, size: float, ranks: int, stride: int) -> float:
-        """Return the seconds of an all-to-all in which each rank sends *size* bytes in total."""
+    def exchange(self, size: float, ranks: int, stride: int, copies: float | None = None) -> float:
+        """Return the seconds of an all-to-all in which each rank sends *size* bytes in total.
+
+        *copies*: what share of the bytes to other nodes leaves the node; None: that of copies of tokens for experts.
+        """
         if ranks <= 1:
             return 0.0
         inside = self._inside(ranks, stride)
         outside = size * (1 - inside / ranks)
         if ranks > inside:
-            outside *= copies_between(ranks / inside, self.case.shape.experts_per_token, self.case.one_copy)
+            outside *= copies_between(ranks / inside, self.case.shape.experts_per_token, self.case.one_copy) if copies is None else copies
         near = size * (inside - 1) / ranks / self.fabric
         return max(near, outside / self.network) / self.constants["dispatch"] * 0.5 + self.constants["launch.collective"]
 

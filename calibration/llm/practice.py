@@ -10,12 +10,10 @@ from typing import Any, Final
 
 from calibration.llm.shapes import CannotDescribe, records_yaml
 from calibration.llm.table import LARGEST_STAGE, LlmRow
-from calibration.llm.words import Recompute, means_yes, recompute_of, saves_of, zero_of
+from calibration.llm.words import Recompute, means_yes, modules_of, recompute_of, saves_of, zero_of
 from sim.spec.library import load_part
 from sim.spec.stack import Stack
 
-MODULES: Final = ("core_attn", "mlp", "moe", "moe_act", "layernorm", "mla_up_proj")
-"""Parts of a block that Megatron can recompute individually (megatron/core/transformer/transformer_config.py, ``recompute_modules``)."""
 _SPLITTERS: Final = re.compile(r"megatron|nemo|mcore|bridge|nanotron|neox")
 """Software that splits models along other axes, whatever the stage of ZeRO."""
 _REPLICATES: Final = re.compile(r"\bddp\b|distributed.?data.?parallel|nano.?gpt")
@@ -32,7 +30,9 @@ def practice_of(row: LlmRow) -> Mapping[str, Any]:
 
 
 def _cell(row: LlmRow, column: str) -> str:
-    """Return the text of *column*; that of ``software`` is its framework and its source."""
+    """Return the text of *column*; that of ``software`` is its framework and its source, that of ``trained`` what says what is trained."""
+    if column == "trained":
+        return " ".join(row.text[name] for name in ("class", "model", "set"))
     return f"{row.text['framework']} {row.text['source']}" if column == "software" else row.text_or_number(column)
 
 
@@ -111,9 +111,7 @@ def modules_in(row: LlmRow, practice: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the modules that the row recomputes, from a text such as ``selective: mlp, core_attn``; if it is blank, its source's."""
     if not row.text["activation_checkpointing"]:
         return tuple(practice.get("modules", ()))
-    kind, _, names = row.text["activation_checkpointing"].lower().partition(":")
-    chosen = {name.strip() for name in names.split(",")} if kind.startswith("selective") else set()
-    return tuple(name for name in MODULES if name in chosen)
+    return modules_of(row.text["activation_checkpointing"])
 
 
 def uses_graphs(row: LlmRow, practice: Mapping[str, Any]) -> bool:

@@ -15,6 +15,7 @@ from calibration import RECORDS as COMMITTED
 from calibration.llm.table import LlmRow
 from calibration.run_words import plain_name, pointed_name
 from sim.spec.catalogue import aliases_of, catalogue
+from sim.spec.decoder import parameter_count
 from sim.spec.library import load_part
 from sim.spec.model import Model
 from sim.spec.transformer import Transformer
@@ -25,6 +26,12 @@ MOST: Final = {"layers": 1_000, "hidden": 1_000_000, "heads": 10_000, "ffn": 10_
 """Sizes beyond which a cell is a mistake: estimate (the deepest decoder published has 1,000 layers: DeepNet, arXiv 2203.00555)."""
 _TUNED: Final = r"-(instruct|chat|hf|base|it|pt|sft|lora)(-.*)?$"
 """Endings of a model's name that mean that it was trained further."""
+_ACTIVE: Final = r"(?<=b)-a\d+(\.\d+)?b"
+"""Billions of parameters that a token uses, which some leave out."""
+_TOTAL: Final = re.compile(r"[-_ (]+(\d+(?:\.\d+)?)\s*([mbt])\)?$")
+"""A model's size after its name, in millions, billions or trillions."""
+_SAME_SIZE: Final = 0.12
+"""Largest relative difference between a model's parameters and the rounded size in its name: estimate (Phi-4 has 14.7 billion, 14B)."""
 
 
 class CannotDescribe(Exception):
@@ -71,7 +78,7 @@ def _model_names() -> dict[str, str]:
 
 def _models_spelled(name: str) -> list[str]:
     """Return the catalogue's models that differ from *name* in spelling only; those with other points in numbers if none has the same."""
-    spellings = [(each, re.sub(_TUNED, "", each)) for each in _model_names()]
+    spellings = [(each, re.sub(_TUNED, "", re.sub(_ACTIVE, "", each))) for each in _model_names()]
     for spelled in (pointed_name, plain_name):
         same = [each for each, _ in spellings if spelled(each) == spelled(name)]
         same = same or [each for each, untuned in spellings if spelled(untuned) == spelled(name)]
@@ -86,17 +93,38 @@ def _catalogued(model: str) -> dict[str, Any]:
     name = model.strip().lower().rpartition("/")[2]
     untuned = re.sub(_TUNED, "", re.sub(r"[\s_]+", "-", name))
     listed = next((same[0] for each in (name, untuned) if len(same := _models_spelled(each)) == 1), None)
+    stated = _TOTAL.search(name)
+    if listed is None and stated is not None:  # Phi-4 14B
+        size = float(stated.group(1)) * {"m": 1e6, "b": 1e9, "t": 1e12}[stated.group(2)]
+        same = _models_spelled(name[: stated.start()])
+        shape = load_part(Model, _model_names()[same[0]], _MODELS).transformer if len(same) == 1 else None
+        listed = same[0] if shape is not None and abs(parameter_count(shape) / size - 1) < _SAME_SIZE else None
     shape = load_part(Model, _model_names()[listed], _MODELS).transformer if listed else None
-    return {"family": re.split(r"[-\d]", name)[0], **shape.model_dump(exclude_none=True)} if shape is not None else {}
+    if listed is None or shape is None:
+        return {}
+    family = "nemotron-h" if listed.startswith("nemotron") and shape.pattern is not None else re.split(r"[-\d]", listed)[0]
+    return {"family": family, **shape.model_dump(exclude_none=True)}
 
 
-_STATE_SPACES: Final = r"mamba|rwkv|retnet|nemotron.?(h\b|3.?(super|nano|ultra))"
+_STATE_SPACES: Final = (
+    r"(?<!non.)mamba|rwkv|retnet|nemotron.?(h\b|3(.5)?.?(super|nano|ultra))|jamba|zamba|bamba|recurrent.?gemma|falcon.?h1|kimi.?linear|"
+    r"granite.?4(.0)?.?h|lfm.?2|minimax.?(m1|text)|ring.?linear|(?<![a-z])hybrid(?![a-z])"
+)
 _OTHER_MODELS: Final = {
-    _STATE_SPACES: "state-space layers (Mamba) of this model",
     r"(?<![a-z])(flan[-_ ]?)?(m|by)?t5(?![a-z])|(?<![a-z])(ul2|bart|whisper|nllb)(?![a-z])|encoder.?decoder": "encoders with decoders (T5)",
-    r"(?<![a-z])(vit|dit|swin|unet|sdxl|stable.?diffusion|diffusion)(?![a-z])": "models of images (ViT, diffusion)",
+    r"(?<![a-z])(vit|dit|swin|unet|sdxl|stable.?diffusion|diffusion|wan.?2|flux)(?![a-z])": "models of images (ViT, diffusion)",
 }
 """Reasons for which a model is none of the decoders that a table of transformer runs describes, by a pattern in its class or name."""
+_WITH_IMAGES: Final = re.compile(
+    r"(?<![a-z])(vl|vlm|vision|omni|multi-?modal|llava\w*|intern-?vl\w*|pixtral|paligemma|audio)(?![a-z])", re.IGNORECASE
+)
+"""Models that also read images or sound, by their name or class."""
+_PROXY: Final = re.compile(r"(?<![a-z])proxy(?![a-z])", re.IGNORECASE)
+"""A model with fewer layers than the one whose name it has."""
+_LAYERS_IN_NAME: Final = re.compile(r"(?<![\d.])(\d{1,3})[- ]?(?:layers?\b|l\b)", re.IGNORECASE)
+_SHARED: Final = re.compile(r"(\d+)\s*(?:routed)?\s*[+(,]+\s*\+?\s*(\d+)\s*shared\)?", re.IGNORECASE)
+_CHOSEN: Final = re.compile(r"top[-_ ]?(\d+)|(\d+)\s*(?:/|of)\s*\d+", re.IGNORECASE)
+"""How cells write the experts that a token uses."""
 _SHAPE_COLUMNS: Final = {
     "layers": "layers", "hidden": "hidden", "heads": "heads", "kv_heads": "kv_heads", "ffn_hidden": "ffn", "vocab": "vocab",
     "experts": "experts", "topk": "experts_per_token",
@@ -106,14 +134,20 @@ _SHAPE_COLUMNS: Final = {
 def shape_of(row: LlmRow, assumed: list[str]) -> tuple[str, Transformer]:
     """Return the family and the shape of the model of *row*; assumptions go into *assumed*. Raise CannotDescribe if a size is missing."""
     _refuse_other_models(row)
+    if _WITH_IMAGES.search(f"{row.text['class']} {row.text['model']}"):
+        assumed.append("a decoder of text: encoders of images or sound are left out")
     if re.search(r"\b(ro)?bert\b|\bbert[-_ ]", row.text["model"], re.IGNORECASE):
         assumed.append("a decoder: an encoder's attention has no mask")
     family, values = _sizes(row, assumed)
     missing = [name for name in ("layers", "hidden", "heads", "vocab") if not values.get(name)]
-    if unreadable := [row.problem(name) for name in missing if name in row.non_numeric]:
+    unreadable = [row.problem(column) for column, size in _SHAPE_COLUMNS.items() if column in row.non_numeric and not values.get(size)]
+    if unreadable:
         raise CannotDescribe("; ".join(unreadable))
     if missing:
-        raise CannotDescribe(f"{row.text['model']!r}: {', '.join(missing)} missing in the row, and unknown for this model name")
+        of_decoder = "; fill in those of the decoder of text" if _WITH_IMAGES.search(f"{row.text['class']} {row.text['model']}") else ""
+        raise CannotDescribe(f"{row.text['model']!r}: {', '.join(missing)} missing in the row, and unknown for this model name{of_decoder}")
+    if not (values.get("ffn") or values.get("expert_ffn")) and values.get("activation") != "gelu":
+        raise CannotDescribe(f"{row.text['model']!r}: ffn_hidden missing in the row, and unknown for this model name")
     _refuse_mistakes(values)
     positions, length = int(values.get("max_seq") or 0), count(row, "seq_len")
     if values.get("positions") == "learned" or 0 < positions < length:
@@ -134,10 +168,14 @@ def shape_of(row: LlmRow, assumed: list[str]) -> tuple[str, Transformer]:
 def _refuse_other_models(row: LlmRow) -> None:
     """Raise CannotDescribe if the model of *row* is not a decoder."""
     for pattern, reason in _OTHER_MODELS.items():
-        if pattern == _STATE_SPACES and "pattern" in {**_catalogued(row.text["model"]), **_family_entry(row.text["model"])}:
-            continue
         if re.search(pattern, f"{row.text['class']} {row.text['model']}", re.IGNORECASE):
             raise CannotDescribe(f"{reason} are not supported; only decoders of attention and feed-forward blocks are")
+    if "pattern" in {**_catalogued(row.text["model"]), **_family_entry(row.text["model"])}:
+        return
+    if re.search(_STATE_SPACES, f"{row.text['class']} {row.text['model']}", re.IGNORECASE):
+        raise CannotDescribe(
+            f"{row.text['model']!r} has state-space layers (Mamba), and the kind of each layer is unknown: no such hybrid is in the catalog"
+        )
 
 
 def _refuse_mistakes(values: Mapping[str, Any]) -> None:
@@ -165,6 +203,7 @@ def _sizes(row: LlmRow, assumed: list[str]) -> tuple[str, dict[str, Any]]:
         named = {**_catalogued(row.text["model"]), **named}
     family = named.pop("family", "dense")
     sizes = {key: int(row.number[column]) for column, key in _SHAPE_COLUMNS.items() if row.number.get(column, 0) > 0}
+    sizes |= _experts_in_words(row) | _layers_in_name(row, named)
     if sizes.get("experts", 2) == 1 or not (sizes.get("experts") or named.get("experts")):  # how some tables write dense models
         sizes = {key: size for key, size in sizes.items() if key not in ("experts", "experts_per_token")}
     experts = sizes.get("experts") or named.get("experts")
@@ -177,11 +216,36 @@ def _sizes(row: LlmRow, assumed: list[str]) -> tuple[str, dict[str, Any]]:
     elif named.get("hidden") not in (None, sizes.get("hidden", named.get("hidden"))):
         named.pop("head_dim", None)
     values = {**named, **sizes}
+    assumed += [
+        f"{size} {values[size]:,}, by the model's name; the row says {row.non_numeric[column]!r}"
+        for column, size in _SHAPE_COLUMNS.items()
+        if column in row.non_numeric and size in named and size not in sizes
+    ]
     if "layers" not in values and "hidden" in values:
         values["layers"] = _layers(row, values, assumed)
     if values.get("hidden") and not values.get("heads"):
         values["heads"] = _heads(row, int(values["hidden"]), assumed)
     return family, values
+
+
+def _experts_in_words(row: LlmRow) -> dict[str, int]:
+    """Return the numbers of experts in cells such as ``64 + 2 shared`` and ``top-8``."""
+    experts = _SHARED.fullmatch(row.non_numeric.get("experts", ""))
+    chosen = _CHOSEN.fullmatch(row.non_numeric.get("topk", ""))
+    return {
+        **({"experts": int(experts.group(1)), "shared_experts": int(experts.group(2))} if experts else {}),
+        **({"experts_per_token": int(chosen.group(1) or chosen.group(2))} if chosen else {}),
+    }
+
+
+def _layers_in_name(row: LlmRow, named: Mapping[str, Any]) -> dict[str, int]:
+    """Return the layers in a name such as ``DeepSeek V3 (4 layers)``, if their column is blank. Raise CannotDescribe for other proxies."""
+    if count(row, "layers") or "layers" not in named:
+        return {}
+    stated = _LAYERS_IN_NAME.search(row.text["model"])
+    if stated is None and _PROXY.search(row.text["model"]):
+        raise CannotDescribe(f"{row.text['model']!r} is a proxy, which has fewer layers; write their number into the column layers")
+    return {"layers": int(stated.group(1))} if stated else {}
 
 
 def _layers(row: LlmRow, values: Mapping[str, Any], assumed: list[str]) -> int:

@@ -62,6 +62,11 @@ _OTHER_NAMES: Final[Mapping[str, str]] = {
     **dict.fromkeys(("pipeline_parallel", "pipeline_parallel_size"), "pp"),
     **dict.fromkeys(("context_parallel", "context_parallel_size"), "cp"),
     **dict.fromkeys(("data_parallel", "data_parallel_size"), "dp"),
+    **dict.fromkeys(("expert_parallel", "expert_parallel_size"), "ep"),
+    **dict.fromkeys(("vp", "vpp", "virtual_pipeline", "virtual_pipeline_parallel_size"), "virtual_pp"),
+    **dict.fromkeys(("recompute", "recomputation", "gradient_checkpointing", "activation_recompute"), "activation_checkpointing"),
+    **dict.fromkeys(("interconnect", "fabric", "inter_node"), "network"),
+    **dict.fromkeys(("zero", "zero_level", "distributed_optimizer"), "zero_stage"),
 }
 """Columns by names that other tables have for them."""
 _RATE_OF_A_GPU: Final = re.compile(r"\(?tok(?:en)?s?(?:_per_|/)s(?:ec|econd)?(?:_per_|/)(?:gpu|device)\)?")

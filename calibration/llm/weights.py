@@ -89,12 +89,21 @@ def layers_of_stage(case: Case) -> int:
 
 
 def blocks_of_stages(case: Case) -> tuple[tuple[int, ...], int]:
-    """Return the number of blocks of each stage, and the stage that has the output head.
+    """Return the number of blocks of each stage, of a hybrid those of its pattern's letters, and the stage that has the output head.
 
     The split is even, or even with embedding and head counted as a block each; failing both, the last stages have fewer blocks. Some
     stacks split by cost (``mesh.stages_by_cost``), and some scripts set it. A layer of multi-token prediction counts as a block.
     """
-    layers, stages = case.shape.layers + case.shape.prediction_layers, case.pipeline
+    blocks, with_head = _blocks_of_stages(case)
+    letters = case.shape.letters_per_block
+    stages = [count * letters for count in blocks]
+    if case.shape.pattern is not None and letters == 1:  # attention and feed-forward: as two layers of the pattern
+        stages[with_head] += case.shape.prediction_layers
+    return tuple(stages), with_head
+
+
+def _blocks_of_stages(case: Case) -> tuple[tuple[int, ...], int]:
+    layers, stages = case.shape.block_count + case.shape.prediction_layers, case.pipeline
     if case.layers_per_stage:
         return tuple(sum(case.layers_per_stage[stage::stages]) for stage in range(stages)), stages - 1
     mesh = case.stack_file.mesh

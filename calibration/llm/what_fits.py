@@ -1,4 +1,4 @@
-"""What must a run have done to fit, if it ran? What its row leaves open is chosen so: recomputation, and the micro-batch."""
+"""What must a run have done to fit, if it ran? What its row leaves open: shards, recomputation, micro-batch."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
 NOT_STATED: Final = "what is recomputed or offloaded: the run would not fit as described"
 ONE_SAMPLE: Final = "micro_batch 1"
+SHARDED_TO_FIT: Final = "zero_stage 1: the run would not fit otherwise"
 RECOMPUTED_TO_FIT: Final = "all blocks are recomputed: the run would not fit otherwise"
 _RECOMPUTE_TO_FIT: Final = frozenset({"deepspeed", "fsdp1", "fsdp2"})
 """Software whose users recompute whole blocks where a run would not fit. Megatron's also offload, or recompute what is cheap: steps of
@@ -18,14 +19,25 @@ committed runs that would not fit there are shorter than with whole blocks."""
 
 
 def made_to_fit(case: Case) -> Case:
-    """Return *case* with what its row does not say chosen so that it fits, if it ran: recomputation, then the micro-batch.
+    """Return *case* with what its row does not say chosen so that it fits, if it ran: its optimizer, recomputation, the micro-batch.
 
     Memory is computed only where something is assumed.
     """
     if case.row.status != "ok" or not case.assumptions:
         return case
-    case = _with_recomputation(case)
+    case = _with_recomputation(_with_sharded_optimizer(case))
     return _with_largest_micro_batch(case) if ONE_SAMPLE in case.assumptions else case
+
+
+def _with_sharded_optimizer(case: Case) -> Case:
+    """Return *case* with Megatron's distributed optimizer if its row does not say what is sharded, and only that fits."""
+    stated = case.row.text_or_number("zero_stage") or case.row.text["fsdp_mode"]
+    if stated or case.zero or case.family != "megatron" or case.lora or case.data * case.context == 1:
+        return case
+    if case.memory_need.verdict != "does_not_fit":
+        return case
+    sharded = replace(case, zero=1, assumptions=(*case.assumptions, SHARDED_TO_FIT))
+    return sharded if sharded.memory_need.verdict != "does_not_fit" else case
 
 
 def _with_recomputation(case: Case) -> Case:

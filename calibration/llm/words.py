@@ -107,6 +107,17 @@ def share_of(text: str) -> float | None:
     return next((min(1.0, share(match)) for share, match in matches if match), None)
 
 
+MODULES: Final = ("core_attn", "mlp", "moe", "moe_act", "layernorm", "mla_up_proj")
+"""Parts of a block that Megatron can recompute individually (megatron/core/transformer/transformer_config.py, ``recompute_modules``)."""
+
+
+def modules_of(text: str) -> tuple[str, ...]:
+    """Return the modules in *text*, such as ``selective: mlp, core_attn`` or ``[moe_act]``; empty if it names anything else as well."""
+    named = re.sub(r"^selective\s*[:(\[]?", "", text.strip().lower())
+    chosen = set(re.split(r"[\s,+;&]+", re.sub(r"[\[\]()'\"]", " ", named).strip()))
+    return tuple(name for name in MODULES if name in chosen) if chosen <= {*MODULES} else ()
+
+
 def recompute_of(text: str, family: str, blocks: int = 0) -> tuple[Recompute, int]:
     """Return what software of *family* recomputes, and in how many of the *blocks* of a rank (0: all).
 
@@ -115,6 +126,8 @@ def recompute_of(text: str, family: str, blocks: int = 0) -> tuple[Recompute, in
     plain = re.sub("^activations", "selective", _MEGATRON.sub("", text.strip().lower(), count=1))
     if plain in SAVED_LAYERS:
         return "full", 0
+    if modules := modules_of(plain):
+        return ("attention" if "core_attn" in modules else "none"), 0
     share = share_of(text)
     if share is not None:
         some = round(share * blocks)
@@ -132,12 +145,12 @@ def recompute_of(text: str, family: str, blocks: int = 0) -> tuple[Recompute, in
                 f"{counted[1]} of each stage are recomputed, or 'uniform, num_layers={counted[1]}' if all are, in groups of {counted[1]}"
             )
         return "full", int(next(group for group in limit.groups() if group)) if limit else 0
-    if re.match(r"selective|sac\b", plain) and family == "fsdp2":
+    if re.match(r"selective|sac\b|op\b", plain) and family == "fsdp2":
         return "operators", 0
     if "attention" in plain or "core_attn" in plain or (plain.startswith("selective") and ":" not in plain):
         return "attention", 0
     if plain.startswith("selective:"):
-        return "none", 0
+        raise CannotDescribe(f"activation_checkpointing {text!r} has an unknown module; use {', '.join(MODULES)}")
     raise CannotDescribe(
         f"activation_checkpointing {text!r} is unknown; use full, selective, selective: MODULES, none or one of MaxText's policies"
     )
@@ -163,12 +176,18 @@ _STRATEGIES: Final[Mapping[str, Shards]] = {
     "_hybrid_shard_zero2": Shards(2, True),
     "hybrid_shard_zero2": Shards(2, True),
     "hsdp": Shards(3, True),
+    "optim": Shards(1),
+    "optim_grads": Shards(2),
+    "optim_grads_params": Shards(3),
 }
-"""Strategies of torch.distributed.fsdp.ShardingStrategy, and the usual short name of hybrid sharding."""
+"""Strategies of torch.distributed.fsdp.ShardingStrategy, the usual short name of hybrid sharding, and strategies of Megatron-FSDP
+(megatron/core/distributed/distributed_data_parallel_config.py, ``data_parallel_sharding_strategy``)."""
 
 
-_WHOLE: Final = re.compile(r"(fsdp ?[12]?|fully_shard)([,;( ].*)?")
+_WHOLE: Final = re.compile(r"((?:megatron[-_ ]|custom[-_ ])?fsdp ?[12]?|fully_shard)([,;( ].*)?")
 """FSDP without a strategy, whose default shards parameters; not with another word such as ``FSDP+DP``."""
+_GATHERED_ONCE: Final = re.compile(r"reshard_after_forward\s*[=:]?\s*(?:false|off|no|0)\b|no reshard")
+"""FSDP2's option with which parameters stay gathered until backward, as in FSDP1's ``SHARD_GRAD_OP``."""
 
 
 def shards_of(text: str) -> Shards | None:
@@ -177,6 +196,8 @@ def shards_of(text: str) -> Shards | None:
     stage = re.search(r"(?<![a-z])zero[-_ =:]*(?:stage[-_ =:]*)?([0-3])(?!\d)", plain)
     named = re.search(rf"(?<![a-z0-9])({'|'.join(sorted(_STRATEGIES, key=len, reverse=True))})(?![a-z0-9_])", plain)
     shards = _STRATEGIES[named.group(1)] if named else Shards(3) if _WHOLE.fullmatch(plain.strip()) else None
+    if shards is not None and shards.stage == 3 and _GATHERED_ONCE.search(plain):
+        shards = shards._replace(stage=2)
     if stage or "distributed optimizer" in plain:  # Megatron's
         return Shards(int(stage.group(1)) if stage else 1, shards is not None and shards.replicated)
     return shards
@@ -185,6 +206,39 @@ def shards_of(text: str) -> Shards | None:
 def offloads(text: str) -> bool:
     """Return whether *text* means that something is kept outside the GPU."""
     return means_yes(text, False) and not text.strip().lower().startswith("none")
+
+
+_OFFLOAD: Final = re.compile(r"off ?load|zero ?infinity")
+_NO_OFFLOAD: Final = re.compile(
+    r"\b(no|not|non|without|w/o) ((cpu|nvme|optimizer|parameter|activation)s? )*off ?load\w*|"
+    r"off ?load\w*( to)?( ?[=:] ?| )(false|off|no|none|0)\b"
+)
+
+
+def mentions_offload(text: str) -> bool:
+    """Return whether *text* on other things, such as ``ZeRO-3, CPU offload``, says that something is kept outside the GPU."""
+    return bool(_OFFLOAD.search(_NO_OFFLOAD.sub("", re.sub(r"[-_ ]+", " ", text.lower()))))
+
+
+_ADAPTED: Final = re.compile(r"lora|(?<![a-z])(peft|dora)(?![a-z])")
+_OTHER_JOBS: Final[Mapping[str, str]] = {
+    r"grpo|ppo|rloo|dapo|gspo|reinforcement|rlhf": "reinforcement learning, whose steps also generate text, is",
+    r"dpo|kto": "DPO and KTO, whose steps also run a reference model, are",
+    r"distill\w*": "distillation, whose steps also run a teacher, is",
+    r"inference|serving|prefill|decoding": "inference is",
+}
+"""What a step does beside training a decoder, by a word in a row's class or set."""
+
+
+def trains_adapters(text: str) -> bool:
+    """Return whether *text* on what is trained means adapters (LoRA) beside frozen weights."""
+    return bool(_ADAPTED.search(text.lower()))
+
+
+def other_job(text: str) -> str:
+    """Return what steps that *text* names do beside training a decoder, with a verb; empty if nothing."""
+    plain = re.sub("[-_]", " ", text.lower())
+    return next((what for words, what in _OTHER_JOBS.items() if re.search(rf"(?<![a-z])({words})(?![a-z])", plain)), "")
 
 
 def zero_of(text: str) -> int:
@@ -200,6 +254,6 @@ def zero_of(text: str) -> int:
         return int(stage.group())
     if re.match(r"(fsdp|full|fully)", plain):
         return 3
-    if re.search(r"dist\w*[ _-]?opt", plain):  # Megatron's --use-distributed-optimizer
+    if re.search(r"dist\w*[ _-]?opt|^(yes|true|on)$", plain):  # Megatron's --use-distributed-optimizer
         return 1
     raise CannotDescribe(f"zero_stage is {text!r}, not a number from 0 to 3")

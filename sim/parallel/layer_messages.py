@@ -7,11 +7,12 @@ and a reduce-scatter at the end, otherwise one all-reduce at the end; in backwar
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from sim.parallel.routing import expert_load
 from sim.spec.layer import Attention, Layer
 from sim.spec.parallel import Parallel
+from sim.spec.transformer import Mamba
 
 
 class LayerMessage(NamedTuple):
@@ -106,6 +107,38 @@ def context_messages(attention: Attention, parallel: Parallel, forward: list[Lay
         gathered = LayerMessage("context", "all_gather", local * parallel.context)
         forward.append(gathered)
         backward += [gathered, gathered._replace(op="reduce_scatter")]
+
+
+SCAN_COPIES: Final = (6.0, 4.0)
+"""Bytes that moving one byte of what enters and of what leaves a scan over context ranks takes: chunks put side by side, parts joined, and
+tokens put into their order, each read and written; for the result the last and the first."""
+
+
+def scan_messages(scan: Layer, mamba: Mamba, parallel: Parallel, forward: list[LayerMessage], backward: list[LayerMessage]) -> None:
+    """Add the exchanges around a Mamba-2 *scan* over context ranks, each of which convolves and scans all tokens for its part of the heads.
+
+    One all-to-all each for gate, values, both projections of the state, and steps; after the scan, one for its result; in backward, the
+    same for their gradients (Megatron-LM core/ssm/mamba_context_parallel.py, ``pre_conv_ssm`` and ``post_conv_ssm``).
+    """
+    of_element = scan.write / mamba.inner / (parallel.context * parallel.tensor)
+    widths = [*entering_scan(mamba, parallel), mamba.inner]
+    for messages in (forward, backward):
+        messages += [LayerMessage("context", "all_to_all", of_element * width) for width in widths]
+
+
+def entering_scan(mamba: Mamba, parallel: Parallel) -> tuple[int, ...]:
+    """Return the elements of a token of all tensor ranks that are exchanged before a Mamba-2 scan: those of each message.
+
+    Groups of which there are fewer than context ranks are repeated.
+    """
+    projections = mamba.groups * mamba.state * max(1, parallel.context * parallel.tensor // mamba.groups)
+    return mamba.inner, mamba.inner, projections, projections, mamba.heads
+
+
+def scan_copies(conv: Layer, mamba: Mamba, parallel: Parallel) -> float:
+    """Return the bytes per sample (4-byte elements) that one rank copies around the exchanges of a scan, whose *conv* is given."""
+    of_element = conv.write / mamba.channels / (parallel.context * parallel.tensor)
+    return of_element * (SCAN_COPIES[0] * sum(entering_scan(mamba, parallel)) + SCAN_COPIES[1] * mamba.inner)
 
 
 def key_bytes(attention: Attention, parallel: Parallel) -> float:

@@ -11,7 +11,17 @@ from functools import cached_property, lru_cache
 from itertools import groupby, islice, pairwise
 from typing import Final, NamedTuple
 
-from sim.parallel.layer_messages import SPLIT, LayerMessage, begins_experts, context_messages, expert_messages, key_bytes, tensor_messages
+from sim.parallel.layer_messages import (
+    SPLIT,
+    LayerMessage,
+    begins_experts,
+    context_messages,
+    expert_messages,
+    key_bytes,
+    scan_copies,
+    scan_messages,
+    tensor_messages,
+)
 from sim.parallel.mesh import nearest_divisors
 from sim.parallel.ring import Ring, ring_attention, ring_messages
 from sim.parallel.shares import rank_layer, rowwise_bias
@@ -20,6 +30,7 @@ from sim.parallel.wraps import WrapChain, chains
 from sim.spec.layer import Layer
 from sim.spec.model import Model
 from sim.spec.parallel import Parallel, Wrapping
+from sim.spec.transformer import Mamba
 from sim.spec.yaml import SpecError
 
 
@@ -127,7 +138,7 @@ _NAMES: Final = frozenset({"name", "segment", "shares"})
 def _split(
     model: ModelKey, parallel: Parallel, regathers: bool, ring: Ring | None, wrapping_rule: Wrapping | None, cuts: tuple[str, ...]
 ) -> tuple[Unit, ...]:
-    _check(model.model, parallel)
+    _check(model.model, parallel, ring)
     begin = _stage_starts(model.model, parallel, cuts)
     around = iter(() if wrapping_rule is None else chains(model.model, wrapping_rule))
     of_layer = iter(_contents(model))
@@ -138,7 +149,7 @@ def _split(
         runs = [(chain, len(list(members))) for chain, members in groupby(of_layers)]
         key = (kind, *(length for _, length in runs), *islice(of_layer, len(layers)))
         if key not in contents:
-            pieces = iter(_shared(model, _pieces(layers, parallel, regathers, ring)))
+            pieces = iter(_shared(model, _pieces(layers, parallel, regathers, ring, _mamba(model.model))))
             parts = (tuple(islice(pieces, length)) for _, length in runs)
             contents[key] = tuple(
                 Unit(name, kind, part, len(result) + index, unsplit_content=(index, *key)) for index, part in enumerate(parts)
@@ -238,14 +249,14 @@ def split_block(units: Sequence[Unit], model: Model) -> str:
     return next((one.name for one, other in pairwise(units) if one.kind == "block" and one.name == other.name != model.name), "")
 
 
-def _check(model: Model, parallel: Parallel) -> None:
+def _check(model: Model, parallel: Parallel, ring: Ring | None) -> None:
     heads = [layer.attention for layer in model.layers if layer.attention is not None]
     if parallel.tensor > 1:
         _check_tensor(model, parallel)
     if parallel.context > 1 and not heads:
         raise SpecError(f"training.parallel.context: {model.name} has no attention to split by sequence; use context: 1")
     if parallel.context > 1 and any(layer.op == "scan" for layer in model.layers):
-        raise SpecError(f"training.parallel.context: state-space layers of {model.name} over context ranks are not modeled; use context: 1")
+        _check_scans(model, parallel, ring)
     groups = max((layer.groups for layer in model.layers), default=0)
     if parallel.expert > 1 and not groups:
         raise SpecError(f"training.parallel.expert: {model.name} has no experts; use expert: 1")
@@ -256,6 +267,27 @@ def _check(model: Model, parallel: Parallel) -> None:
     if groups and groups % parallel.expert:
         near = nearest_divisors(groups, parallel.expert)
         raise SpecError(f"training.parallel.expert: {parallel.expert} ranks do not divide {groups} experts; use {near}")
+
+
+def _check_scans(model: Model, parallel: Parallel, ring: Ring | None) -> None:
+    """Raise SpecError if context ranks cannot divide the heads of scans, as core/ssm/mamba_context_parallel.py of Megatron-LM requires."""
+    mamba, ranks = _mamba(model), parallel.context
+    if mamba is None or ring is not None:
+        what = "gated delta nets" if mamba is None else "state-space layers"
+        how = "" if mamba is None else " that attend around torch's ring"
+        raise SpecError(f"training.parallel.context: {what} of {model.name} over context ranks{how} are not modeled; use context: 1")
+    for name, count in (("heads", mamba.heads // parallel.tensor), ("groups", mamba.groups // parallel.tensor)):
+        if count % ranks and not (name == "groups" and ranks % count == 0):  # several ranks may share a group
+            raise SpecError(
+                f"training.parallel.context: {ranks} ranks do not divide mamba.{name} of a tensor rank ({count}), as Megatron-LM requires; "
+                f"use {nearest_divisors(count, ranks)}"
+            )
+
+
+def _mamba(model: Model) -> Mamba | None:
+    """Return the sizes of Mamba-2 layers of *model*; None if it has none, or other state spaces as well."""
+    shape = model.transformer
+    return shape.mamba if shape is not None and "M" in (shape.pattern or "") and "G" not in (shape.pattern or "") else None
 
 
 def _check_tensor(model: Model, parallel: Parallel) -> None:
@@ -314,7 +346,7 @@ def _scan_groups(model: Model) -> Iterator[tuple[str, int]]:
         yield "delta_net.key_heads", shape.delta_net.key_heads
 
 
-def _pieces(layers: Sequence[Layer], parallel: Parallel, regathers: bool, ring: Ring | None) -> list[LayerPiece]:
+def _pieces(layers: Sequence[Layer], parallel: Parallel, regathers: bool, ring: Ring | None, mamba: Mamba | None) -> list[LayerPiece]:
     """Return one rank's pieces of the layers of one unit; a unit begins and ends outside of any split."""
     inside = False
     pieces = []
@@ -326,6 +358,11 @@ def _pieces(layers: Sequence[Layer], parallel: Parallel, regathers: bool, ring: 
         if layer.share == "expert":
             expert_messages(layers, index, parallel, forward, backward)
         own = rank_layer(layers, index, parallel, regathers)
+        if parallel.context > 1 and mamba is not None and layer.op == "scan":
+            scan_messages(layer, mamba, parallel, forward, backward)
+        if parallel.context > 1 and mamba is not None and index + 1 < len(layers) and layers[index + 1].op == "scan":
+            copies = scan_copies(layer, mamba, parallel)
+            own = own.model_copy(update={"read": own.read + copies, "backward_traffic": own.backward_traffic + copies})
         if parallel.context > 1 and layer.attention is not None and own.attention is not None:
             if ring is None:
                 context_messages(layer.attention, parallel, forward, backward)

@@ -20,8 +20,10 @@ from sim.cluster.topology import node_graph
 from sim.report.layouts.layout_error import decoder_error
 from sim.report.validated import validated_groups
 from sim.simulate import Run
-from sim.spec.hardware import Node
+from sim.spec.hardware import Gpu, Node
+from sim.spec.library import load_part
 from sim.spec.model import Model
+from sim.spec.stack import Stack
 from sim.training.job import Job
 from sim.units import show
 
@@ -34,6 +36,8 @@ _UNMEASURED = {"median": 0.09, "p90": 0.25}
 (docs/trust/validation.md)."""
 _TO_95 = 1.96 / 1.645
 """Converts the 90th percentile of the absolute error to the 95th, for normally distributed errors."""
+_OF_LAYOUTS = "megatron-core"
+"""A stack with the factor on compute that stacks of layouts have."""
 EVERYTHING = "all runs"
 """The group of all runs on GPUs."""
 
@@ -117,19 +121,37 @@ def _of_kind(groups: Sequence[str], node: Node, job: Job, step: float) -> dict[s
     model = job.workload.model
     if model.transformer is None or family_of(model) in errors["families"]:
         return answer
-    return _widen_to(answer, decoder_error(model.transformer, node.gpu.name))
+    stack = job.workload.training.stack
+    return _widen_to(answer, decoder_error(model.transformer, node.gpu.name), missing_factor(stack, node.gpu), stack.name)
 
 
-def _widen_to(answer: dict[str, Any], other: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return *answer*, from models of another family, with its errors raised to those of *other*, from the same family."""
+def missing_factor(stack: Stack, gpu: Gpu) -> float:
+    """Return the factor on compute with which errors of decoders with layouts were measured, if *stack* has none for *gpu*; else 1.
+
+    Stacks of layouts have factors fitted to whole steps, and the GPU's generation has one relative to Hopper. Nothing says which part of
+    them other stacks need, unless a factor was fitted to their own runs.
+    """
+    if stack.kernels.factor_by_kernels or stack.kernels.compute_factor != 1.0:
+        return 1.0
+    fitted = load_part(Stack, _OF_LAYOUTS, "workloads/stacks").kernels
+    return fitted.compute_factor * (gpu.kernels.whole_steps if gpu.kernels is not None else 1.0)
+
+
+def _widen_to(answer: dict[str, Any], other: Mapping[str, Any] | None, factor: float = 1.0, stack: str = "") -> dict[str, Any]:
+    """Return *answer*, from models of another family, with its errors raised to those of *other*, from the same family.
+
+    If *stack* lacks a *factor* that the predictions of *other* have, the interval also holds steps that are longer by it.
+    """
     if other is None:
         return answer
     ends, others = answer["measured_over_predicted_95"], other["measured_over_predicted_95"]
+    low, high = min(1.0, factor) * others["low"], max(1.0, factor) * others["high"]
+    with_factor = f", with {factor:.2f} times the compute that {stack} has" if factor != 1.0 else ""
     return answer | {
         "median": max(answer["median"], other["median"]),
         "p90": max(answer["p90"], other["p90"]),
-        "basis": f"{answer['basis']}; at least the errors of {other['basis'].partition('; ')[0]}",
-        "measured_over_predicted_95": {"low": min(ends["low"], others["low"]), "high": max(ends["high"], others["high"])},
+        "basis": f"{answer['basis']}; at least the errors of {other['basis'].partition('; ')[0]}{with_factor}",
+        "measured_over_predicted_95": {"low": min(ends["low"], round(low, 4)), "high": max(ends["high"], round(high, 4))},
     }
 
 

@@ -70,7 +70,8 @@ def model_flop(layers: Sequence[Layer]) -> float:
 def decoder_layers(transformer: Transformer, sequence: int) -> tuple[Layer, ...]:
     """Return the layer table of *transformer* for samples of *sequence* tokens, in forward order.
 
-    Blocks of one kind have the same numbers. Raise ValueError if the sequence is longer than ``max_seq``.
+    Blocks of one kind have the same numbers; letters of a pattern that are one layer share a name. Raise ValueError if the sequence is
+    longer than ``max_seq``.
     """
     if transformer.max_seq is not None and sequence > transformer.max_seq:
         raise ValueError(
@@ -83,10 +84,10 @@ def decoder_layers(transformer: Transformer, sequence: int) -> tuple[Layer, ...]
         kind = transformer.mixers(number), transformer.window_of(number)
         if kind not in kinds:
             kinds[kind] = list(table.block(*kind))
-        layers += _named(kinds[kind], f"layers.{number}.")
+        layers += _named(kinds[kind], f"layers.{number // transformer.letters_per_block}.")
     for number in range(transformer.layers, transformer.layers + transformer.prediction_layers):
-        kind = transformer.mixers(number), transformer.window_of(number)
-        layers += _named([*table.prediction(), *table.block(*kind), *table.end(tied=True)], f"layers.{number}.")
+        kind, name = (transformer.mixers(number), transformer.window_of(number)), number - transformer.layers + transformer.block_count
+        layers += _named([*table.prediction(), *table.block(*kind), *table.end(tied=True)], f"layers.{name}.")
     return (*layers, *table.end())
 
 

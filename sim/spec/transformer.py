@@ -354,6 +354,29 @@ class Transformer(Spec):
             return self.pattern[layer]
         return "*E" if self.has_experts(layer) else "*-"
 
+    @property
+    def letters_per_block(self) -> int:
+        """Letters of ``pattern`` in one layer of the model's code, which recomputation and pipelines do not divide; 1 without a pattern.
+
+        Layers with delta nets have two, as other layers of GPT models: Megatron-LM builds them as ``TransformerLayer`` (core/models/gpt/
+        experimental_attention_variant_module_specs.py), and transformers as ``Qwen3NextDecoderLayer``. Layers of Megatron-LM's Mamba
+        models, whose letters these are, have one (core/ssm/mamba_block.py).
+        """
+        pattern = self.pattern or ""
+        pairs = (
+            "G" in pattern
+            and "M" not in pattern
+            and len(pattern) % 2 == 0
+            and not {*pattern[::2]} & {*"-E"}
+            and {*pattern[1::2]} <= {*"-E"}
+        )
+        return 2 if pairs else 1
+
+    @property
+    def block_count(self) -> int:
+        """Number of layers as recomputation and pipelines count them."""
+        return self.layers // self.letters_per_block
+
     def share_of(self, mixer: str) -> float:
         """Return the share of blocks that have *mixer*, a letter of ``pattern``."""
         return sum(mixer in self.mixers(layer) for layer in range(self.layers)) / self.layers

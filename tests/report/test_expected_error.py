@@ -11,13 +11,14 @@ from sim.cli import main
 from sim.cluster.build import place
 from sim.report import expected_error
 from sim.report.document import run_document
-from sim.report.expected_error import interval_text, traffic
+from sim.report.expected_error import interval_text, missing_factor, traffic
 from sim.report.layouts import layout_error
 from sim.report.table import run_text
 from sim.report.validated import validated_groups
 from sim.spec.catalogue import locate
 from sim.spec.hardware import Gpu, Hardware
 from sim.spec.library import load, load_part
+from sim.spec.stack import Stack
 from sim.spec.workload import Workload
 from sim.study.scenario import Scenario, answer
 from sim.training.job import Job
@@ -150,3 +151,22 @@ def test_a_prediction_outside_its_interval_is_told(capsys: pytest.CaptureFixture
     assert outside, "if no group is biased any more, the sentence has no use"
     assert main(["run", "p2.8xlarge", "alexnet", "--stack", "tensorflow-1.1", "--fast"]) == 0
     assert "so expect a longer step than predicted;" in capsys.readouterr().out
+
+
+def test_errors_of_decoders_with_layouts_have_a_factor_that_data_parallel_stacks_lack(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their steps have compute_factor 1.08 and, on Blackwell, 1.11 times that: a step without both may take as long as predicted, or that
+    much longer. Stacks with a factor of their own, fitted to their own runs, need none.
+    """
+    stacks = {name: load_part(Stack, name, "workloads/stacks") for name in ("torch-2.x-ddp", "megatron-core", "ngc-pytorch-22.09")}
+    gpus = {name: load_part(Gpu, name, "hardware/parts/gpus") for name in ("h100-sxm5-80gb", "b200-sxm-180gb", "a100-sxm4-80gb")}
+    ddp = [missing_factor(stacks["torch-2.x-ddp"], gpu) for gpu in gpus.values()]
+    assert ddp == pytest.approx([1.08, 1.08 * 1.11, 1.08 * 0.9])
+    assert all(missing_factor(stacks[name], gpu) == 1.0 for name in ("megatron-core", "ngc-pytorch-22.09") for gpu in gpus.values())
+    group = {"median": 0.05, "p90": 0.1, "basis": "runs", "measured_over_predicted_95": {"low": 0.2, "high": 4.0}}
+    monkeypatch.setattr(expected_error, "decoder_error", lambda *_: group)
+    for stack, ends in (("torch-2.x-ddp", (0.2, 4.0 * 1.08 * 1.11)), ("ngc-pytorch-22.09", (0.2, 4.0))):
+        answered = answer(Scenario("gpu_1x_b200_sxm6", "llama-3.2-1b", (f"training.stack={stack}",)))
+        error = run_document(answered.run, answered.inputs)["expected_error"]
+        interval = error["measured_over_predicted_95"]
+        assert (interval["low"], interval["high"]) == pytest.approx(ends, rel=1e-4)
+        assert (f"with 1.20 times the compute that {stack} has" in error["basis"]) == (stack == "torch-2.x-ddp")

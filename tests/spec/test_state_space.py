@@ -11,9 +11,12 @@ import pytest
 from sim.cluster.quantizing import quantizing_bytes
 from sim.events import Cause
 from sim.parallel.shares import rank_share
+from sim.parallel.split import LayerPiece, split
+from sim.parallel.units import units
 from sim.spec.decoder import decoder_layers, model_flop, parameter_count
 from sim.spec.layer import Layer
 from sim.spec.library import load_hardware, load_part
+from sim.spec.model import Model
 from sim.spec.parallel import Parallel
 from sim.spec.stack import Stack
 from sim.spec.state_space import scan_cost
@@ -307,7 +310,7 @@ def test_runs_of_delta_nets_say_that_none_was_measured() -> None:
         assert not_validated(layout_answer(Scenario("hgx-h100", model, sets, stack="megatron-core", nodes=1)).run) == said
 
 
-def test_tensor_ranks_divide_a_scan_and_context_ranks_are_refused() -> None:
+def test_tensor_ranks_divide_a_scan() -> None:
     base = ("model.transformer.layers=4", "model.transformer.pattern=M-M*", "training.activation_checkpointing=blocks")
 
     def compute(*sets: str) -> float:
@@ -316,5 +319,60 @@ def test_tensor_ranks_divide_a_scan_and_context_ranks_are_refused() -> None:
 
     two, four = (compute(f"training.parallel.tensor={ranks}") for ranks in (2, 4))
     assert 0.45 * two < four < 0.75 * two
-    with pytest.raises(SpecError, match="state-space layers of nemotron-h-56b over context ranks are not modeled; use context: 1"):
-        compute("training.parallel.context=2")
+
+
+def _scan_of(layers: int, **parallel: int) -> LayerPiece:
+    """Return a rank's piece of the scan of a Mamba-2 layer with 16 heads of 8 elements, and 4 groups of a state of 32."""
+    sizes = {"heads": 16, "head_dim": 8, "state": 32, "groups": 4, "conv": 4, "chunk": 16}
+    shape = hybrid(pattern="M" * layers + "*", layers=layers + 1, mamba=sizes)
+    units = split(Model(name="m", transformer=shape, sequence=TOKENS, source="a test"), Parallel(**parallel))
+    return next(piece for unit in units for piece in unit.pieces if piece.layer.op == "scan")
+
+
+@pytest.mark.parametrize(("tensor", "context", "repeats"), [(1, 2, 1), (2, 2, 1), (1, 8, 2), (2, 8, 4)])
+def test_context_ranks_exchange_what_enters_and_leaves_a_scan(tensor: int, context: int, repeats: int) -> None:
+    """Elements of a rank's tokens, counted from ``pre_conv_ssm`` and ``post_conv_ssm`` of Megatron-LM: gate, values, both projections with
+    groups repeated until each rank has one, steps; and the result. Backward exchanges their gradients.
+    """
+    piece = _scan_of(2, tensor=tensor, context=context)
+    tokens, inner, projections = TOKENS // context, 16 * 8 // tensor, repeats * 4 * 32 // tensor
+    expected = [4.0 * tokens * width for width in (inner, inner, projections, projections, 16 // tensor, inner)]
+    for messages in (piece.forward, piece.backward):
+        assert [message.nbytes for message in messages if message.axis == "context"] == pytest.approx(expected)
+        assert {message.op for message in messages if message.axis == "context"} == {"all_to_all"}
+    assert piece.layer.forward == pytest.approx(_scan_of(2).layer.forward / tensor / context)
+
+
+def test_context_ranks_of_scans_say_that_none_was_measured() -> None:
+    sets = ("training.parallel.context=2", "training.parallel.tensor=4", "training.activation_checkpointing=blocks")
+    run = layout_answer(Scenario("hgx-h100", "nemotron-h-8b", sets, stack="megatron-core", nodes=1)).run
+    assert not_validated(run) == ["context ranks of state-space layers are not validated: no measured run in the records has them"]
+
+
+@pytest.mark.parametrize(
+    ("stack", "model", "sizes", "sentence"),
+    [
+        ("megatron-core", "nemotron-h-8b", "mamba.heads=4", r"8 ranks do not divide mamba.heads of a tensor rank \(4\)"),
+        ("megatron-core", "nemotron-h-8b", "mamba={heads: 48, groups: 12}", r"8 ranks do not divide mamba.groups of a tensor rank \(12\)"),
+        ("megatron-core", "qwen3.5-9b", "tied=false", "gated delta nets of qwen3.5-9b over context ranks are not modeled; use context: 1"),
+        ("torchtitan-2.x", "nemotron-h-8b", "tied=false", "state-space layers of nemotron-h-8b over context ranks that attend around"),
+    ],
+)
+def test_context_ranks_that_no_software_has_are_refused(stack: str, model: str, sizes: str, sentence: str) -> None:
+    sets = ["training.parallel.context=8", "training.activation_checkpointing=blocks", f"model.transformer.{sizes}"]
+    sets += ["model.transformer.mamba.groups=4"] if sizes == "mamba.heads=4" else []
+    with pytest.raises(SpecError, match=sentence):
+        layout_answer(Scenario("hgx-h100", model, tuple(sets), stack=stack, nodes=1))
+
+
+def test_a_layer_with_a_delta_net_is_one_block() -> None:
+    """Recomputation and pipelines divide models between the layers of their code, of which each has a mixer and a feed-forward block."""
+    shape = load_part(Model, "qwen3-next-80b-a3b", "workloads/models").transformer
+    assert shape is not None and (shape.letters_per_block, shape.block_count) == (2, 48)
+    blocks = [name for name, kind, _ in units(Model(name="m", transformer=shape, sequence=TOKENS, source="a test")) if kind == "block"]
+    assert blocks == [f"layers.{number}" for number in range(48)]
+    nemotron = load_part(Model, "nemotron-h-8b", "workloads/models").transformer
+    assert nemotron is not None and nemotron.block_count == nemotron.layers == 52, "Megatron-LM's Mamba models have a letter for each layer"
+    assert hybrid(layers=4, pattern="G-M-", delta_net={"key_heads": 2, "value_heads": 4}).letters_per_block == 1
+    uneven = {"layers": 3, "pattern": "G-*", "delta_net": {"key_heads": 2, "value_heads": 4}, "mamba": None}
+    assert hybrid(**uneven).letters_per_block == 1

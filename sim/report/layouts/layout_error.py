@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 SUMMARY: Final = "hardware/validated_llm.json"
 EVERYTHING: Final = "all layouts"
 HYBRID: Final = "hybrid"
+DELTA_NET: Final = "delta net"
 WIDER: Final = 1.5
 """Factor on errors, and on logarithms of the interval, outside the measured range (estimate: left-out sources differ this much)."""
 
@@ -68,16 +69,24 @@ def kind_of(tensor: int, context: int, pipeline: int, expert: int) -> str:
 
 
 def decoder_family(transformer: Transformer | None) -> str:
-    """Return the family by which errors are grouped: hybrid, experts, gated or plain feed-forward blocks; other if not a decoder."""
+    """Return the family by which errors are grouped, or other if it is no decoder.
+
+    Families are hybrids with Mamba-2 layers, those with gated delta nets, experts, and gated or plain feed-forward blocks.
+    """
     if transformer is None:
         return "other"
     if transformer.pattern is not None:
-        return HYBRID
+        return DELTA_NET if "G" in transformer.pattern else HYBRID
     return "experts" if transformer.experts else "gated" if transformer.gated else "plain"
 
 
 def group_names(kind: str, family: str, gpu: str) -> tuple[str, ...]:
-    """Return the groups of measured runs that a run belongs to, nearest first. Hybrids, to which nothing is fitted, have their own."""
+    """Return the groups of measured runs that a run belongs to, nearest first. Hybrids, to which nothing is fitted, have their own.
+
+    Delta nets, of which no run is measured, are nearest to all hybrids, whatever their GPU and layout.
+    """
+    if family == DELTA_NET:
+        return f"{kind}, {family}, {gpu}", f"{family}, {gpu}", HYBRID
     if family == HYBRID:
         return f"{kind}, {family}, {gpu}", f"{family}, {gpu}", family
     return f"{kind}, {family}, {gpu}", f"{kind}, {gpu}", kind, EVERYTHING

@@ -393,7 +393,7 @@ def _sampled(layouts: Sequence[PlacedLayout], limits: Limits) -> list[tuple[list
 def _passes(placed_layout: PlacedLayout) -> int:
     """Return how many passes a simulation of *placed_layout* plays: of each chunk, or of each block that gathers its weights."""
     own, model = placed_layout.candidate, placed_layout.setting.workload.model
-    blocks = len(model.layers) if model.transformer is None else model.transformer.layers
+    blocks = len(model.layers) if model.transformer is None else model.transformer.block_count
     return own.micro_batches * (blocks if own.shard == "parameters" else own.parts)
 
 

@@ -13,6 +13,7 @@ from sim.report.expected_error import interval_text
 from sim.report.layouts import layout_error
 from sim.report.layouts.layout_error import WIDER, expected_layout_error, kind_of
 from sim.spec.parallel import Parallel
+from sim.spec.transformer import DeltaNet, Transformer
 
 GROUP = {
     "points": 10, "median": 0.1, "p90": 0.2, "low": 0.8, "high": 1.3, "sources": ["a"],
@@ -154,3 +155,21 @@ def test_kinds_of_layout() -> None:
     assert [kind_of(*axes) for axes in ((1, 1, 1, 1), (2, 1, 1, 1), (1, 2, 1, 1), (2, 1, 4, 1), (1, 1, 4, 8))] == [
         "data", "tensor", "tensor", "pipeline", "expert",
     ]  # fmt: skip
+
+
+def test_delta_nets_are_nearest_to_all_hybrids_whatever_their_gpu() -> None:
+    """Nobody measured a delta net, so the errors of hybrids on the same GPU are not those of runs alike."""
+    shape = Transformer(
+        layers=4,
+        hidden=64,
+        heads=4,
+        vocab=100,
+        ffn=128,
+        pattern="G-*-",
+        delta_net=DeltaNet(key_heads=2, value_heads=4),
+        activation="swiglu",
+    )
+    family = layout_error.decoder_family(shape)
+    assert family != layout_error.HYBRID
+    assert layout_error.group_names("expert", family, "H100")[-1] == layout_error.HYBRID
+    assert "hybrid, H100" not in layout_error.group_names("expert", family, "H100")

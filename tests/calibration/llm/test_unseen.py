@@ -1,0 +1,239 @@
+"""Rows as a source that nobody here has seen would write them: each is described, or refused in one sentence that says why.
+
+Oracles: published parameter totals, numbers that must multiply out, and what a word in a cell means to those who write it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from calibration.llm.case import Case, describe
+from calibration.llm.table import read_table
+from calibration.llm.weights import blocks_of_stages, total_parameters
+from calibration.llm.what_fits import SHARDED_TO_FIT
+from tests.calibration.llm.tables import table
+
+_BLANK = dict.fromkeys(("layers", "hidden", "heads", "kv_heads", "ffn_hidden", "vocab"), "")
+_MIXTURE = {"model": "custom-moe", "experts": "64", "topk": "8", "ffn_hidden": "1536", "nodes": "2", "gpus": "16", "dp": "16"}
+
+
+def described(folder: Path, **row: str) -> Case | str:
+    return describe(read_table(table(folder, [row]))[0])
+
+
+def case_of(folder: Path, **row: str) -> Case:
+    case = described(folder, **row)
+    assert isinstance(case, Case), case
+    return case
+
+
+def refusal(folder: Path, **row: str) -> str:
+    reason = described(folder, **row)
+    assert isinstance(reason, str), reason
+    assert "\n" not in reason
+    return reason
+
+
+def test_published_parameter_totals_of_further_models(tmp_path: Path) -> None:
+    """Totals of the models' cards."""
+    published = {
+        "granite-3.0-8b-base": 8.17e9, "Granite 3.1 2B": 2.53e9, "Granite-34B-code": 33.7e9, "granite 20b": 20.1e9,
+        "Granite-8B-Code": 8.05e9,
+        "Phi-4-mini 3.8B": 3.84e9, "OLMo-2-0425-1B": 1.48e9, "Olmo-3-1025-7B": 7.3e9, "Qwen2-57B-A14B": 57.4e9, "Qwen1.5-MoE-A2.7B": 14.3e9,
+        "QwQ-32B": 32.76e9, "Ministral-8B": 8.02e9, "Codestral-22B": 22.25e9, "Yi-1.5-9B": 8.83e9, "Falcon3-7B": 7.46e9,
+        "Seed-OSS-36B": 36.15e9, "SmolLM-1.7B": 1.71e9, "Llama-3.1-Nemotron-70B": 70.55e9, "GLM-4.6": 352.8e9, "glm45_air_106b": 106.9e9,
+        "GLM-5": 743e9, "Phi-4 14B": 14.66e9, "phi-2 2.7B": 2.78e9, "Qwen3 Next 80B": 79.5e9,
+    }  # fmt: skip
+    wrong = []
+    for model, total in published.items():
+        case = case_of(tmp_path, model=model, gpus="1024", dp="1024", nodes="128", global_batch="1024", status="oom", **_BLANK)
+        if abs(total_parameters(case) / total - 1) > 0.01:
+            wrong.append(f"{model}: {total_parameters(case):.4g}, published {total:.4g}")
+    assert not wrong
+
+
+def test_a_size_after_a_name_must_agree_with_the_model(tmp_path: Path) -> None:
+    assert "layers, hidden" in refusal(tmp_path, model="Phi-4 70B", **_BLANK)
+
+
+def test_hybrids_that_the_catalog_lacks_are_refused_as_such(tmp_path: Path) -> None:
+    for model in ("Nemotron 3 Ultra", "Jamba 1.5", "Falcon-H1-34B", "Kimi-Linear-48B-A3B", "Mamba-2.8B"):
+        assert "the kind of each layer is unknown" in refusal(tmp_path, model=model)
+    assert case_of(tmp_path, model="Nemotron-H 47B", gpus="64", dp="64", nodes="8", status="oom", **_BLANK).model_family == "nemotron-h"
+
+
+def test_models_that_also_read_images_say_what_is_left_out(tmp_path: Path) -> None:
+    note = "a decoder of text: encoders of images or sound are left out"
+    assert note in case_of(tmp_path, model="Qwen2.5-VL-7B").assumptions
+    assert note not in case_of(tmp_path, model="Qwen2.5-7B").assumptions
+    assert refusal(tmp_path, model="Qwen2.5-VL-7B", **_BLANK).endswith("fill in those of the decoder of text")
+
+
+def test_layers_in_a_name_and_proxies(tmp_path: Path) -> None:
+    assert case_of(tmp_path, model="Llama 3.1 8B (4 layers)", **_BLANK).shape.layers == 4
+    assert case_of(tmp_path, model="Llama 3.1 8B (4 layers)").shape.layers == 32, "the column says 32"
+    assert "is a proxy" in refusal(tmp_path, model="Llama 3.1 405B proxy", **_BLANK)
+
+
+def test_sizes_in_words_are_read_or_refused_but_never_dropped(tmp_path: Path) -> None:
+    """A mixture whose experts could not be read would be predicted as a dense model."""
+    case = case_of(tmp_path, **{**_MIXTURE, "experts": "64 + 2 shared", "topk": "top-8"})
+    assert (case.shape.experts, case.shape.shared_experts, case.shape.experts_per_token) == (64, 2, 8)
+    assert case_of(tmp_path, **{**_MIXTURE, "experts": "64 (1 shared)"}).shape.shared_experts == 1
+    assert refusal(tmp_path, **{**_MIXTURE, "experts": "many"}) == "experts is 'many', not a whole number above 0"
+    assert refusal(tmp_path, model="custom", kv_heads="GQA") == "kv_heads is 'GQA', not a whole number above 0"
+    named = case_of(tmp_path, model="Llama 3.1 8B", kv_heads="GQA")
+    assert named.shape.groups == 8 and "kv_heads 8, by the model's name; the row says 'GQA'" in named.assumptions
+
+
+def test_a_gated_model_without_the_width_of_its_feed_forward_names_the_column(tmp_path: Path) -> None:
+    assert "ffn_hidden missing" in refusal(tmp_path, model="Llama-like 7B", ffn_hidden="", kv_heads="32")
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        ({"ep": "7"}, "ep 7 does not divide 64 experts"),
+        ({"ep": "128"}, "ep 128 does not divide 64 experts"),
+        ({"ep": "32"}, "ep 32 does not divide the 16 tensor, context and data ranks"),
+        ({"ep": "8", "experts": "", "topk": ""}, "ep is 8, but experts is blank and 'custom-moe' is not known to have any"),
+    ],
+)
+def test_expert_ranks_that_do_not_multiply_out(row: dict[str, str], reason: str, tmp_path: Path) -> None:
+    assert refusal(tmp_path, **{**_MIXTURE, **row}) == reason
+    assert case_of(tmp_path, **_MIXTURE, ep="8").expert == 8
+
+
+def test_context_ranks_of_hybrids(tmp_path: Path) -> None:
+    """Those of Mamba-2 are described; those of delta nets would lack their exchanges."""
+    row = {"gpus": "64", "nodes": "8", "dp": "16", "cp": "4", "status": "oom", "framework": "Megatron-LM", **_BLANK}
+    assert case_of(tmp_path, model="Nemotron-H 8B", **row).context == 4
+    assert refusal(tmp_path, model="Qwen3-Next-80B-A3B", **row) == "cp 4: context ranks of layers with gated delta nets are not modeled"
+
+
+def test_chunks_beyond_the_layers_are_noted(tmp_path: Path) -> None:
+    case = case_of(tmp_path, pp="4", dp="2", virtual_pp="16")
+    assert case.virtual_stages == 1 and "virtual_pp 1: 16 chunks on each of 4 stages are more than 32 layers" in case.assumptions
+
+
+def test_offload_is_refused_wherever_it_is_written(tmp_path: Path) -> None:
+    for column, cell in (
+        ("zero_stage", "3 (CPU offload)"),
+        ("fsdp_mode", "FULL_SHARD, cpu_offload: true"),
+        ("zero_stage", "ZeRO-Infinity"),
+        ("activation_checkpointing", "full + offload"),
+        ("notes", "optimizer off-load"),
+    ):
+        assert "offload is not supported" in refusal(tmp_path, **{column: cell, "framework": "DeepSpeed"}), cell
+    for cell in ("FULL_SHARD, no offload", "FULL_SHARD, cpu_offload=False", "FULL_SHARD without CPU offload"):
+        assert case_of(tmp_path, fsdp_mode=cell, zero_stage="", framework="FSDP").zero == 3
+    assert case_of(tmp_path, notes="offload was tried later", offload="none").zero == 1
+
+
+def test_steps_that_do_more_than_train_are_refused(tmp_path: Path) -> None:
+    for words in ({"set": "GRPO"}, {"class": "rlhf"}, {"set": "DPO, beta 0.1"}, {"class": "distillation"}, {"class": "inference"}):
+        assert "not supported; only training of a decoder is" in refusal(tmp_path, **words)
+    assert case_of(tmp_path, set="pretraining, hippo data")
+
+
+def test_adapters_by_any_of_their_names(tmp_path: Path) -> None:
+    assert (
+        case_of(tmp_path, set="PEFT").lora and case_of(tmp_path, framework="HF PEFT").lora and case_of(tmp_path, **{"class": "DoRA"}).lora
+    )
+    assert not case_of(tmp_path, set="full fine-tuning").lora
+    by_set = case_of(tmp_path, framework="Megatron-Bridge", set="LoRA rank 16", seq_len="4096")
+    by_model = case_of(tmp_path, framework="Megatron-Bridge", model="Llama 3.1 8B LoRA", seq_len="4096")
+    assert by_set.lora_targets == by_model.lora_targets == ("attention.qkv",) and by_set.document_tokens == by_model.document_tokens
+
+
+def test_megatron_fsdp_shards_as_it_says(tmp_path: Path) -> None:
+    stages = {
+        mode: case_of(tmp_path, framework="Megatron-LM", zero_stage="", fsdp_mode=mode).zero
+        for mode in ("no_shard", "optim", "optim_grads", "optim_grads_params", "Megatron-FSDP", "megatron_fsdp")
+    }
+    assert list(stages.values()) == [0, 1, 2, 3, 3, 3]
+
+
+def test_parameters_that_stay_gathered_until_backward(tmp_path: Path) -> None:
+    for mode in ("FSDP2, reshard_after_forward=False", "FULL_SHARD (reshard_after_forward: false)"):
+        assert case_of(tmp_path, framework="torchtitan", zero_stage="", fsdp_mode=mode).zero == 2
+    assert case_of(tmp_path, framework="torchtitan", zero_stage="", fsdp_mode="FSDP2, reshard_after_forward=True").zero == 3
+
+
+def test_a_recipe_that_the_gpu_lacks_is_refused(tmp_path: Path) -> None:
+    """Transformer Engine's MX blocks need compute capability 10 (pytorch/quantization.py, ``check_mxfp8_support``)."""
+    assert refusal(tmp_path, precision="MXFP8") == "H100-SXM5-80GB has no mxfp8; use delayed, tensorwise, rowwise or blockwise"
+    assert case_of(tmp_path, precision="MX-FP8", gpu="B200").recipe == "mxfp8"
+
+
+def test_a_gpu_that_only_its_machine_names(tmp_path: Path) -> None:
+    case = case_of(tmp_path, gpu="", node_type="p5en.48xlarge", gpus="8")
+    assert case.chip.name == "H200-SXM-141GB" and "H200-SXM-141GB, the GPU of p5en.48xlarge" in case.assumptions
+    assert refusal(tmp_path, gpu="", node_type="our lab") == "gpu is blank"
+
+
+def test_how_many_gpus_where_the_cell_is_blank_or_counts_those_of_a_node(tmp_path: Path) -> None:
+    named = case_of(tmp_path, gpu="2x H100", gpus="", nodes="2", dp="")
+    assert named.gpus == 4 and "4 GPUs, 2 on each node by '2x H100'" in named.assumptions
+    of_node = case_of(tmp_path, gpus="8", nodes="2", dp="2", tp="8")
+    assert of_node.gpus == 16 and of_node.data == 2
+    assert case_of(tmp_path, gpus="16", nodes="2", dp="4", tp="8").gpus == 16, "no node has 16 of them"
+
+
+def test_boards_without_nvlink_share_a_node_unless_nodes_say_otherwise(tmp_path: Path) -> None:
+    alone = case_of(tmp_path, gpu="L40S", nodes="", gpus="8", framework="FSDP", zero_stage="3")
+    assert (alone.gpus_per_node, alone.domain) == (8, 8) and "8 L40Ss on each node" in alone.assumptions
+    assert case_of(tmp_path, gpu="L40S", nodes="8", gpus="8", framework="FSDP", zero_stage="3").gpus_per_node == 1
+
+
+def test_megatron_shards_its_optimizer_if_only_that_fits(tmp_path: Path) -> None:
+    """8 billion parameters take 18 bytes each on one GPU: 145 GB; a sixteenth of the optimizer leaves some 54 GB."""
+    row = {"framework": "Megatron-LM", "gpus": "16", "nodes": "2", "dp": "16", "seq_len": "2048", "activation_checkpointing": "full"}
+    assumed = case_of(tmp_path, zero_stage="", **row)
+    assert assumed.zero == 1 and SHARDED_TO_FIT in assumed.assumptions
+    assert case_of(tmp_path, zero_stage="0", **row).zero == 0
+    assert case_of(tmp_path, zero_stage="", status="oom", **row).zero == 0
+
+
+def test_columns_in_words_that_others_use(tmp_path: Path) -> None:
+    path = table(tmp_path, [{"virtual_pp": "2", "pp": "4", "dp": "2", "activation_checkpointing": "full", "zero_stage": "yes"}])
+    text = path.read_text(encoding="utf-8")
+    for own, other in (
+        ("virtual_pp", "VPP"),
+        ("activation_checkpointing", "Recompute"),
+        ("zero_stage", "Distributed Optimizer"),
+        ("network", "Interconnect"),
+    ):
+        text = text.replace(f",{own},", f",{other},")
+    path.write_text(text, encoding="utf-8")
+    case = describe(read_table(path)[0])
+    assert isinstance(case, Case), case
+    assert (case.virtual_stages, case.recompute, case.zero) == (2, "full", 1)
+    assert "the network between nodes" not in case.assumptions
+
+
+def test_scripts_of_nemotron_super_on_b200(tmp_path: Path) -> None:
+    """Megatron-Bridge scripts/performance/configs/nemotronh/nemotron_3_workload_base_configs.py @f601ba97141a: FP8 with 64 expert ranks."""
+    row = {"framework": "Megatron-Bridge", "model": "Nemotron_3_Super", "gpu": "B200", "gpus": "64", "dp": "64", "nodes": "8", "ep": "64"}
+    case = case_of(tmp_path, precision="mxfp8", activation_checkpointing="", **row, **_BLANK)
+    assert set(case.recomputed_modules) == {"moe_act", "layernorm"} and not case.uses_cuda_graphs
+    assert case.memory_need.verdict == "fits"
+
+
+def test_prediction_layers_of_a_hybrid_are_attention_and_experts(tmp_path: Path) -> None:
+    """Two letters each, as Megatron-Bridge's mtp_hybrid_override_pattern *E says; a layer of the pattern is one."""
+    row = {"framework": "Megatron-Bridge", "model": "Nemotron_3_Super", "gpu": "GB300", "gpus": "64", "dp": "64", "nodes": "16", "ep": "64"}
+    case = case_of(tmp_path, precision="mxfp8", **row, **_BLANK)
+    assert case.shape.prediction_layers == 2 and blocks_of_stages(case) == ((88 + 2 * 2,), 0)
+
+
+def test_modules_that_are_recomputed_with_or_without_the_word_selective(tmp_path: Path) -> None:
+    row = {"framework": "Megatron-Bridge", "zero_stage": "1"}
+    for cell in ("moe_act, layernorm", "selective: layernorm, moe_act", "['layernorm', 'moe_act']", "selective (moe_act + layernorm)"):
+        case = case_of(tmp_path, activation_checkpointing=cell, **row)
+        assert (case.recompute, case.recomputed_modules) == ("none", ("moe_act", "layernorm")), cell
+    assert case_of(tmp_path, activation_checkpointing="core_attn", **row).recompute == "attention"
+    assert "is unknown" in refusal(tmp_path, activation_checkpointing="moe_act and magic", **row)
+    assert "has an unknown module" in refusal(tmp_path, activation_checkpointing="selective: mlp, magic", **row)
