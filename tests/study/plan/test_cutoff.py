@@ -34,6 +34,8 @@ def test_a_cutoff_hides_no_layout_below_it(question: PlanQuestion) -> None:
         tally = plan(replace(question, limits=replace(every, cutoff=share * best.step_time))).tally
         if share > 1.0 or not tally.is_cut_off:
             assert tally.best is not None and tally.best.placed_layout.candidate == best.placed_layout.candidate
+        else:
+            assert tally.least_step is not None and share * best.step_time <= tally.least_step <= best.step_time
     least = plan(replace(question, limits=replace(every, cutoff=1e-9))).tally
     assert least.is_cut_off and least.bounded == 0 and least.excluded > 0
 
@@ -51,7 +53,9 @@ def test_a_layout_that_a_cutoff_keeps_from_being_compared_is_no_answer() -> None
     cut = plan(replace(question, limits=replace(limits, cutoff=cutoff))).tally
     assert cut.is_cut_off and cut.outcomes and cut.open_bound >= cutoff
     row_of = partial(_row, SLOW_LINKS, fixed, lambda answer: {"step_time_s": answer.run.step_time}, None)
-    assert row_of((("g5.12xlarge", 2), cutoff)) == ComparedMachine("g5.12xlarge", 2, None, least_step=cutoff)
+    row = row_of((("g5.12xlarge", 2), cutoff))
+    assert row == ComparedMachine("g5.12xlarge", 2, None, least_step=cut.least_step)
+    assert row.least_step is not None and cutoff <= row.least_step <= uncut.best.step_time
     planned = row_of((("g5.12xlarge", 2), 2 * cutoff)).document
     assert planned is not None and planned["step_time_s"] == uncut.best.step_time
 
