@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Final, NamedTuple, cast
 
@@ -126,7 +126,8 @@ def floors(setting: Setting, candidates: Sequence[LayoutCandidate], most: float 
     If a candidate needs more than *most* bytes, its time is not computed, and is infinite. Messages are priced when a time with them is
     requested. Raise SpecError if the engine refuses all.
     """
-    alike = _without_messages(_SameGpus(setting, candidates, most))
+    bare = replace(setting, book=PriceBook(kernels=setting.book.kernels))  # what is kept needs no prices of messages
+    alike = _without_messages(_SameGpus(bare, candidates, most))
     shapes = alike.shapes.on(setting)
 
     def time_of(places: CandidatePlaces, sketched: bool = False) -> FloatRow:
@@ -170,9 +171,12 @@ class _WithoutMessages(NamedTuple):
     compute: FloatRow
 
 
-@lru_cache(maxsize=2)
+@lru_cache(maxsize=12)
 def _without_messages(held: _SameGpus) -> _WithoutMessages:
-    """Return the bounds of *held*, cached for the stacks of one cluster: the next often has equal GPUs, from another provider."""
+    """Return the bounds of *held*, cached for the two stacks of a few clusters: others have equal GPUs, from other providers.
+
+    Those of two stacks on 32 GPUs take 50 MB.
+    """
     setting, candidates = held.setting, held.candidates
     memory, compute = numpy.full(len(candidates), numpy.inf), numpy.full(len(candidates), numpy.inf)
     groups: dict[tuple[int, int, str], list[tuple[int, ShareShape]]] = defaultdict(list)
