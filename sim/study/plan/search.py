@@ -432,7 +432,12 @@ def _table(tally: Tally, limits: Limits) -> float:
 def _enough(tally: Tally, limits: Limits) -> float:
     """Return the value that no other layout may be below when the search ends; infinite as long as nothing ends it."""
     table = _table(tally, limits)
-    return table if tally.least_thrashing < limits.cutoff else min(table, limits.cutoff)  # a layout that thrashes has a greater value
+    return table if _least_if_best(tally) < limits.cutoff else min(table, limits.cutoff)  # a layout that thrashes has a greater value
+
+
+def _least_if_best(tally: Tally) -> float:
+    """Return the least bound of a step (s) of any layout that thrashes, infinite if another layout is better in spite of its time."""
+    return tally.least_thrashing if THRASH * tally.least_thrashing <= tally.least_value * (1.0 + EQUAL) else math.inf
 
 
 def _cut_off_at(tally: Tally, pending: Pending, limits: Limits) -> float | None:
@@ -440,7 +445,7 @@ def _cut_off_at(tally: Tally, pending: Pending, limits: Limits) -> float | None:
 
     It did with no result, or with results above it of which none is proven to be the best.
     """
-    least = min(tally.open_bound, tally.least_thrashing, *(outcome.step_time for outcome in tally.outcomes), math.inf)
+    least = min(tally.open_bound, _least_if_best(tally), *(outcome.step_time for outcome in tally.outcomes), math.inf)
     if tally.best is None:
         return max(limits.cutoff, least) if _any_fits(tally, pending, limits) else None
     return least if limits.cutoff <= least and tally.gap > limits.gap * (1.0 + 1e-9) else None

@@ -12,7 +12,7 @@ import pytest
 from sim.study.compare import ComparedMachine
 from sim.study.plan.machines import GAP, _row
 from sim.study.plan.question import PlanQuestion, plan
-from sim.study.plan.search import Limits
+from sim.study.plan.search import THRASH, Limits
 from sim.study.scenario import Infeasible, Scenario
 from tests.study.plan.planned import SMALL
 
@@ -69,6 +69,19 @@ def test_what_thrashes_is_not_cut_off_by_its_penalty() -> None:
     assert best is not None and best.penalty > 1.0
     cut = plan(replace(question, limits=replace(every, cutoff=1.5 * best.step_time))).tally.best
     assert cut is not None and cut.step_time == best.step_time
+
+
+def test_what_thrashes_keeps_no_search_going_that_has_found_a_better_layout() -> None:
+    """Its bound is below the cutoff, but three times that is above a step that is known: the row would be of another layout anyway."""
+    scenario = replace(TIGHT.scenario, overrides=("node.gpu.memory=4 GiB;node.gpu.context_memory=50 MiB",))
+    every, question = Limits(shown=1, early=False), replace(TIGHT, scenario=scenario)
+    whole = plan(replace(question, limits=every)).tally
+    best = whole.best
+    assert best is not None and best.penalty == 1.0 and whole.least_thrashing < best.bound < THRASH * whole.least_thrashing
+    cutoff = (whole.least_thrashing + best.bound) / 2
+    cut = plan(replace(question, limits=replace(every, cutoff=cutoff))).tally
+    assert cut.least_step is not None and cutoff <= cut.least_step <= best.step_time
+    assert len(cut.outcomes) < len(whole.outcomes)
 
 
 def test_what_fits_nowhere_is_said_whatever_the_cutoff() -> None:
