@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
@@ -9,6 +10,9 @@ from hypothesis import strategies as st
 
 from sim.mesh import layout_scene, prepare
 from sim.spec.parallel import MEGATRON_ORDER
+from sim.study.plan.question import PlanQuestion, prepare_plan
+from sim.study.plan.refine import PlacedLayout, workload_and_layout
+from sim.study.scenario import Scenario
 from sim.training.layouts.bound import _least_cycle
 from sim.training.layouts.link_bound import least_link_time
 from sim.training.layouts.phase_bound import least_phased_time
@@ -90,3 +94,21 @@ def test_no_step_is_shorter_than_its_phases(
     given = workload(model(), **stack, **fields | {"micro_batches": times * fields["micro_batches"]})
     scene = layout_scene(hardware, given, prepare(hardware, given))
     assert least_phased_time(scene) <= play(scene).time * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(("stack", "rise"), [pytest.param("torchtitan-2.x", 1.0, marks=pytest.mark.nightly), ("megatron-core", 1.2)])
+def test_bounds_of_layouts_with_experts_hold_where_their_groups_share_one_nic(stack: str, rise: float) -> None:
+    """Layouts of experts, context ranks, replicas, shards and virtual stages on two and three nodes with one NIC of 10 Gbps each.
+
+    Ranks of each stage are equal, or none would be bounded. Of some, the bound is far above the one without phases.
+    """
+    draw, rises = random.Random(3), []
+    scenario = Scenario("n3-h100-sxm5x8", "mixtral-8x7b", stack=stack, global_batch=48)
+    question = PlanQuestion(scenario, (2, 3), fixed={"recompute": "blocks"})
+    for setting, every in prepare_plan(question).layouts:
+        for candidate in draw.sample([each for each in every if each.micro_batches <= 16], 8):
+            scene = layout_scene(setting.hardware, *workload_and_layout(PlacedLayout(setting, candidate)), setting.book)
+            bound = least_phased_time(scene)
+            assert bound <= play(scene).time * (1 + 1e-9), candidate
+            rises.append(bound / max(_least_cycle(scene), least_link_time(scene)))
+    assert max(rises) > rise
