@@ -37,8 +37,9 @@ SHOWN: Final = 10
 
 NEAR: Final = 1e-6
 """Share within which a cutoff is the least."""
-PATIENCE: Final = 2.0
-"""Factor by which a machine's search raises the bound of its steps before others come first: steps of most machines take less than that."""
+PATIENCE: Final = (1.25, 2.0)
+"""Factors by which a machine's first search, and each later one, raises the bound of its steps before others come first: estimates. With a
+fast network, steps take less than the first; with a slow one, bounds pass it at once, before layouts are priced one by one."""
 
 
 class StepBounds(Protocol):
@@ -130,6 +131,8 @@ class Exclusion:
         """Machines with documents, except in the *rows* that exist at first, and their steps (s)."""
         self._steps: dict[tuple[str, int], float] = {}
         """Seconds of a step, or a bound of them that is above that of `LeastWork`, of each machine that a row has."""
+        self._waiting: set[tuple[str, int]] = set()
+        """Machines whose search has ended before others excluded them."""
         self.note(rows)
         self._ran.clear()  # of bounds that nobody asks for
 
@@ -141,6 +144,8 @@ class Exclusion:
                 point = row.hardware, row.nodes
                 if row.document is not None:
                     self._ran.append((point, step))
+                else:
+                    self._waiting.add(point)
                 self._steps[point] = step
             for candidate in self._contest.candidates(row):
                 if self._best is None or self._contest.key(candidate) < self._contest.key(self._best):
@@ -186,7 +191,7 @@ class Exclusion:
         Infinite if no bound of its steps is known.
         """
         low = self._steps.get(point, self._work.step_time(*point))
-        high = PATIENCE * low if self._at(point, low) else inf
+        high = PATIENCE[point in self._waiting] * low if self._at(point, low) else inf
         if not self._are_beaten(self._at(point, high)):
             return high
         while high > (1.0 + NEAR) * low:

@@ -73,12 +73,12 @@ def test_the_answer_is_that_of_all_machines(budget: Budget) -> None:
 @pytest.mark.parametrize(
     ("where", "nodes", "batch", "patience"),
     [
-        (["provider=lambda", "gpus=1..2"], [1, 2], 4, 1.5),
+        (["provider=lambda", "gpus=1..2"], [1, 2], 4, (1.1, 1.5)),
         (["provider=lambda", "gpus=2..8"], [1, 4], 16, PATIENCE),
     ],
 )
 def test_searches_that_end_early_do_not_change_the_answer(
-    where: list[str], nodes: list[int], batch: int, patience: float, monkeypatch: pytest.MonkeyPatch
+    where: list[str], nodes: list[int], batch: int, patience: tuple[float, float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Bounds of a GPU say little about many nodes, so some searches end early; with less *patience* than usual on few machines."""
     job = replace(JOB, global_batch=batch)
@@ -190,13 +190,15 @@ def test_a_cutoff_is_the_least_step_that_is_beaten_or_a_few_times_the_bound() ->
             if bound == 0.0:
                 assert cutoff == math.inf
                 continue
-            assert bound < cutoff < PATIENCE * bound
+            assert bound < cutoff < PATIENCE[0] * bound
             for share, beaten in ((0.99999, False), (1.0, True), (1.5, True)):
                 exclusion.note([ComparedMachine(*point, None, least_step=share * cutoff)])
                 assert exclusion.excludes(point) == beaten
             checked.append(point)
-        alone = Exclusion(contest).cutoff(("gpu_8x_a100", 1))  # nothing beats it
-        assert alone == PATIENCE * LeastWork(JOB).step_time("gpu_8x_a100", 1)
+        alone, bound = Exclusion(contest), LeastWork(JOB).step_time("gpu_8x_a100", 1)
+        assert alone.cutoff(("gpu_8x_a100", 1)) == PATIENCE[0] * bound  # nothing beats it
+        alone.note([ComparedMachine("gpu_8x_a100", 1, None, least_step=3 * bound)])
+        assert alone.cutoff(("gpu_8x_a100", 1)) == PATIENCE[1] * 3 * bound  # it has waited once
     assert checked == [("gpu_8x_b200_sxm6", 16)]  # all others are slower than what already ran on the A100s, or have no bound
 
 

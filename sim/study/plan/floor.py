@@ -10,10 +10,12 @@ last micro-batch, and the work of stages that wait for their sends; a step takes
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Sequence
+import hashlib
+import marshal
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from typing import Final, NamedTuple, cast
 
 import numpy
@@ -126,8 +128,8 @@ def floors(setting: Setting, candidates: Sequence[LayoutCandidate], most: float 
     If a candidate needs more than *most* bytes, its time is not computed, and is infinite. Messages are priced when a time with them is
     requested. Raise SpecError if the engine refuses all.
     """
-    alike = _without_messages(_SameGpus(setting, candidates, most))
-    shapes = alike.shapes.on(setting)
+    shapes = _Shapes(setting)
+    alike = _without_messages(shapes, candidates, most)
 
     def time_of(places: CandidatePlaces, sketched: bool = False) -> FloatRow:
         least, by_form = numpy.zeros(len(places)), defaultdict[tuple[int, int, str], list[int]](list)
@@ -146,37 +148,42 @@ def floors(setting: Setting, candidates: Sequence[LayoutCandidate], most: float 
     return Floors(alike.memory, alike.compute, time_of, partial(time_of, sketched=True))
 
 
-class _SameGpus:
-    """A key for bounds without messages: equal for equal layouts of one workload on as many equal GPUs, whatever connects them."""
-
-    def __init__(self, setting: Setting, candidates: Sequence[LayoutCandidate], most: float) -> None:
-        self.setting, self.candidates, self.most = setting, candidates, most
-        gpu = content(worker_node(setting.hardware).gpu)
-        never = object() if has_registered() else None  # the user's own schedules may change
-        self.key = (id(setting.workload), setting.nodes, setting.gpus_per_node, most, len(candidates), gpu, never)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _SameGpus) and self.key == other.key and self.candidates == other.candidates
-
-    def __hash__(self) -> int:
-        return hash(self.key[:5])
-
-
 class _WithoutMessages(NamedTuple):
-    """Bounds without messages of the candidates of a setting, and their shapes."""
+    """Bounds without messages of the layouts of a workload on equal GPUs, whatever connects these."""
 
-    shapes: _Shapes
     memory: FloatRow
     compute: FloatRow
+    workload: Workload
+    """Kept alive, because its identity is part of a key."""
 
 
-@lru_cache(maxsize=2)
-def _without_messages(held: _SameGpus) -> _WithoutMessages:
-    """Return the bounds of *held*, cached for the stacks of one cluster: the next often has equal GPUs, from another provider."""
-    setting, candidates = held.setting, held.candidates
+_KEPT: Final[OrderedDict[Hashable, _WithoutMessages]] = OrderedDict()
+"""The last bounds that were computed: a machine often has the GPUs of another provider's, or is searched again."""
+_MOST_KEPT: Final = 64
+"""Maximum number of these: the two stacks of 32 clusters, 20 MB in all if each has some 20,000 layouts."""
+
+
+def _without_messages(shapes: _Shapes, candidates: Sequence[LayoutCandidate], most: float) -> _WithoutMessages:
+    """Return the bounds of *candidates*, which *shapes* divides; those that need more than *most* bytes have no time."""
+    setting = shapes.setting
+    if has_registered():  # the user's own schedules may change
+        return _bounded(shapes, candidates, most)
+    described = hashlib.sha256(marshal.dumps([tuple(each) for each in candidates], 2)).digest()
+    gpu = content(worker_node(setting.hardware).gpu)
+    key = id(setting.workload), setting.nodes, setting.gpus_per_node, most, described, gpu
+    if key not in _KEPT:
+        _KEPT[key] = _bounded(shapes, candidates, most)
+        if len(_KEPT) > _MOST_KEPT:
+            _KEPT.popitem(last=False)
+    _KEPT.move_to_end(key)
+    return _KEPT[key]
+
+
+def _bounded(shapes: _Shapes, candidates: Sequence[LayoutCandidate], most: float) -> _WithoutMessages:
+    """Compute what `_without_messages` returns."""
+    setting = shapes.setting
     memory, compute = numpy.full(len(candidates), numpy.inf), numpy.full(len(candidates), numpy.inf)
     groups: dict[tuple[int, int, str], list[tuple[int, ShareShape]]] = defaultdict(list)
-    shapes = _Shapes(setting)
     for number, each in enumerate(candidates):
         if (shape := shapes(each)) is not None:
             groups[_form(each)].append((number, shape))
@@ -187,10 +194,10 @@ def _without_messages(held: _SameGpus) -> _WithoutMessages:
         at = numpy.array([number for number, _ in members])
         geometry = shapes.geometry(own[0])
         memory[at] = _memory(setting, geometry, own, [shape for _, shape in members])
-        if (fit := numpy.flatnonzero(memory[at] <= held.most)).size:
+        if (fit := numpy.flatnonzero(memory[at] <= most)).size:
             own = [own[place] for place in fit]
             compute[at[fit]] = _BELOW * _time(geometry, own, [shapes.compute_passes(each) for each in own], None)
-    return _WithoutMessages(shapes, memory, compute)
+    return _WithoutMessages(memory, compute, setting.workload)
 
 
 def _form(candidate: LayoutCandidate) -> tuple[int, int, str]:
@@ -318,14 +325,6 @@ class _Shapes:
         self.refused: SpecError | None = None
         """Why the engine refuses the last share that it refused."""
 
-    def on(self, setting: Setting) -> _Shapes:
-        """Return these shapes on *setting*, which has as many equal GPUs."""
-        if setting is self.setting:
-            return self
-        shapes = _Shapes(setting)
-        shapes._laid, shapes._rows = self._laid, self._rows
-        return shapes
-
     def geometry(self, candidate: LayoutCandidate) -> Geometry:
         """Return where the chunks of *candidate* begin, as specified in the workload's own layout or as the stack cuts."""
         own = self.setting.workload.training.parallel
@@ -342,14 +341,18 @@ class _Shapes:
 
     def __call__(self, candidate: LayoutCandidate) -> ShareShape | None:
         """Return the shape of *candidate*; None if the engine refuses it."""
+        laid = self._laid_out(candidate)
+        return None if laid is None else laid[2].shape
+
+    def _laid_out(self, candidate: LayoutCandidate) -> tuple[Workload, Layout, BlockSums] | None:
+        """Return the workload and layout of *candidate*, and the sums of its blocks; None if the engine refuses it."""
         key = self._key(candidate)
         if key not in self._laid:
             try:
                 self._laid[key] = self._lay(candidate)
             except SpecError as error:
                 self._laid[key], self.refused = None, error
-        laid = self._laid[key]
-        return None if laid is None else laid[2].shape
+        return self._laid[key]
 
     def passes(self, candidate: LayoutCandidate, sketched: bool = False) -> PassRows:
         """Return the seconds of the passes of *candidate*, which has a shape, on the quickest stage.
@@ -358,7 +361,7 @@ class _Shapes:
         """
         key = self._key(candidate), sketched
         if key not in self._passes:
-            laid = self._laid[key[0]]
+            laid = self._laid_out(candidate)
             assert laid is not None
             workload, layout, rows = laid
             times = times_of(self.setting.hardware, workload, layout, self._of_one if sketched else self.setting.book, one_group=sketched)
@@ -398,7 +401,7 @@ class _Shapes:
         return gather_time(layout, layout_prices(self.setting.hardware, workload, layout, self.setting.book))
 
     def _send_rows(self, geometry: Geometry, candidate: LayoutCandidate) -> SendRows:
-        laid = self._laid[self._key(candidate)]
+        laid = self._laid_out(candidate)
         assert laid is not None
         workload, layout, _ = laid
         holds = candidate.schedule in RENDEZVOUS_SCHEDULES and not self.options.sends_ahead
@@ -413,7 +416,7 @@ class _Shapes:
 
     def compute_passes(self, candidate: LayoutCandidate) -> PassRows:
         """Return the seconds of the passes of *candidate*, which has a shape, without messages."""
-        laid = self._laid[self._key(candidate)]
+        laid = self._laid_out(candidate)
         assert laid is not None
         workload, layout, rows = laid
         steps = layout.micro_batches if PRECISION_TRAITS[workload.training.precision].is_quantized else 0  # over which casts are spread

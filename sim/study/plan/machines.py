@@ -246,9 +246,9 @@ def _row(
         best_plan = plan(question, trying=(lambda change: None) if count == advised else None)
     except SpecError as error:
         return ComparedMachine(scenario.hardware, count, None, f"{scenario.hardware}: {error.problems[0]}")
-    best = best_plan.tally.best
-    if best is None or best_plan.tally.is_cut_off:
-        return ComparedMachine(scenario.hardware, count, None, least_step=cutoff)
+    best, least_step = best_plan.tally.best, best_plan.tally.least_step
+    if best is None or least_step is not None:
+        return ComparedMachine(scenario.hardware, count, None, least_step=least_step)
     run: LayoutRun = best.run
     inputs = {**best_plan.inputs, "stack": "", "records": ""}
     document = {**document_of(LayoutAnswer(run, inputs, (), scenario.market, scenario.plan)), "layout_gap": best_plan.tally.gap}

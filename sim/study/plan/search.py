@@ -120,13 +120,18 @@ class Tally:
     """The least excess over the memory (bytes) of any layout that does not fit, and that layout; None if there is none."""
     least_thrashing: float = math.inf
     """The least bound of a step (s) of any layout that thrashes, without the penalty."""
-    is_cut_off: bool = False
-    """Whether the search ended, without the best layout, because every layout that fits takes at least `Limits.cutoff`."""
+    least_step: float | None = None
+    """Lower bound of a step (s) of every layout that fits, if the search ended, without the best one, because that is `Limits.cutoff`."""
 
     @property
     def best(self) -> Outcome | None:
         """Return the best simulated layout."""
         return self.outcomes[0] if self.outcomes else None
+
+    @property
+    def is_cut_off(self) -> bool:
+        """Return whether the search ended, without the best layout, because every layout that fits takes at least `Limits.cutoff`."""
+        return self.least_step is not None
 
     @property
     def complete(self) -> bool:
@@ -200,7 +205,7 @@ def search(
     tally.outcomes = in_order(tally.outcomes)
     tally.excluded = tally.candidates - tally.infeasible - len(tally.outcomes)
     tally.open_bound = pending.least if tally.excluded == len(pending) else 0.0  # not all are bounded if Ctrl-C came early
-    tally.is_cut_off = not tally.interrupted and _is_cut_off(tally, pending, limits)
+    tally.least_step = None if tally.interrupted else _cut_off_at(tally, pending, limits)
     if tally.interrupted and tally.best is None:  # nothing was found yet, which does not mean that nothing fits
         raise KeyboardInterrupt
     return tally
@@ -427,15 +432,23 @@ def _table(tally: Tally, limits: Limits) -> float:
 def _enough(tally: Tally, limits: Limits) -> float:
     """Return the value that no other layout may be below when the search ends; infinite as long as nothing ends it."""
     table = _table(tally, limits)
-    return table if tally.least_thrashing < limits.cutoff else min(table, limits.cutoff)  # a layout that thrashes has a greater value
+    return table if _least_if_best(tally) < limits.cutoff else min(table, limits.cutoff)  # a layout that thrashes has a greater value
 
 
-def _is_cut_off(tally: Tally, pending: Pending, limits: Limits) -> bool:
-    """Return whether the search ended at the cutoff: with no result, or with results above it of which none is proven to be the best."""
+def _least_if_best(tally: Tally) -> float:
+    """Return the least bound of a step (s) of any layout that thrashes, infinite if another layout is better in spite of its time."""
+    return tally.least_thrashing if THRASH * tally.least_thrashing <= tally.least_value * (1.0 + EQUAL) else math.inf
+
+
+def _cut_off_at(tally: Tally, pending: Pending, limits: Limits) -> float | None:
+    """Return a lower bound of the steps (s) of all layouts if the search ended at the cutoff, otherwise None.
+
+    It did with no result, or with results above it of which none is proven to be the best.
+    """
+    least = min(tally.open_bound, _least_if_best(tally), *(outcome.step_time for outcome in tally.outcomes), math.inf)
     if tally.best is None:
-        return _any_fits(tally, pending, limits)
-    least = min(tally.open_bound, tally.least_thrashing, *(outcome.step_time for outcome in tally.outcomes))
-    return limits.cutoff <= least and tally.gap > limits.gap * (1.0 + 1e-9)
+        return max(limits.cutoff, least) if _any_fits(tally, pending, limits) else None
+    return least if limits.cutoff <= least and tally.gap > limits.gap * (1.0 + 1e-9) else None
 
 
 def _any_fits(tally: Tally, pending: Pending, limits: Limits) -> bool:

@@ -4,7 +4,8 @@ Every instruction starts as soon as what it waits for has ended, operations keep
 traffic of other operations. All of this is monotone (max and plus). The simulated step, in which operations share links and slow compute,
 is therefore never shorter. If all stages meet in each step (gradient clipping), the step from one meeting to the next is exact; otherwise,
 the smallest advance of any stage in a step bounds the cycle time from below (Collatz-Wielandt).
-On slow links, contention takes most of a step, so the time in which each link carries its traffic is a bound of its own (`link_bound`).
+On slow links, contention takes most of a step, so the time in which each link carries its traffic is a bound of its own (`link_bound`),
+and so is the time in which it carries gathers and reductions before and after the work of stages (`phase_bound`).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Final
 from sim.cluster.gpu import memory_time
 from sim.parallel.program import Copy, Instruction, Program, Receive, Send, Start, Tag, Update, Wait, Work, works_before_use
 from sim.training.layouts.link_bound import MEETING, least_link_time
+from sim.training.layouts.phase_bound import least_phased_time
 from sim.training.layouts.prices import SHARED
 from sim.training.layouts.scene import LayoutScene
 from sim.training.layouts.times import copy_time
@@ -28,7 +30,7 @@ _STEPS: Final = 3
 
 def least_time(scene: LayoutScene) -> float:
     """Return a lower bound (s) on the simulated step time of *scene*."""
-    return max(_least_cycle(scene), least_link_time(scene))
+    return max(_least_cycle(scene), least_link_time(scene), least_phased_time(scene))
 
 
 def _least_cycle(scene: LayoutScene) -> float:

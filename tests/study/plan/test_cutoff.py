@@ -12,7 +12,7 @@ import pytest
 from sim.study.compare import ComparedMachine
 from sim.study.plan.machines import GAP, _row
 from sim.study.plan.question import PlanQuestion, plan
-from sim.study.plan.search import Limits
+from sim.study.plan.search import THRASH, Limits
 from sim.study.scenario import Infeasible, Scenario
 from tests.study.plan.planned import SMALL
 
@@ -34,6 +34,8 @@ def test_a_cutoff_hides_no_layout_below_it(question: PlanQuestion) -> None:
         tally = plan(replace(question, limits=replace(every, cutoff=share * best.step_time))).tally
         if share > 1.0 or not tally.is_cut_off:
             assert tally.best is not None and tally.best.placed_layout.candidate == best.placed_layout.candidate
+        else:
+            assert tally.least_step is not None and share * best.step_time <= tally.least_step <= best.step_time
     least = plan(replace(question, limits=replace(every, cutoff=1e-9))).tally
     assert least.is_cut_off and least.bounded == 0 and least.excluded > 0
 
@@ -51,7 +53,9 @@ def test_a_layout_that_a_cutoff_keeps_from_being_compared_is_no_answer() -> None
     cut = plan(replace(question, limits=replace(limits, cutoff=cutoff))).tally
     assert cut.is_cut_off and cut.outcomes and cut.open_bound >= cutoff
     row_of = partial(_row, SLOW_LINKS, fixed, lambda answer: {"step_time_s": answer.run.step_time}, None)
-    assert row_of((("g5.12xlarge", 2), cutoff)) == ComparedMachine("g5.12xlarge", 2, None, least_step=cutoff)
+    row = row_of((("g5.12xlarge", 2), cutoff))
+    assert row == ComparedMachine("g5.12xlarge", 2, None, least_step=cut.least_step)
+    assert row.least_step is not None and cutoff <= row.least_step <= uncut.best.step_time
     planned = row_of((("g5.12xlarge", 2), 2 * cutoff)).document
     assert planned is not None and planned["step_time_s"] == uncut.best.step_time
 
@@ -65,6 +69,19 @@ def test_what_thrashes_is_not_cut_off_by_its_penalty() -> None:
     assert best is not None and best.penalty > 1.0
     cut = plan(replace(question, limits=replace(every, cutoff=1.5 * best.step_time))).tally.best
     assert cut is not None and cut.step_time == best.step_time
+
+
+def test_what_thrashes_keeps_no_search_going_that_has_found_a_better_layout() -> None:
+    """Its bound is below the cutoff, but three times that is above a step that is known: the row would be of another layout anyway."""
+    scenario = replace(TIGHT.scenario, overrides=("node.gpu.memory=4 GiB;node.gpu.context_memory=50 MiB",))
+    every, question = Limits(shown=1, early=False), replace(TIGHT, scenario=scenario)
+    whole = plan(replace(question, limits=every)).tally
+    best = whole.best
+    assert best is not None and best.penalty == 1.0 and whole.least_thrashing < best.bound < THRASH * whole.least_thrashing
+    cutoff = (whole.least_thrashing + best.bound) / 2
+    cut = plan(replace(question, limits=replace(every, cutoff=cutoff))).tally
+    assert cut.least_step is not None and cutoff <= cut.least_step <= best.step_time
+    assert len(cut.outcomes) < len(whole.outcomes)
 
 
 def test_what_fits_nowhere_is_said_whatever_the_cutoff() -> None:
