@@ -18,7 +18,7 @@ from calibration.llm.case import Case
 from calibration.llm.intervals import POINTS_NEEDED
 from calibration.llm.prediction import LlmPrediction
 from calibration.llm.similar import common_traits, cut, scale_of, traits
-from calibration.llm.what_fits import NOT_STATED, RECOMPUTED_TO_FIT
+from calibration.llm.what_fits import NOT_STATED, RECOMPUTED_TO_FIT, SHARDED_TO_FIT
 
 LEAST_SWEEP: Final = 5
 PREDICTIONS: Final = ("predicted", "zero_shot", "constant_mfu", "six_pd")
@@ -210,7 +210,7 @@ def memory_scores(rows: Sequence[tuple[Case, LlmPrediction]]) -> dict[str, Any]:
     errors: dict[str, list[float]] = defaultdict(list)
     fitted = refused = edge = recalled = alarms = roomy = 0
     for case, prediction in rows:
-        if not {NOT_STATED, RECOMPUTED_TO_FIT} & set(case.assumptions):  # memory decided what these are assumed to do
+        if not {NOT_STATED, RECOMPUTED_TO_FIT, SHARDED_TO_FIT} & set(case.assumptions):  # memory decided what these are assumed to do
             fitted += 1
             refused += prediction.verdict == "does_not_fit"
         if case.measured_memory is None or isnan(prediction.memory):

@@ -9,7 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from calibration.llm import closed_form
 from calibration.llm.case import Case, describe
+from calibration.llm.priors import defaults
+from calibration.llm.score import memory_scores
 from calibration.llm.table import read_table
 from calibration.llm.weights import blocks_of_stages, total_parameters
 from calibration.llm.what_fits import SHARDED_TO_FIT
@@ -195,6 +198,8 @@ def test_megatron_shards_its_optimizer_if_only_that_fits(tmp_path: Path) -> None
     assert assumed.zero == 1 and SHARDED_TO_FIT in assumed.assumptions
     assert case_of(tmp_path, zero_stage="0", **row).zero == 0
     assert case_of(tmp_path, zero_stage="", status="oom", **row).zero == 0
+    prediction = closed_form.predict(assumed, defaults())
+    assert memory_scores([(assumed, prediction)])["fitted"]["points"] == 0, "that it fits says nothing about the count of memory"
 
 
 def test_columns_in_words_that_others_use(tmp_path: Path) -> None:
