@@ -48,7 +48,7 @@ def least_phased_time(scene: LayoutScene) -> float:
     """Return a lower bound (s) on the simulated step time of *scene*: gathers, work and reductions of the busiest link in turn."""
     if not scene.prices.mesh.is_even or not all(Wait(MEETING) in program for program in scene.programs):
         return 0.0
-    stages = _Stages(scene)
+    stages = _StageCycles(scene)
     gathers, reductions = defaultdict[str, list[_Gather]](list), defaultdict[str, list[_Reduction]](list)
     for stage in stages.each:
         for start, wait in stage.operations:
@@ -68,7 +68,7 @@ def _carried(scene: LayoutScene, stage: int, start: Instruction) -> list[tuple[s
 
 
 @dataclass(frozen=True, eq=False)
-class _Stage:
+class _StageCycle:
     """The program of a stage from one meeting of all stages to the next, and the work (s) before each of its places."""
 
     number: int
@@ -103,7 +103,7 @@ class _Stage:
         return {each.tag: place for place, each in enumerate(self.program) if type(each) is Receive}
 
 
-class _Stages:
+class _StageCycles:
     """The stages of *scene*, and paths between them."""
 
     def __init__(self, scene: LayoutScene) -> None:
@@ -111,13 +111,13 @@ class _Stages:
         self._chunks = range(len(layout.chunks))
         self._holder = [holder(layout.schedule, layout.mesh.stages, layout.mesh.parallel.chunks, chunk)[0] for chunk in self._chunks]
         self._paths: dict[tuple[int, int, int, int], float] = {}
-        self.each: list[_Stage] = []
+        self.each: list[_StageCycle] = []
         for number, program in enumerate(scene.programs):
             meeting = program.index(Wait(MEETING)) + 1
             cycle, worked = (*program[meeting:], *program[:meeting]), [0.0]
             for one in cycle:
                 worked.append(worked[-1] + _work_time(scene, number, one))
-            self.each.append(_Stage(number, cycle, worked))
+            self.each.append(_StageCycle(number, cycle, worked))
 
     def in_turn(self, gathers: Sequence[_Gather], reductions: Sequence[_Reduction]) -> float:
         """Return the time (s) from a meeting to the next, at least, given what one link carries."""
@@ -162,7 +162,7 @@ class _Stages:
                     break
         return longest
 
-    def _receipt(self, stage: _Stage, tag: Tag) -> int | None:
+    def _receipt(self, stage: _StageCycle, tag: Tag) -> int | None:
         """Return the place at which *stage* receives what follows from the message *tag* for the same micro-batch; None if it does not."""
         what, chunk, micro_batch = tag
         forward = self._chunks[chunk:] if what == "activations" else ()

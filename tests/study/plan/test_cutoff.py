@@ -75,13 +75,13 @@ def test_what_thrashes_keeps_no_search_going_that_has_found_a_better_layout() ->
     """Its bound is below the cutoff, but three times that is above a step that is known: the row would be of another layout anyway."""
     scenario = replace(TIGHT.scenario, overrides=("node.gpu.memory=4 GiB;node.gpu.context_memory=50 MiB",))
     every, question = Limits(shown=1, early=False), replace(TIGHT, scenario=scenario)
-    whole = plan(replace(question, limits=every)).tally
-    best = whole.best
-    assert best is not None and best.penalty == 1.0 and whole.least_thrashing < best.bound < THRASH * whole.least_thrashing
-    cutoff = (whole.least_thrashing + best.bound) / 2
+    uncut = plan(replace(question, limits=every)).tally
+    best = uncut.best
+    assert best is not None and best.penalty == 1.0 and uncut.least_thrashing < best.bound < THRASH * uncut.least_thrashing
+    cutoff = (uncut.least_thrashing + best.bound) / 2
     cut = plan(replace(question, limits=replace(every, cutoff=cutoff))).tally
     assert cut.least_step is not None and cutoff <= cut.least_step <= best.step_time
-    assert len(cut.outcomes) < len(whole.outcomes)
+    assert len(cut.outcomes) < len(uncut.outcomes)
 
 
 def test_what_fits_nowhere_is_said_whatever_the_cutoff() -> None:
