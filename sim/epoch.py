@@ -142,10 +142,8 @@ class _LiveJob:
 
     def is_steady(self) -> bool:
         """Return whether the job's own state hardly drifts, and the mean of its steps is precise to the same limit."""
-        durations = self.durations
-        if len(durations) < LEAST_LIVE_STEPS or self.detector.mismatch() > DRIFT_LIMIT:
-            return False
-        mean = steady_mean(durations)
+        enough = len(self.durations) >= LEAST_LIVE_STEPS and self.detector.mismatch() <= DRIFT_LIMIT
+        mean = steady_mean(self.durations) if enough else None
         return mean is not None and mean.half_width <= DRIFT_LIMIT * mean.mean
 
     def counts(self, rank: int, size: int) -> bool:
@@ -328,7 +326,7 @@ class EpochRun:
             return
         live.boundaries.append(self.env.now)
         if len(self._live) > 1 and not self.scene.draws:
-            live.detector.observe(len(live.boundaries) - 1, self.env.now, self._own_state(live))
+            live.detector.observe(len(live.boundaries) - 1, self.env.now, self._state([live]))
         if job == 0:
             self._spend_credits()
             self._observe(len(live.boundaries) - 1)
@@ -338,7 +336,7 @@ class EpochRun:
         if self.scene.draws:
             self._check_precision(done)
         elif not (self.scene.exact and self._period):
-            self._period = self._detector.observe(done, self.env.now, self._state())
+            self._period = self._detector.observe(done, self.env.now, self._state(self._live))
         if self._steps_left() == 0:
             self._over = True
             self._pause.succeed()
@@ -366,12 +364,14 @@ class EpochRun:
             if mean and enough and mean.half_width <= ENOUGH_PRECISION * mean.mean:
                 self._period = self._stretch()
 
-    def _state(self) -> State:
-        now, times = self.env.now, self._live[0].boundaries
-        waits = sorted(self.log.waiting_since.items())
+    def _state(self, jobs: Sequence[_LiveJob]) -> State:
+        """Return the state of *jobs* at the end of a step of the first of them; what is left of activities is part of that of all jobs."""
+        now, times, ranks = self.env.now, jobs[0].boundaries, [rank for live in jobs for rank in live.ranks]
+        own = {rank.index for rank in ranks}
+        waits = [wait for wait in sorted(self.log.waiting_since.items()) if wait[0] in own]
         # sorted, so that the order in which equal activities were started does not matter
-        progress = sorted(each for each in self.network.state() if each[0] != CheckpointWrites.NAME)
-        ranks = [rank for live in self._live for rank in live.ranks]
+        activities = self.network.state() if len(jobs) == len(self._live) else ()
+        progress = sorted(each for each in activities if each[0] != CheckpointWrites.NAME)
         meetings = dict.fromkeys(rank.exchange for rank in ranks)
         exchanges = [played for exchange in meetings for played in sorted(exchange.collectives_in_progress.values()) or [("", now)]]
         learned = tuple(f"{value:.9e}" for exchange in meetings for value in exchange.backend_state())
@@ -384,22 +384,6 @@ class EpochRun:
         started = (start for rank in ranks for start in (*rank.input.since(), rank.host))
         since = (*(start for _, (_, start) in waits), *(start for _, start in exchanges), *started)
         return State(queues, (*(now - start for start in since), *(left for _, left in progress)), max(now - times[-2], 1e-9))
-
-    def _own_state(self, live: _LiveJob) -> State:
-        """Return the part of the state that belongs to the job *live*, at the end of one of its steps; not what is left of activities."""
-        now, indices = self.env.now, {rank.index for rank in live.ranks}
-        waits = [(rank, *wait) for rank, wait in sorted(self.log.waiting_since.items()) if rank in indices]
-        exchanges = [
-            each for exchange in {rank.exchange: None for rank in live.ranks} for each in sorted(exchange.collectives_in_progress.values())
-        ]
-        queues = (
-            tuple((rank, cause) for rank, cause, _ in waits),
-            tuple((rank.at, rank.input.state()) for rank in live.ranks),
-            tuple(name for name, _ in exchanges),
-        )
-        started = (start for rank in live.ranks for start in (*rank.input.since(), rank.host))
-        since = (*(start for _, _, start in waits), *(start for _, start in exchanges), *started)
-        return State(queues, tuple(now - start for start in since), max(now - live.boundaries[-2], 1e-9))
 
     def _new_regime(self) -> None:
         self._detector.forget()

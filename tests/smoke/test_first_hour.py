@@ -105,13 +105,13 @@ def test_from_a_fresh_clone_to_a_decision_for_an_own_unet_in_four_commands_and_n
     with monkeypatch.context() as without_torch:
         without_torch.setitem(sys.modules, "torch", None)
         assert main(describe.split()) == 2
-    asked = re.search(r"needs torch, which is not installed: (pip install torch)$", capsys.readouterr().err.strip())
-    assert asked
+    suggestion = re.search(r"needs torch, which is not installed: (pip install torch)$", capsys.readouterr().err.strip())
+    assert suggestion
     assert re.search(r"^make run +#", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
     commands = [describe, "recommend mine.yaml p3.2xlarge p3.8xlarge g5.xlarge --nodes 1 --epochs 10 --budget-hours 24"]
-    assert len(["make run", asked[1], *commands]) <= 4
+    assert len(["make run", suggestion[1], *commands]) <= 4
     described, chosen = typed(capsys, *commands)
-    assert "wrote mine.yaml: 30," in described and chosen.startswith("Rent 1 x ")
+    assert "wrote mine.yaml: 238,501 parameters" in described and chosen.startswith("Rent 1 x ")
     assert {path.name for path in desk.iterdir()} - {"__pycache__"} == {"unet.py", "mine.yaml"}
 
 
