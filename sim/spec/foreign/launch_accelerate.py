@@ -42,8 +42,8 @@ ACCELERATE_8BIT: Final[Mapping[Fp8Recipe, Mapping[str, str | bool]]] = {
 def accelerate(config: Mapping[str, Any], place: str) -> LaunchSettings:
     """Return the settings in Accelerate's YAML file."""
     told = LaunchSettings()
-    if (kind := str(config.get("distributed_type", "NO")).upper()) not in (*_TYPES, "FALSE"):
-        raise SpecError(f"{place}: distributed_type {shorten(kind)} is not modeled; write {any_of(_TYPES)}")
+    if (distributed := str(config.get("distributed_type", "NO")).upper()) not in (*_TYPES, "FALSE"):
+        raise SpecError(f"{place}: distributed_type {shorten(distributed)} is not modeled; write {any_of(_TYPES)}")
     precisions = {"bf16": "bf16", "fp16": "amp_fp16", "fp8": "fp8", "no": "fp32", "false": "fp32"}
     precision = precisions.get(kind := str(config.get("mixed_precision", "")).lower())
     if kind and not precision:
@@ -51,6 +51,8 @@ def accelerate(config: Mapping[str, Any], place: str) -> LaunchSettings:
     told.training |= {"precision": precision} if precision else {}
     told.training |= _recipe(config, place) if precision == "fp8" else {}
     zero, sharded, mesh = (block_of(config, name, place) for name in ("deepspeed_config", "fsdp_config", "parallelism_config"))
+    library = {"FSDP": "FSDP", "DEEPSPEED": "DeepSpeed"}.get(distributed) or ("DeepSpeed" if zero else "FSDP" if sharded else "")
+    told.sharded_by |= {library: place} if library else {}
     if zero:
         stage = str(zero.get("zero_stage", 0))
         if stage not in ("0", "1", "2", "3"):

@@ -44,6 +44,8 @@ class LaunchSettings:
     """Rank of low-rank adapters next to frozen weights; None if all weights are trained."""
     defaults: dict[str, Any] = field(default_factory=dict)
     """What the program uses for fields of ``training`` that no file sets."""
+    sharded_by: dict[str, str] = field(default_factory=dict)
+    """The files that turn on sharding, by the library that does it."""
     length: JobLength | None = None
     """The length of the job; None if no file sets it."""
     notes: list[str] = field(default_factory=list)
@@ -66,6 +68,7 @@ class LaunchSettings:
             other.released or self.released,
             other.lora_rank or self.lora_rank,
             {**self.defaults, **other.defaults},
+            {**self.sharded_by, **other.sharded_by},
             other.length or self.length,
             self.notes + other.notes,
             {**self.keys, **other.keys},

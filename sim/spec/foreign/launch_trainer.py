@@ -81,7 +81,7 @@ def trainer(options: Arguments, text: str) -> LaunchSettings:
         name = _OPTIMIZERS.get(optimizer)
         told.training |= {"optimizer": {"name": name}} if name else {}
         told.notes += [] if name else [f"--optim {optimizer} is not modeled: the workload uses adam"]
-    _add_fsdp(said, text, told)
+    _add_fsdp(said, text, options.place, told)
     told.sequence = next((length for option in _LENGTHS if (length := options.number(option))), None)
     told.length = _length(said)
     if unread := [f"--{option.replace('-', '_')}" for option in _NOT_MODELED if is_set(said, option)]:
@@ -112,7 +112,7 @@ def _precision(said: Mapping[str, Any]) -> str | None:
     return mixed or weights or ("tf32" if is_set(said, "tf32") else None)
 
 
-def _add_fsdp(said: Mapping[str, str], text: str, told: LaunchSettings) -> None:
+def _add_fsdp(said: Mapping[str, str], text: str, place: str, told: LaunchSettings) -> None:
     """Set in *told* what ``--fsdp`` shards, one word or several in quotes, with a note on the stack."""
     quoted = _QUOTED.search(text)
     words = (quoted[1] if quoted else said.get("fsdp", "")).lower().split()
@@ -121,6 +121,7 @@ def _add_fsdp(said: Mapping[str, str], text: str, told: LaunchSettings) -> None:
         if words and is_set(said, "fsdp") and words != ["no_shard"]:
             told.notes.append(f"--fsdp {said['fsdp']} is not read: nothing is sharded")
         return
+    told.sharded_by = {"FSDP": place}
     told.parallel["shard"] = "parameters"
     told.parallel |= {"reshard_after_forward": False} if strategy in _GATHERED_ONCE else {}
     note_offloading("--fsdp offload", "offload" in words, told)

@@ -73,7 +73,8 @@ def with_named_files(told: LaunchSettings, text: str, place: str, folder: Path, 
     Files with the name of one of *given*, which are read anyway, are skipped. Raise SpecError for a file that does not exist.
     """
     said, launcher = arguments(text, place, NUMERIC), _of_launcher(text, place)
-    told = accelerate_options(launcher, said, place).joined(told) if launcher else told
+    chosen = accelerate_options(launcher, said, place) if launcher else LaunchSettings()
+    told = chosen.joined(told)
     explicit = _explicit(told, said)
     option = "config-file"
     if named := launcher.get(option):
@@ -81,6 +82,7 @@ def with_named_files(told: LaunchSettings, text: str, place: str, folder: Path, 
             base = accelerate_file(path, given, lambda zero, place: deepspeed(_filled(zero, said), place))
             rule = "options win over Accelerate's file"
             notes = _differences(base, explicit, name, lambda _, mine: mine, rule)
+            base.sharded_by = {} if chosen.sharded_by else base.sharded_by  # as options win
             told = base.joined(told)
             told.notes += [f"read {name} (--{option.replace('-', '_')})", *notes]
     for option in _DEEPSPEED:

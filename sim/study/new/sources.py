@@ -14,7 +14,7 @@ from typing import Any, Final
 from sim.spec import yaml
 from sim.spec.catalogue import UnknownName, is_file, is_folder, locate
 from sim.spec.foreign.hf_config import decoder_of
-from sim.spec.foreign.launch_deepspeed import deepspeed
+from sim.spec.foreign.launch_deepspeed import deepspeed, is_deepspeed
 from sim.spec.foreign.launch_megatron import megatron
 from sim.spec.foreign.launch_scripts import launch_script
 from sim.spec.foreign.launch_settings import LaunchSettings
@@ -166,7 +166,7 @@ def _launch(text: str, place: str, folder: Path, others: Collection[str]) -> Lau
 
 
 def _configuration(config: Mapping[str, Any], place: str) -> LaunchSettings:
-    if "zero_optimization" in config or "train_micro_batch_size_per_gpu" in config or "train_batch_size" in config:
+    if is_deepspeed(config):
         return deepspeed(config, place)
     decoder = decoder_of(config, place)
     return LaunchSettings(shape=decoder.shape, notes=list(decoder.notes), keys=decoder.keys)

@@ -83,6 +83,9 @@ def new_workload(
         )
     if batch is not None:
         told.training["batch"] = batch
+    if len(told.sharded_by) > 1:
+        turned_on = " and ".join(f"{place} turns on {library}" for library, place in told.sharded_by.items())
+        raise SpecError(f"{turned_on}, but a job is sharded by one of them; leave the other out")
     told = with_defaults(told)
     return write(
         told,
