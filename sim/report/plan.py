@@ -318,6 +318,9 @@ def _assumptions(plan: LayoutPlan) -> list[str]:
         stacks = sorted({setting.workload.training.stack.name for setting, _ in plan.layouts})
         several, own = "s" * (len(stacks) > 1), _own_stack(plan, stacks)
         texts.append(f"stack{several} {', '.join(stacks)}, each with the layouts that it supports (--stack){own}")
+    meshes = [setting.workload.training.stack.mesh for setting, _ in plan.layouts]
+    if any(mesh is not None and mesh.framework == "megatron" for mesh in meshes) and "shard" not in (plan.question.fixed or {}):
+        texts.append("layouts of Megatron-FSDP, which shards parameters, are among them only with --fix shard=parameters")
     texts += _cuts_assumed(plan)
     texts += _sizes_left_out(plan)
     run = plan.tally.outcomes[0].run
