@@ -298,6 +298,14 @@ def _splits(workload: Workload, tensor: int) -> bool:
     return True
 
 
+def fsdp_left_out(workloads: Sequence[Workload], fixed: Mapping[str, str]) -> list[str]:
+    """Return a sentence on layouts of Megatron-FSDP that are not searched with *fixed*; empty if no stack of *workloads* has any."""
+    meshes = [workload.training.stack.mesh for workload in workloads]
+    if "shard" in fixed or not any(mesh is not None and mesh.framework == "megatron" for mesh in meshes):
+        return []
+    return ["layouts of Megatron-FSDP, which shards parameters, are among them only with --fix shard=parameters"]
+
+
 def _schedules(options: MeshOptions, stages: int, parts: tuple[int, int], micro_batches: int, space: Space) -> Iterator[tuple[str, int]]:
     """Yield (schedule, virtual stages) that run *micro_batches*; a model has at most as many chunks as blocks, or those of its own cuts."""
     blocks, cut = parts
