@@ -203,7 +203,7 @@ def _trace(
 ) -> NewWorkload:
     """Write the workload of the torch model that *source* returns."""
     from sim.extract import extract
-    from sim.extract.samples import dataset_like
+    from sim.extract.samples import dataset_like, tokens_of
     from sim.extract.table import render
     from sim.extract.target import parse_arguments
     from sim.study.new.traced import BATCH, place_of_traced, write_traced
@@ -217,4 +217,5 @@ def _trace(
     messages.progress("importing torch and tracing two steps; most models take 10 to 30 s")
     table = extract(source, traced.inputs, name, parse_arguments(traced.arguments), command)
     messages.progress("")
-    return write_traced(table, render(table), source, dataset or dataset_like(traced.inputs, table), path, batch or BATCH)
+    tokens = tokens_of(traced.inputs, table)
+    return write_traced(table, render(table), source, dataset or dataset_like(traced.inputs, table), path, batch or BATCH, tokens)

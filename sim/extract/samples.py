@@ -1,4 +1,7 @@
-"""Which data set of the catalogue has samples like the inputs of a model? Decided by the largest input, or without shapes by the layers."""
+"""Which data set of the catalogue has samples like the inputs of a model, and how many tokens has one?
+
+Decided by the largest input, or without shapes by the layers.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,19 @@ def dataset_like(inputs: Sequence[str], model: Model) -> str:
         return _kind(max(shapes, key=lambda shape: math.prod(shape.sizes(1))))
     looked_up = any(layer.rows for layer in model.layers)
     return TOKENS if looked_up and not any(layer.op == "conv" for layer in model.layers) else IMAGES
+
+
+def tokens_of(inputs: Sequence[str], model: Model) -> int | None:
+    """Return the tokens of a sample that *model* takes: the length of the longest row of integers in *inputs*, the texts of ``--input``.
+
+    Without such texts, the most rows that an embedding looks up. None: it takes no rows of integers.
+    """
+    shapes = [parse_input(text) for text in inputs if not text.startswith("@")]
+    if not shapes:
+        return max((layer.rows_per_sample for layer in model.layers), default=0) or None
+    lengths = [shape.sizes(1) for shape in shapes if "int" in shape.dtype and len(shape.sizes(1)) > 1]
+    rows = [sizes for sizes in lengths if len(sizes) == 2] or lengths  # masks have more edges
+    return max(map(math.prod, rows), default=None)
 
 
 def _kind(shape: InputShape) -> str:

@@ -26,7 +26,7 @@ from sim.study.plan.flips import Flip
 from sim.study.plan.question import LayoutPlan, cost_of_step, headroom
 from sim.study.plan.search import EQUAL, THRASH, Outcome
 from sim.study.plan.sensitivity import ChangeEffect
-from sim.study.plan.space import LayoutCandidate, cut_parts
+from sim.study.plan.space import LayoutCandidate, cut_parts, fsdp_left_out
 from sim.study.power_cap import slower_runs
 from sim.study.saving import slowdown_by_store
 from sim.study.scenario import sorted_overrides
@@ -318,6 +318,7 @@ def _assumptions(plan: LayoutPlan) -> list[str]:
         stacks = sorted({setting.workload.training.stack.name for setting, _ in plan.layouts})
         several, own = "s" * (len(stacks) > 1), _own_stack(plan, stacks)
         texts.append(f"stack{several} {', '.join(stacks)}, each with the layouts that it supports (--stack){own}")
+    texts += fsdp_left_out([setting.workload for setting, _ in plan.layouts], plan.question.fixed)
     texts += _cuts_assumed(plan)
     texts += _sizes_left_out(plan)
     run = plan.tally.outcomes[0].run

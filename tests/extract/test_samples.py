@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sim.extract.samples import dataset_like
+from sim.extract.samples import dataset_like, tokens_of
 from sim.spec.catalogue import catalogue
 from sim.spec.library import load_workload
 from sim.spec.model import Model
@@ -35,3 +35,20 @@ def test_the_largest_input_tells(inputs: list[str], dataset: str) -> None:
 def test_layers_tell_where_no_shape_is_written() -> None:
     assert dataset_like([], table("resnet50")) == "imagenet-1k"
     assert dataset_like(["@my_file:example"], table("bert-large-seq384")) == "openwebtext-seq1024"
+
+
+@pytest.mark.parametrize(
+    ("inputs", "tokens"),
+    [
+        (["input_ids=384:int64", "token_type_ids=384:int64"], 384),
+        (["50xB:int64"], 50),
+        (["ids=512:int32", "mask=512x512:int64"], 512),
+        (["source=512:int64", "target=114:int64"], 512),
+        (["pixel_values=3x224x224", "input_ids=77:int64"], 77),
+        (["3x256x256", "t=scalar:int64"], None),
+        (["512x64"], None),
+        (["@my_file:example"], 384),  # as its embedding looks up
+    ],
+)
+def test_the_longest_row_of_integers_is_a_sample_of_tokens(inputs: list[str], tokens: int | None) -> None:
+    assert tokens_of(inputs, table("bert-large-seq384")) == tokens

@@ -225,6 +225,9 @@ def _assumptions(run: LayoutRun) -> list[str]:
         *machine_notes(run.hardware),
         *_reads_apart(run),
     ]
+    mesh, sharded = training.stack.mesh, run.mesh.parallel.shard
+    if mesh is not None and mesh.framework == "megatron" and sharded in ("gradients", "parameters"):
+        sentences.append(f"{sharded} are sharded as by Megatron-FSDP (--use-megatron-fsdp --data-parallel-sharding-strategy ...)")
     if (wraps := wraps_text(run)) is not None:
         sentences.append(wraps)
     if run.half_width is not None:

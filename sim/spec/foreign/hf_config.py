@@ -117,12 +117,17 @@ def _nearest(said: Mapping[str, Any]) -> str:
 
 def _advice(kind: str, said: Mapping[str, Any]) -> str:
     """Return advice on a configuration whose family *kind* is unknown or does not have such layers."""
-    class_name, recurrent = _class(said), kind.replace("-", "_") in _RECURRENT
+    class_name, recurrent = _class(said) or _ENCODER_DECODERS.get(kind, ""), kind.replace("-", "_") in _RECURRENT
     traced = f"; or, with transformers installed, trace it: {_trace_command(class_name, said)}" if class_name else ""
-    if _attends_to_an_encoder(said) or (class_name and not class_name.endswith(_DECODERS)):
+    with_encoder = _attends_to_an_encoder(said)
+    if with_encoder and not traced:
+        inputs = "--input input_ids=512:int64 --input decoder_input_ids=512:int64"
+        traced = f"; trace it instead, for example python -m sim new workload net.py:Net {inputs} -o {kind or 'mine'}.yaml"
+    if with_encoder or (class_name and not class_name.endswith(_DECODERS)):
         ready = [name for name in sorted(catalogue("workloads")) if re.match(rf"{re.escape(kind)}[-_]", name)] if kind else []
         alone = f"; the catalog has {', '.join(ready[:_NAMED])}" if ready else ""
-        return f", and {class_name or 'its architecture'} is not a decoder{alone}{traced}"
+        why = ": an encoder-decoder is not simulated from its config.json" if with_encoder else ""
+        return f", and {class_name or 'its architecture'} is not a decoder{why}{alone}{traced}"
     if recurrent:
         return f": its state-space or linear-attention layers are not modeled{traced}"
     similar = _similar_families(kind, said)
@@ -136,6 +141,14 @@ def _advice(kind: str, said: Mapping[str, Any]) -> str:
     return f"{similar_hint}{traced}{sizes}; or run 'python -m sim new workload', which asks for them"
 
 
+_ENCODER_DECODERS: Final[Mapping[str, str]] = {
+    **{kind: f"{name}ForConditionalGeneration" for kind, name in (
+        ("t5", "T5"), ("mt5", "MT5"), ("umt5", "UMT5"), ("longt5", "LongT5"), ("switch_transformers", "SwitchTransformers"),
+        ("bart", "Bart"), ("mbart", "MBart"), ("pegasus", "Pegasus"), ("m2m_100", "M2M100"), ("led", "LED"), ("whisper", "Whisper"),
+    )},
+    "marian": "MarianMTModel",
+}  # fmt: skip
+"""Families of encoders with decoders, and the class of transformers that trains each."""
 _DECODERS: Final = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
 """Ends of the names of classes in transformers that generate text."""
 _RECURRENT: Final = frozenset(
@@ -164,7 +177,9 @@ def _class(said: Mapping[str, Any]) -> str:
 
 def _attends_to_an_encoder(said: Mapping[str, Any]) -> bool:
     """Return whether the layers of a model with the keys *said* read the output of an encoder as well."""
-    return bool(said.get("is_encoder_decoder")) or not {"encoder_layers", "decoder_layers", "cross_attention_layers"}.isdisjoint(said)
+    if said.get("is_encoder_decoder") or said.get("model_type") in _ENCODER_DECODERS:
+        return True
+    return not {"encoder_layers", "decoder_layers", "cross_attention_layers", "num_decoder_layers"}.isdisjoint(said)
 
 
 def _count(said: Mapping[str, Any], name: str, default: int) -> int:

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from sim.spec.fields import Fp8Recipe
 from sim.spec.foreign.launch_deepspeed import ZERO_STAGES, zero_notes, zero_stack
-from sim.spec.foreign.launch_scripts import is_set
 from sim.spec.foreign.launch_settings import LaunchSettings, block_of, exchange_of, note_offloading
+from sim.spec.foreign.launch_trainer import is_set
 from sim.spec.strict import whole_number
 from sim.spec.yaml import SpecError
 from sim.units import any_of, shorten
@@ -42,8 +42,8 @@ ACCELERATE_8BIT: Final[Mapping[Fp8Recipe, Mapping[str, str | bool]]] = {
 def accelerate(config: Mapping[str, Any], place: str) -> LaunchSettings:
     """Return the settings in Accelerate's YAML file."""
     told = LaunchSettings()
-    if (kind := str(config.get("distributed_type", "NO")).upper()) not in (*_TYPES, "FALSE"):
-        raise SpecError(f"{place}: distributed_type {shorten(kind)} is not modeled; write {any_of(_TYPES)}")
+    if (distributed := str(config.get("distributed_type", "NO")).upper()) not in (*_TYPES, "FALSE"):
+        raise SpecError(f"{place}: distributed_type {shorten(distributed)} is not modeled; write {any_of(_TYPES)}")
     precisions = {"bf16": "bf16", "fp16": "amp_fp16", "fp8": "fp8", "no": "fp32", "false": "fp32"}
     precision = precisions.get(kind := str(config.get("mixed_precision", "")).lower())
     if kind and not precision:
@@ -51,6 +51,8 @@ def accelerate(config: Mapping[str, Any], place: str) -> LaunchSettings:
     told.training |= {"precision": precision} if precision else {}
     told.training |= _recipe(config, place) if precision == "fp8" else {}
     zero, sharded, mesh = (block_of(config, name, place) for name in ("deepspeed_config", "fsdp_config", "parallelism_config"))
+    library = {"FSDP": "FSDP", "DEEPSPEED": "DeepSpeed"}.get(distributed) or ("DeepSpeed" if zero else "FSDP" if sharded else "")
+    told.sharded_by |= {library: place} if library else {}
     if zero:
         stage = str(zero.get("zero_stage", 0))
         if stage not in ("0", "1", "2", "3"):
@@ -77,7 +79,7 @@ def accelerate(config: Mapping[str, Any], place: str) -> LaunchSettings:
         told.parallel |= {name: size} if size > 1 else {}
     processes = _number(config, "num_processes", place)
     told.gpus, told.gpus_per_node = (processes, processes // machines) if processes > 1 else (None, None)
-    if processes % machines:
+    if processes > 1 and processes % machines:
         near = -(-processes // machines) * machines
         raise SpecError(f"{place}: num_processes {processes} is not a multiple of num_machines {machines}; write {near}")
     if not (zero or sharded or mesh or megatron_block) and "distributed_type" not in config:
@@ -89,12 +91,14 @@ def accelerate(config: Mapping[str, Any], place: str) -> LaunchSettings:
 
 
 def accelerate_options(said: Mapping[str, str], program: Mapping[str, str], place: str) -> LaunchSettings:
-    """Return the settings of the options *said* of ``accelerate launch``; none unless they turn on DeepSpeed or FSDP.
+    """Return the settings of the options *said* of ``accelerate launch``: the precision, and those of DeepSpeed or FSDP if they are on.
 
     The *program* that it starts may set the precision, with options of its own.
     """
     width = next((name for name in ("bf16", "fp16") if is_set(program, name)), "")
-    config: dict[str, Any] = {"mixed_precision": said.get("mixed-precision") or width, "num_machines": said.get("num-machines", 1)}
+    config: dict[str, Any] = {"mixed_precision": said.get("mixed-precision") or width}
+    counts = {name: whole_number(said.get(name.replace("_", "-"), "")) for name in ("num_machines", "num_processes")}
+    config |= {name: count for name, count in counts.items() if count}
     if "use-deepspeed" in said:
         steps = whole_number(said.get("gradient-accumulation-steps", ""))
         zero: dict[str, Any] = {"zero_stage": said.get("zero-stage", 2), "gradient_accumulation_steps": steps}
@@ -103,7 +107,7 @@ def accelerate_options(said: Mapping[str, str], program: Mapping[str, str], plac
     if "use-fsdp" in said:
         sharded: dict[str, Any] = {name.replace("-", "_"): _typed(value) for name, value in said.items() if name.startswith("fsdp-")}
         return accelerate({**config, "distributed_type": "FSDP", "fsdp_config": sharded}, place)
-    return LaunchSettings()
+    return accelerate({"distributed_type": "MULTI_GPU", "mixed_precision": config["mixed_precision"]}, place)
 
 
 def _typed(text: str) -> Any:

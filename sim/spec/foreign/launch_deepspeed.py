@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import difflib
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from sim.spec.defaults import PARALLEL_STACK
@@ -25,9 +26,21 @@ _OPTIMIZERS: Final[Mapping[str, str]] = {
 }
 
 
+def is_deepspeed(config: Mapping[str, Any]) -> bool:
+    """Return whether the JSON *config* is one of DeepSpeed: it has a key that only DeepSpeed has, perhaps misspelled."""
+    if "model_type" in config or "architectures" in config:
+        return False
+    blocks = any(isinstance(config.get(name), Mapping) and "enabled" in config[name] for name in ("bf16", "bfloat16", "fp16"))
+    return blocks or any(name in config or difflib.get_close_matches(name, config, cutoff=_ALIKE) for name in _OWN)
+
+
 def deepspeed(config: Mapping[str, Any], place: str) -> LaunchSettings:
-    """Return the settings in DeepSpeed's JSON file; ``auto`` is left to the defaults."""
-    told = LaunchSettings()
+    """Return the settings in DeepSpeed's JSON file; ``auto`` is left to the defaults. Raise SpecError for a misspelled key."""
+    told = LaunchSettings(sharded_by={"DeepSpeed": place})
+    _refuse_typos(config, _READ, "", place)
+    _refuse_typos(block_of(config, "zero_optimization", place), _READ_OF_ZERO, "zero_optimization.", place)
+    if "bfloat16" in config:
+        config = {"bf16": config["bfloat16"], **config}
     stage = block_of(config, "zero_optimization", place).get("stage", 0)
     if type(stage) is not int or stage not in range(4):
         raise SpecError(f"{place}: zero_optimization.stage {shorten(str(stage))}: write the number 0, 1, 2 or 3")
@@ -53,6 +66,32 @@ def deepspeed(config: Mapping[str, Any], place: str) -> LaunchSettings:
         if zero[option] not in (False, None, 0, 1):
             told.notes.append(f"zero_optimization.{option} {zero[option]} is not modeled: the workload uses plain ZeRO")
     return told
+
+
+_OWN: Final = (
+    *("zero_optimization", "train_micro_batch_size_per_gpu", "train_batch_size", "gradient_accumulation_steps", "gradient_clipping"),
+    *("steps_per_print", "wall_clock_breakdown", "zero_allow_untested_optimizer"),
+)
+"""Top-level keys by which a JSON is one of DeepSpeed."""
+_READ: Final = (*_OWN, "bf16", "bfloat16", "fp16", "optimizer", "scheduler")
+_READ_OF_ZERO: Final = (
+    "stage",
+    "offload_optimizer",
+    "offload_param",
+    "cpu_offload",
+    "cpu_offload_param",
+    "cpu_offload_params",
+    *sorted(_PLUS),
+)
+_ALIKE: Final = 0.88
+"""Similarity (difflib's ratio) from which an unknown key is a typo; ``stge`` for ``stage`` is at 0.89."""
+
+
+def _refuse_typos(said: Mapping[str, Any], read: Sequence[str], inside: str, place: str) -> None:
+    """Raise SpecError for a key of *said* that is not in *read*, but spelled almost like one of them; both are *inside* a block."""
+    for key in said:
+        if key not in read and (near := difflib.get_close_matches(key, read, n=1, cutoff=_ALIKE)):
+            raise SpecError(f"{place}: unknown key {inside}{key[:80]}; did you mean {near[0]}?")
 
 
 def zero_stack(stage: int) -> dict[str, Any]:

@@ -8,9 +8,10 @@ from typing import Any, Final, get_args
 
 from sim.spec.foreign.launch_megatron_model import LATENT, OPTIONS, SIZES, model_shape
 from sim.spec.foreign.launch_options import Arguments, arguments
-from sim.spec.foreign.launch_settings import LaunchSettings, note_offloading
+from sim.spec.foreign.launch_settings import JobLength, LaunchSettings, note_offloading
 from sim.spec.foreign.launch_unread import FP8_RECIPES, refuse_typos, unread
 from sim.spec.parallel import NEAR_PIPELINE, even_blocks
+from sim.spec.strict import whole_number
 from sim.spec.training import RecomputedModule
 from sim.spec.yaml import SpecError
 
@@ -79,10 +80,19 @@ def megatron(text: str, place: str) -> LaunchSettings:
     told.training = _training(options) | {"stack": _stack(options)}
     told.training |= _optimizer(options.values.get("optimizer", "adam"), told)
     told.training |= _blocks(options, told) | _modules(text, options.values, told)
+    told.length = _length(options)
     for option in ("optimizer-cpu-offload", "cpu-offloading", "fine-grained-activation-offloading"):
         note_offloading(f"--{option}", option in options.values, told)
     told.notes += unread(text, options.values, told.sequence)
     return told
+
+
+def _length(options: Arguments) -> JobLength | None:
+    """Return the length of the job, in steps or samples."""
+    for option, name in (("train-iters", "steps"), ("train-samples", "samples")):
+        if text := options.values.get(option):
+            return JobLength(f"--{option} {text}", **{name: whole_number(text)})
+    return None
 
 
 def _shards(options: Arguments) -> dict[str, Any]:

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 from sim.spec.foreign.launch_megatron import NUMERIC
 from sim.spec.foreign.launch_options import Arguments, arguments
 from sim.spec.foreign.launch_settings import LaunchSettings
+from sim.spec.foreign.launch_trainer import MODEL, is_set, trainer
 from sim.spec.strict import whole_number
 from sim.spec.yaml import SpecError
 from sim.units import pluralized, shorten
@@ -43,19 +44,21 @@ def launch_script(text: str, place: str) -> LaunchSettings:
     options = Arguments(arguments(text, place, NUMERIC), place)
     nodes = _first_number(options, _NODES) or nodes
     each = _first_number(options, _EACH) or each
-    told = _trainer(options)
+    named, included = _deepspeed(text, place)
+    each, total = named or each, included or total or _of_mpi(text, place)
+    told = trainer(options, text)
     _add_adapters(options, told)
     told.gpu, told.gpus_per_node = gpu, each
-    told.released = next((options.values[name] for name in _MODEL if name in options.values), "")
-    told.gpus = _first_number(options, ("num-processes",)) or (nodes * each if nodes and each else total or each)
+    told.released = next((options.values[name] for name in MODEL if name in options.values), "")
+    told.gpus = _first_number(options, ("num-processes",)) or included or (nodes * each if nodes and each else total or each)
+    if "exclude" in options.values and _DEEPSPEED.search(text):
+        told.notes.append(f"--exclude {shorten(options.values['exclude'])} is not read: the GPUs of its hosts are unknown")
     if nodes and not told.gpus:
         told.gpus = nodes * USUAL
         told.notes.append(f"{place} sets {pluralized(nodes, 'node')} but not the GPUs of each: assuming {USUAL}")
     return told
 
 
-_MODEL: Final = ("model-name-or-path", "model-id")
-"""Options for the model's name on the hub in common training scripts."""
 _GPU: Final = re.compile(r"(?:gpu:)?([A-Za-z][\w.-]*):\d+")
 
 
@@ -76,6 +79,39 @@ def _slurm(said: Sequence[tuple[str, str]], place: str) -> tuple[int | None, int
     return nodes, each, total, gpu
 
 
+_DEEPSPEED: Final = re.compile(r"\bdeepspeed[ \t]((?:(?!\.py\b)[^\n])*)")
+"""The launcher of DeepSpeed with its own options, up to the program."""
+_INCLUDED: Final = re.compile(r"(?:--include[= \t]+|-i[ \t]+)[\"']?([^\s\"']+)")
+
+
+def _deepspeed(text: str, place: str) -> tuple[int | None, int | None]:
+    """Return the GPUs per node and in all that ``deepspeed --include`` names: slots of hosts, such as ``localhost:0,1`` or ``a:0-3@b:0-3``.
+
+    deepspeed/launcher/runner.py, parse_resource_filter. None if it names none, or hosts without slots.
+    """
+    launched = _DEEPSPEED.search(text.replace("\\\n", " "))
+    said = None if launched is None else _INCLUDED.search(launched[1])
+    if said is None or not re.fullmatch(r"[^:@]+:[\d,-]+(@[^:@]+:[\d,-]+)*", said[1]):
+        return None, None
+    slots = [host.partition(":")[2].split(",") for host in said[1].split("@")]
+    counts = [sum(_slots(part, place) for part in host if part) for host in slots]
+    return max(counts), _count(str(sum(counts)), place)
+
+
+def _slots(part: str, place: str) -> int:
+    first, _, last = part.partition("-")
+    return max(1, _count(last, place) - _count(first, place) + 1) if first and last else 1
+
+
+_MPI: Final = re.compile(r"\b(?:mpirun|mpiexec)\b[^\n]*?\s(?:-np|--np|-n)[ =](\d+)\b")
+
+
+def _of_mpi(text: str, place: str) -> int | None:
+    """Return the processes that mpirun starts, one for each GPU."""
+    started = _MPI.search(text.replace("\\\n", " "))
+    return _count(started[1], place) if started else None
+
+
 def _first_number(options: Arguments, names: tuple[str, ...]) -> int | None:
     """Return the first of the options *names* with a number of 1 or more; for ``2:4`` of an elastic torchrun, the minimum."""
     for name in names:
@@ -92,56 +128,6 @@ def _count(digits: str, place: str) -> int:
     return number
 
 
-# --- transformers' Trainer ---------------------------------------------------------------------------------------------------
-
-_BATCH: Final = "per-device-train-batch-size"
-_GATHERED_TWICE: Final = ("full_shard", "hybrid_shard")
-_GATHERED_ONCE: Final = ("shard_grad_op", "hybrid_shard_zero2")
-"""Words of --fsdp that shard parameters and gather them for each pass, or once for both (torch/distributed/fsdp/api.py)."""
-_OPTIMIZERS: Final = {
-    **dict.fromkeys(("adamw_8bit", "adamw_bnb_8bit", "paged_adamw_8bit"), "adam8bit"),
-    "adafactor": "adafactor",
-    "sgd": "sgd",
-}
-_LENGTHS: Final = ("max-seq-length", "max-seq-len", "model-max-length", "max-length", "block-size")
-"""Options for the tokens of a sample in common training scripts."""
-
-
-def _trainer(options: Arguments) -> LaunchSettings:
-    """Return the settings of a Trainer, if the script has any."""
-    said, told = options.values, LaunchSettings()
-    if _BATCH not in said and "gradient-accumulation-steps" not in said:
-        return told
-    told.training["batch"] = options.number(_BATCH, 8)
-    if steps := options.number("gradient-accumulation-steps"):
-        told.training["gradient_accumulation_steps"] = steps
-    told.training |= {"precision": precision} if (precision := _precision(said)) else {}
-    told.training |= {"activation_checkpointing": "blocks"} if is_set(said, "gradient-checkpointing") else {}
-    optimizer = said.get("optim", "adamw_torch")
-    if not optimizer.startswith("adamw") or optimizer in _OPTIMIZERS:
-        name = _OPTIMIZERS.get(optimizer)
-        told.training |= {"optimizer": {"name": name}} if name else {}
-        told.notes += [] if name else [f"--optim {optimizer} is not modeled: the workload uses adam"]
-    strategy = next((word for word in said.get("fsdp", "").split() if word in (*_GATHERED_TWICE, *_GATHERED_ONCE)), None)
-    told.parallel |= {} if strategy is None else {"shard": "parameters"}
-    told.parallel |= {"reshard_after_forward": False} if strategy in _GATHERED_ONCE else {}
-    if strategy:
-        told.notes.append(
-            "--fsdp runs on torchtitan's stack, whose blocks are compiled; the Trainer's are not unless --torch_compile is set"
-        )
-    told.sequence = next((length for option in _LENGTHS if (length := options.number(option))), None)
-    return told
-
-
-def _precision(said: Mapping[str, Any]) -> str | None:
-    return next((name for option, name in (("bf16", "bf16"), ("fp16", "amp_fp16")) if is_set(said, option)), None)
-
-
-def is_set(said: Mapping[str, Any], option: str) -> bool:
-    """Return whether a flag is set, with or without a value other than false, no or 0."""
-    return option in said and str(said[option]).lower() not in ("false", "no", "0")
-
-
 # --- low-rank adapters -------------------------------------------------------------------------------------------------------
 
 _RANKS: Final = ("lora-r", "lora-rank")
@@ -152,11 +138,12 @@ _QUANTIZED: Final = {"load-in-4bit": "NF4 takes 0.52", "load-in-8bit": "8 bits t
 
 
 def _add_adapters(options: Arguments, told: LaunchSettings) -> None:
-    """Set the rank of the adapters in *told*, with notes on their products and on quantized weights; nothing if all weights are trained."""
+    """Set the rank of the adapters in *told*, with notes on their products and on quantized weights; no rank if all weights are trained."""
     said = options.values
     switch = next((name for name in _USUAL_RANK if name in said), None)
     option = next((name for name in _RANKS if name in said), None)
     if not (_is_on(said, switch) if switch else option):
+        told.notes += [f"--{name} is not read: without adapters, all weights are trained" for name in _QUANTIZED if is_set(said, name)]
         return
     rank = options.number(option) if option else _USUAL_RANK[switch or ""]
     if not rank:
@@ -166,7 +153,7 @@ def _add_adapters(options: Arguments, told: LaunchSettings) -> None:
         if said.get(name, "all") not in ("all", "all-linear"):
             told.notes.append(f"--{name} is not read: all products of a block have adapters; model.lora.targets lists others")
     for name, bytes_each in _QUANTIZED.items():
-        if name in said and is_set(said, name):
+        if is_set(said, name):
             told.notes.append(
                 f"--{name} is not modeled: frozen weights take 2 bytes each in GPU memory, where {bytes_each}, and the time of unpacking "
                 "is missing"

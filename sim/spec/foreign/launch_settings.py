@@ -5,10 +5,21 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from sim.spec.yaml import SpecError
 from sim.units import shorten
+
+
+class JobLength(NamedTuple):
+    """The length of a job as an *option* sets it: one of the others, or none of them if its value cannot be read."""
+
+    option: str
+    """With its value, as in the file."""
+    steps: int | None = None
+    """Of the optimizer."""
+    samples: int | None = None
+    epochs: float | None = None
 
 
 @dataclass
@@ -31,6 +42,12 @@ class LaunchSettings:
     """Name on the hub of the model that a script trains, where no file describes another one."""
     lora_rank: int | None = None
     """Rank of low-rank adapters next to frozen weights; None if all weights are trained."""
+    defaults: dict[str, Any] = field(default_factory=dict)
+    """What the program uses for fields of ``training`` that no file sets."""
+    sharded_by: dict[str, str] = field(default_factory=dict)
+    """The files that turn on sharding, by the library that does it."""
+    length: JobLength | None = None
+    """The length of the job; None if no file sets it."""
     notes: list[str] = field(default_factory=list)
     """Notes on settings that the description cannot represent, written as comments into it."""
     keys: Mapping[str, str] = field(default_factory=dict, compare=False)
@@ -50,6 +67,9 @@ class LaunchSettings:
             other.gpus_per_node or self.gpus_per_node,
             other.released or self.released,
             other.lora_rank or self.lora_rank,
+            {**self.defaults, **other.defaults},
+            {**self.sharded_by, **other.sharded_by},
+            other.length or self.length,
             self.notes + other.notes,
             {**self.keys, **other.keys},
         )

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from sim.spec.foreign.launch_settings import LaunchSettings, block_of, exchange_of, note_offloading
+from sim.spec.foreign.launch_settings import JobLength, LaunchSettings, block_of, exchange_of, note_offloading
 from sim.spec.library import load_part
 from sim.spec.model import Model
 from sim.spec.parallel import even_blocks
@@ -75,6 +75,9 @@ def torchtitan(config: Mapping[str, Any], place: str) -> LaunchSettings:
     told.training |= {"optimizer": {"name": rule}} if rule == "muon" else {}
     told.notes += [] if rule else [f"optimizer {optimizer} is not modeled: the workload uses adam"]
     told.notes += _not_modeled(config, layout, place)
+    if "steps" in training:
+        steps = _count(training, "steps", 1, f"{place}: training")
+        told.length = JobLength(f"training.steps {steps}", steps=steps)
     note_offloading("training.enable_cpu_offload", training.get("enable_cpu_offload"), told)
     if training.get("global_batch_size", -1) != -1:  # -1: the local batches of all ranks
         told.global_batch = _count(training, "global_batch_size", 1, f"{place}: training")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Final
 
 from sim.spec.fields import Fp8Recipe
 from sim.spec.foreign.launch_unread import FP8_RECIPES
@@ -11,12 +12,15 @@ from sim.spec.foreign.layout_megatron_model import inexpressible_fields, model_a
 from sim.spec.parallel import Parallel
 from sim.spec.yaml import SpecError
 
+MEGATRON_FSDP: Final[Mapping[str, str]] = {"gradients": "optim_grads", "parameters": "optim_grads_params"}
+"""Values of --data-parallel-sharding-strategy for what the distributed optimizer alone does not shard (arguments.py, validate_args)."""
+
 
 def megatron_arguments(launch: Launch) -> str:
     """Return the arguments for Megatron-LM, one per line. Raise SpecError for anything that Megatron-LM does not support."""
     parallel, shape = launch.parallel, require_shape(launch, "Megatron-LM")
-    if parallel.shard not in ("none", "optimizer"):
-        raise SpecError(f"Megatron-LM's arguments support sharding of the optimizer or none, not of {parallel.shard}")
+    if parallel.shard in MEGATRON_FSDP and (parallel.replicate > 1 or parallel.reshard_after_forward not in (None, True)):
+        raise SpecError("the arguments for Megatron-FSDP are written for shards without replicas that are freed after forward")
     if parallel.pipeline > 1 and parallel.schedule not in (None, "1f1b", "interleaved_1f1b"):
         raise SpecError(f"Megatron-LM has no schedule {parallel.schedule}")
     if parallel.cuts:
@@ -43,7 +47,10 @@ def _stack_options(launch: Launch) -> dict[str, Any]:
     mesh = None if launch.stack is None else launch.stack.mesh
     own = mesh if mesh is not None and mesh.framework == "megatron" else None
     options = {"overlap-grad-reduce": ""} if own is None or own.overlap_gradients else {}
-    if launch.parallel.shard == "optimizer":
+    if launch.parallel.shard in MEGATRON_FSDP:
+        strategy = MEGATRON_FSDP[launch.parallel.shard]
+        options |= {"use-megatron-fsdp": "", "data-parallel-sharding-strategy": strategy, "ckpt-format": "fsdp_dtensor"}
+    if launch.parallel.shard != "none":
         options["use-distributed-optimizer"] = ""
         options |= {"overlap-param-gather": ""} if own is None or own.overlap_parameters else {}
     if own is None or launch.precision in ("fp32", "tf32"):

@@ -17,6 +17,7 @@ from sim.spec.foreign.launch_megatron import megatron
 from sim.spec.foreign.launch_settings import LaunchSettings
 from sim.spec.foreign.launch_torchtitan import torchtitan
 from sim.spec.foreign.layout_launch import Launch
+from sim.spec.foreign.layout_megatron import MEGATRON_FSDP
 from sim.spec.foreign.layout_torchtitan import is_unmixed
 from sim.spec.library import load_part
 from sim.spec.parallel import MEGATRON_ORDER, MeshOptions, Parallel
@@ -80,6 +81,8 @@ def _file_notes(name: str, text: str, launch: Launch) -> Iterator[str]:
         yield f"the model's own tp_plan divides its layers; in the plan, sequences {split} over tensor ranks (sequence)"
     if name == "torchtitan.toml" and is_unmixed(launch) and launch.precision not in ("fp32", "tf32"):
         yield "weights and optimizer states are in 16 bits as well (dtype), which takes less memory than predicted here"
+    if name == "megatron.args" and parallel.shard in MEGATRON_FSDP:
+        yield "Megatron-FSDP needs CUDA_DEVICE_MAX_CONNECTIONS unset or above 1"
     if parallel.expert_imbalance != 1.0:
         yield f"expert_imbalance {parallel.expert_imbalance:g} is an assumption of the plan; the router decides it"
 

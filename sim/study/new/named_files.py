@@ -18,9 +18,9 @@ from sim.spec.foreign.launch_accelerate import accelerate, accelerate_options
 from sim.spec.foreign.launch_deepspeed import deepspeed
 from sim.spec.foreign.launch_megatron import NUMERIC
 from sim.spec.foreign.launch_options import arguments
-from sim.spec.foreign.launch_scripts import is_set
 from sim.spec.foreign.launch_settings import LaunchSettings
 from sim.spec.foreign.launch_torchtitan import torchtitan
+from sim.spec.foreign.launch_trainer import is_set
 from sim.spec.strict import parse_json, parse_toml
 from sim.spec.yaml import SpecError
 from sim.units import shorten
@@ -33,6 +33,8 @@ _TORCHTITAN: Final = "job.config-file"
 _ACCELERATE: Final = re.compile(r"\baccelerate(\s+launch|\.commands\.launch)\b")
 _PROGRAM: Final = re.compile(r"\S+\.py\b|\s(-m|--module)\s")
 """The program that a launcher starts, whose own options follow."""
+_INSERTED: Final = re.compile(r"\"?\$\((?:cat[ \t]+|<[ \t]*)[\"']?([^\s\"'()|;]+)[\"']?[ \t]*\)\"?|`cat[ \t]+([^\s`|;]+)[ \t]*`")
+"""The shell's ways to insert the text of a file into a command."""
 _BATCHES: Final = ("per-device-train-batch-size", "micro-batch-size")
 
 
@@ -49,13 +51,30 @@ def json_of(text: str, place: str) -> Mapping[str, Any]:
     return config
 
 
+def with_inserted_files(text: str, place: str, folder: Path, given: Collection[str]) -> tuple[str, list[str]]:
+    """Return the command or script *text* in *folder* with the files that ``$(cat FILE)`` inserts, and a note on each.
+
+    Files with the name of one of *given*, which are read anyway, are skipped. Raise SpecError for a file that does not exist.
+    """
+    notes: list[str] = []
+
+    def content(match: re.Match[str]) -> str:
+        for path, name in _found("$(cat FILE)", match[1] or match[2], place, folder, given, notes):
+            notes.append(f"read {name} ($(cat {name}))")
+            return text_of(path)
+        return ""
+
+    return _INSERTED.sub(content, text), notes
+
+
 def with_named_files(told: LaunchSettings, text: str, place: str, folder: Path, given: Collection[str]) -> LaunchSettings:
     """Return *told*, read from the command or script *text* in *folder*, joined with the files that the command names.
 
     Files with the name of one of *given*, which are read anyway, are skipped. Raise SpecError for a file that does not exist.
     """
     said, launcher = arguments(text, place, NUMERIC), _of_launcher(text, place)
-    told = accelerate_options(launcher, said, place).joined(told) if launcher else told
+    chosen = accelerate_options(launcher, said, place) if launcher else LaunchSettings()
+    told = chosen.joined(told)
     explicit = _explicit(told, said)
     option = "config-file"
     if named := launcher.get(option):
@@ -63,6 +82,7 @@ def with_named_files(told: LaunchSettings, text: str, place: str, folder: Path, 
             base = accelerate_file(path, given, lambda zero, place: deepspeed(_filled(zero, said), place))
             rule = "options win over Accelerate's file"
             notes = _differences(base, explicit, name, lambda _, mine: mine, rule)
+            base.sharded_by = {} if chosen.sharded_by else base.sharded_by  # as options win
             told = base.joined(told)
             told.notes += [f"read {name} (--{option.replace('-', '_')})", *notes]
     for option in _DEEPSPEED:
@@ -145,7 +165,7 @@ def _found(option: str, value: str, place: str, folder: Path, given: Collection[
     """Yield the file *value* of *option* and its name in messages; nothing, perhaps with one of *notes*, if it is not to be read."""
     if not value or Path(value).name in given:
         return
-    shown = f"--{option}" if "." not in option else option
+    shown = option if "." in option or "$" in option else f"--{option}"
     if "$" in value:
         notes.append(f"{place}: {shown} {shorten(value)} is not read, as its variables are unknown; write the file's path as well")
         return

@@ -40,24 +40,29 @@ def place_of_traced(source: str, output: Path | None, name: str | None, dataset:
     return place_of(name or (output.stem if output is not None else stem), output, overwrite)
 
 
-def write_traced(table: Model, text: str, source: str, dataset: str, path: Path, batch: int = BATCH) -> NewWorkload:
+def write_traced(
+    table: Model, text: str, source: str, dataset: str, path: Path, batch: int = BATCH, tokens: int | None = None
+) -> NewWorkload:
     """Write the workload of the model in *table*, whose YAML is *text*, to *path*. Raise SpecError, and write nothing, if it is invalid.
 
-    *dataset* names a data set of the catalogue with samples like the inputs.
+    *dataset* names a data set of the catalogue with samples like the inputs. If it is a stream of text, it is cut into samples of *tokens*.
     """
+    like = load_part(Dataset, dataset, "workloads/datasets")
+    cut = None if tokens is None or like.sequence in (None, tokens) else like.of_sequence(tokens)
 
     def written(command: str) -> Workload:
-        return write_new(path, _text(table, text, source, dataset, batch, command), lambda file: load_workload(file).spec)
+        return write_new(path, _text(table, text, source, like, cut, batch, command), lambda file: load_workload(file).spec)
 
     written("")
     command = first_command(str(path), str(path))
     workload = written(command.replace(shlex.quote(str(path)), shlex.quote(path.name)))
     note = f"{workload.model.parameters:,} parameters, {len(workload.model.layers)} layers, samples like those of {dataset}"
-    return NewWorkload(path, note, command, ())
+    tokens_note = () if cut is None else (f"{dataset} is cut into samples of {tokens:,} tokens, the length of the input",)
+    return NewWorkload(path, note, command, tokens_note)
 
 
-def _text(table: Model, text: str, source: str, dataset: str, batch: int, command: str) -> str:
-    origin, like = plain_comment(source), load_part(Dataset, dataset, "workloads/datasets")
+def _text(table: Model, text: str, source: str, like: Dataset, cut: Dataset | None, batch: int, command: str) -> str:
+    origin = plain_comment(source)
     lines = [
         *for_editors("workload"),
         f"# {table.name}: {table.parameters:,} parameters, traced from {origin}.",
@@ -65,13 +70,11 @@ def _text(table: Model, text: str, source: str, dataset: str, batch: int, comman
         f"name: {table.name}",
         f"description: {json.dumps(f'{table.name}, {table.parameters:,} parameters')}",
         "dataset:",
-        f"  extends: {dataset}  # samples similar to the inputs; 'python -m sim list datasets' shows others",
+        f"  extends: {like.name}  # samples similar to the inputs; 'python -m sim list datasets' shows others",
         f"  prepared: {table.input:.0f} B  # one sample as fed to the model",
-        f"  # of {like.name} until you write your own:",
-        f"  # samples: {like.samples}  # per epoch",
-        f"  # sample: {show(like.sample, 'size')}  # mean size of one on disk",
-        f"  # prep: {show(like.prep, 'time')}  # time of one CPU core to decode, augment and collate one; larger samples take longer",
-        f"  source: {{prepared: {json.dumps(f'the inputs of {origin}')}}}",
+        *_of_catalogue(like, cut),
+        "  source:",
+        *(f"    {name}: {json.dumps(reason)}" for name, reason in _sources(like, cut, origin).items()),
         "training:",
         f"  batch: {batch}  # samples per GPU; --batch N",
         "  precision: amp_bf16  # --precision",
@@ -84,3 +87,28 @@ def _text(table: Model, text: str, source: str, dataset: str, batch: int, comman
         *(f"  {line}" for line in text.splitlines()),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _of_catalogue(like: Dataset, cut: Dataset | None) -> list[str]:
+    """Return the lines of the data set that are those of *like*: comments, or what they become in samples *cut* to the input's length."""
+    if cut is None:
+        return [
+            f"  # of {like.name} until you write your own:",
+            f"  # samples: {like.samples}  # per epoch",
+            f"  # sample: {show(like.sample, 'size')}  # mean size of one on disk",
+            f"  # prep: {show(like.prep, 'time')}  # time of one CPU core to decode, augment and collate one; larger samples take longer",
+        ]
+    return [
+        f"  sequence: {cut.sequence}  # tokens per sample: the length of the input",
+        f"  # the stream of {like.name}, cut into such samples, until you write your own:",
+        f"  tokens: {cut.tokens}",
+        f"  samples: {cut.samples}  # per epoch",
+        f"  sample: {cut.sample:g} B  # mean size of one on disk",
+        f"  prep: {cut.prep * 1e6:g} us  # time of one CPU core to decode, augment and collate one",
+    ]
+
+
+def _sources(like: Dataset, cut: Dataset | None, origin: str) -> dict[str, str]:
+    """Return where the values of the data set come from, by field."""
+    fields = () if cut is None else ("sequence", "tokens", "samples", "sample", "prep")
+    return {"prepared": f"the inputs of {origin}"} | {name: f"as {like.name}, cut to the input's length" for name in fields}

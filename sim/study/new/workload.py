@@ -9,38 +9,31 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from sim.spec import yaml
-from sim.spec.catalogue import UnknownName, is_file, is_folder, locate
+from sim.spec.catalogue import is_file, is_folder
 from sim.spec.decoder import parameter_count
-from sim.spec.foreign.hf_config import decoder_of
-from sim.spec.foreign.launch_deepspeed import deepspeed
-from sim.spec.foreign.launch_megatron import megatron
-from sim.spec.foreign.launch_scripts import launch_script
 from sim.spec.foreign.launch_settings import LaunchSettings
-from sim.spec.foreign.launch_torchtitan import torchtitan
+from sim.spec.foreign.layout_launch import fields_with_defaults
 from sim.spec.library import load_part, load_workload
 from sim.spec.model import Model
-from sim.spec.strict import parse_toml, whole_number
+from sim.spec.strict import whole_number
 from sim.spec.transformer import Transformer
 from sim.spec.workload import Workload
-from sim.spec.yaml import SpecError, require_regular
+from sim.spec.yaml import SpecError
 from sim.study.new.file import for_editors, write_new
 from sim.study.new.first_command import MACHINE, NextMachine, first_command, machine_with
-from sim.study.new.named_files import accelerate_file, json_of, text_of, with_named_files
+from sim.study.new.length import length_option, with_defaults
+from sim.study.new.sources import decoder_model, is_command_line, read_source
 from sim.units import pluralized, rounded
 
 LONGEST: Final = 8192
 """Tokens per sample of a model outside the catalog if not specified: as many as it takes, up to this; estimate (usual in training)."""
 MOST_PARAMETERS: Final = 10**15
 """Maximum parameters of a model; products of more are no longer exact."""
-_HUB_ID: Final = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
-_SUFFIXES: Final = frozenset((".json", ".toml", ".yaml", ".yml", ".sh", ".sbatch", ".slurm", ".txt", ".args", ".py", ".pt", ".pth"))
-"""Extensions of files that this or other commands read; names on the hub contain dots too, such as Llama-3.1-8B."""
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
 
 
@@ -72,15 +65,17 @@ def new_workload(
     told = LaunchSettings()
     places, configurations = [], []
     for source in sources:
-        place, more = _read(source, {Path(other).name for other in sources if other != source})
+        place, more = read_source(source, {Path(other).name for other in sources if other != source})
         places.append(place)
         if more.shape or more.model:
             configurations.append(place)
         told = told.joined(more)
-    if len(configurations) > 1:
+    if len(configurations) == 2 and told.model and _same_sizes(told):  # as in files that plan exports for a model of the catalogue
+        told.shape, told.keys = {}, {}
+    elif len(configurations) > 1:
         raise SpecError(f"{' and '.join(configurations)}: {len(configurations)} model configurations; name one")
     if told.released and not told.shape and not told.model:
-        told.model = _decoder_model(told.released)
+        told.model = decoder_model(told.released)
     if not told.shape and not told.model:
         raise SpecError(
             f"{', '.join(places) or 'new workload'}: no model is described; add --from with a config.json, Megatron-LM arguments, a "
@@ -88,9 +83,13 @@ def new_workload(
         )
     if batch is not None:
         told.training["batch"] = batch
+    if len(told.sharded_by) > 1:
+        turned_on = " and ".join(f"{place} turns on {library}" for library, place in told.sharded_by.items())
+        raise SpecError(f"{turned_on}, but a job is sharded by one of them; leave the other out")
+    told = with_defaults(told)
     return write(
         told,
-        name or _workload_name([each for each in sources if not _is_line(each)] or ["workload"], told, output),
+        name or _workload_name([each for each in sources if not is_command_line(each)] or ["workload"], told, output),
         output,
         sequence,
         ", ".join(places),
@@ -135,7 +134,9 @@ def write(
     workload = written("")
     machine = _machine(told)
     command = first_command(str(path), str(path), told.global_batch, told.gpus, machine)
-    told.notes += _other_gpus(told.gpus, command, machine)
+    option, notes = length_option(told, tokens, dataset, command)
+    command += option
+    told.notes += [*_other_gpus(told.gpus, command, machine), *notes]
     written(command.replace(shlex.quote(str(path)), shlex.quote(path.name)))
     note = f"{_in_words(workload.model.parameters)} parameters, sequences of {tokens:,} tokens"
     if not (sequence or told.sequence) and shape.max_seq is not None and shape.max_seq > tokens:
@@ -184,156 +185,21 @@ def _shape(told: LaunchSettings, origin: str) -> tuple[Transformer, int | None]:
     return shape, None
 
 
+def _same_sizes(told: LaunchSettings) -> bool:
+    """Return whether the sizes in a file are those of the model of the catalogue that *told* also names."""
+    own = load_part(Model, told.model, "workloads/models").transformer
+    try:
+        return own is not None and fields_with_defaults(Transformer.model_validate(told.shape)) == fields_with_defaults(own)
+    except ValueError:
+        return False
+
+
 def _whole_steps(told: LaunchSettings, origin: str) -> None:
     """Raise SpecError for a global batch that is no multiple of the micro-batch."""
     batch = told.training.get("batch", 1) * told.training.get("gradient_accumulation_steps", 1)
     if told.global_batch and told.global_batch % batch:
         near = -(-told.global_batch // batch) * batch
         raise SpecError(f"{origin}: a global batch of {told.global_batch} is not a multiple of the micro-batch of {batch}; write {near}")
-
-
-# --- reading -----------------------------------------------------------------------------------------------------------------
-
-
-def _read(source: str, others: Collection[str]) -> tuple[str, LaunchSettings]:
-    """Return the name of *source* for messages, and what it specifies, with the files that it names, except *others*."""
-    if _is_line(source):
-        return _LINE, _launch(source, _LINE, Path(), others)
-    path = Path(source)
-    if is_folder(path):
-        path = path / "config.json"
-        if not path.is_file():
-            raise SpecError(f"{source}: no config.json in this folder; write the path of one file")
-    if not is_file(path):
-        if _HUB_ID.fullmatch(source) and path.suffix.lower() not in _SUFFIXES:
-            return source, _of_hub(source)
-        if "/" not in source and path.suffix.lower() not in _SUFFIXES and _is_known(source):
-            return source, LaunchSettings(model=_decoder_model(source))
-        require_regular(path)
-        named = "" if "/" in source or path.suffix.lower() in _SUFFIXES else ", and no catalog model"
-        raise SpecError(f"{source[:80]}: no such file or folder{named}")
-    return str(path), _told_by_file(path, text_of(path), others)
-
-
-def _of_hub(name: str) -> LaunchSettings:
-    """Return the model *name* of the hub, or if the hub cannot be read, the catalogue's model of that name."""
-    try:
-        text = _from_hub(name)
-    except SpecError:
-        if not _is_known(name):
-            raise
-        model = _decoder_model(name)
-        return LaunchSettings(model=model, notes=[f"{name} cannot be read from the hub: used {model} of the catalog"])
-    return _configuration(json_of(text, name), name)
-
-
-def _is_known(name: str) -> bool:
-    """Return whether the catalogue has a workload of this *name*."""
-    try:
-        locate(name, "workloads")
-    except SpecError:
-        return False
-    return True
-
-
-_ARGUMENTS: Final = re.compile(
-    r"--(num[-_]layers|(tensor|pipeline|expert)-model-parallel-size|context-parallel-size|micro-batch-size|global-batch-size)\b"
-)
-"""Identifies arguments of Megatron-LM."""
-_LAUNCHER: Final = re.compile(
-    r"^#SBATCH|\b(torchrun|torch\.distributed\.(run|launch)|accelerate(\s+launch|\.commands\.launch)|deepspeed)\b|--per_device_train",
-    re.MULTILINE,
-)
-"""Identifies other scripts that start training."""
-_LINE: Final = "the command line"
-"""How messages and the written file name a command line that is given in place of a file."""
-
-
-def _is_line(source: str) -> bool:
-    """Return whether *source* is itself the command line that starts a job, such as ``torchrun --nnodes 2 train.py``."""
-    return " " in source.strip() and not is_file(Path(source)) and bool(_ARGUMENTS.search(source) or _LAUNCHER.search(source))
-
-
-_OF_TORCH: Final = {
-    ".py": "name the callable that returns the torch model, and its input, such as {stem}.py:Net --input 3x224x224",
-    **dict.fromkeys((".pt", ".pth"), "contains weights; name the code that builds the model, such as net.py:Net --input 3x224x224"),
-}
-"""What to do with files related to torch, by extension."""
-
-
-def _told_by_file(path: Path, text: str, others: Collection[str]) -> LaunchSettings:
-    place, suffix = str(path), path.suffix.lower()
-    if suffix == ".json":
-        return _configuration(json_of(text, place), place)
-    if suffix == ".toml":
-        return torchtitan(parse_toml(text, place), place)
-    if _ARGUMENTS.search(text):
-        return _launch(text, place, path.parent, others)
-    if suffix in (".yaml", ".yml"):
-        content = yaml.parse(text, place).value
-        if isinstance(content, Mapping) and "layers" in content:
-            raise SpecError(
-                f"{place}: is a layer table; name it in a workload, such as '{{name: my-job, model: {place}, dataset: "
-                "{extends: imagenet-1k, samples: 20000}, training: {batch: 16, precision: amp_bf16, optimizer: {name: adam}}}'"
-            )
-        if isinstance(content, Mapping) and "model" in content:
-            raise SpecError(f"{place}: is already a workload; run it: python -m sim run HW {shlex.quote(place)}")
-        if isinstance(content, Mapping):
-            return accelerate_file(path, others)
-    if suffix in _OF_TORCH:
-        raise SpecError(f"{place}: {_OF_TORCH[suffix].format(stem=place.removesuffix('.py'))}")
-    if _LAUNCHER.search(text):
-        return _launch(text, place, path.parent, others)
-    raise SpecError(
-        f"{place}: is not a config.json, Megatron-LM arguments (--num-layers ...), a Slurm or torchrun script, a torchtitan TOML, "
-        "a DeepSpeed JSON or an Accelerate YAML"
-    )
-
-
-def _launch(text: str, place: str, folder: Path, others: Collection[str]) -> LaunchSettings:
-    """Return what the script or command line *text* in *folder* specifies. Raise SpecError if that is nothing."""
-    told = launch_script(text, place)
-    if _ARGUMENTS.search(text):
-        told = told.joined(megatron(text, place))
-    told = with_named_files(told, text, place, folder, others)
-    if told == LaunchSettings():
-        raise SpecError(
-            f"{place}: specifies no number of GPUs, model size or layout (--tensor-model-parallel-size ...); pass only the model's "
-            "config.json, and the nodes to 'python -m sim run' as --nodes"
-        )
-    return told
-
-
-def _configuration(config: Mapping[str, Any], place: str) -> LaunchSettings:
-    if "zero_optimization" in config or "train_micro_batch_size_per_gpu" in config or "train_batch_size" in config:
-        return deepspeed(config, place)
-    decoder = decoder_of(config, place)
-    return LaunchSettings(shape=decoder.shape, notes=list(decoder.notes), keys=decoder.keys)
-
-
-def _from_hub(name: str) -> str:
-    """Return the ``config.json`` of the model *name* on the Hugging Face hub."""
-    try:
-        from huggingface_hub import hf_hub_download
-    except ImportError:
-        raise SpecError(
-            f"{name}: no such file or folder; to look it up on the hub, pip install huggingface_hub, or download the model's config.json"
-        ) from None
-    try:
-        return text_of(Path(hf_hub_download(name, "config.json")))
-    except SpecError:
-        raise
-    except Exception as error:  # the library's own errors, and those of its HTTP client
-        raise SpecError(f"{name}: {_refused(type(error).__name__)}; or download its config.json and pass the file") from None
-
-
-def _refused(error: str) -> str:
-    """Return what an *error* of this name from the hub's library means."""
-    if error == "GatedRepoError":
-        return "the model is gated: accept its terms on the hub and log in with 'hf auth login'"
-    if error in ("RepositoryNotFoundError", "EntryNotFoundError", "RemoteEntryNotFoundError"):
-        return "the hub has no such model, or it is private"
-    return f"the hub does not respond ({error})"
 
 
 def _workload_name(sources: Sequence[str], told: LaunchSettings, output: Path | None) -> str:
@@ -449,7 +315,7 @@ def by_questions(ask: Ask) -> LaunchSettings:
     """Return the user's answers about a decoder; defaults are sizes like those of Llama."""
     like = ask("similar catalog decoder (empty: none, enter its sizes)", "")
     if like:
-        return LaunchSettings(model=_decoder_model(like))
+        return LaunchSettings(model=decoder_model(like))
     layers, hidden = _number(ask, "layers", 32), _number(ask, "hidden size", 4096)
     heads = _number(ask, "attention heads", max(1, hidden // 128))
     shape: dict[str, Any] = {"layers": layers, "hidden": hidden, "heads": heads}
@@ -462,16 +328,6 @@ def by_questions(ask: Ask) -> LaunchSettings:
     if experts := _number(ask, "experts (0: none)", 0, least=0):
         shape |= {"experts": experts, "experts_per_token": _number(ask, "experts per token", 2), "expert_ffn": shape["ffn"]}
     return LaunchSettings(shape=shape, sequence=_number(ask, "tokens per sample", 4096))
-
-
-def _decoder_model(name: str) -> str:
-    try:
-        workload = load_workload(name).spec
-    except UnknownName:
-        raise SpecError(f"{name}: no such model in the catalog; add --from with its config.json") from None
-    if workload.model.transformer is None:
-        raise SpecError(f"{name}: is not a decoder; 'python -m sim list workloads' shows all workloads")
-    return workload.model.name
 
 
 def _number(ask: Ask, question: str, default: int, least: int = 1) -> int:

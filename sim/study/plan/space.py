@@ -1,9 +1,9 @@
 """Which layouts of a model are possible on a cluster? Axes, sharding, schedule, micro-batch and order, for a fixed global batch.
 
 Each stack has the layouts that its framework runs: FSDP2 (torchtitan) shards parameters or replicates, Megatron-LM shards the optimizer or
-nothing, DeepSpeed has ZeRO 1 to 3; axes, schedules and sequence parallelism are those of the stack's ``mesh``. Tensor groups stay inside a
-node unless ``wide_tensor`` is allowed. Features that change numerics or are not validated (fp8, zero-bubble schedules) are included only
-if they are allowed.
+nothing, or gradients or parameters (Megatron-FSDP) if that is fixed, DeepSpeed has ZeRO 1 to 3; axes, schedules and sequence parallelism
+are those of the stack's ``mesh``. Tensor groups stay inside a node unless ``wide_tensor`` is allowed. Features that change numerics or are
+not validated (fp8, zero-bubble schedules) are included only if they are allowed.
 """
 
 from __future__ import annotations
@@ -209,6 +209,7 @@ def _all_candidates(workload: Workload, options: MeshOptions, nodes: int, gpus_p
     widths = precisions(workload, space)
     modes = checkpointing_modes(workload, space)
     apart = split_block(split(workload.model, Parallel(shard="parameters", wrap=workload.training.parallel.wrap)), workload.model)
+    fixed_shard = str(parse_fixed(space.fixed or {}).get("shard", ""))
     modes_of_shards = [mode for mode in modes if mode != "blocks"] if apart else modes
     for tensor, sequence, context, pipeline, expert in _axes(workload, options, max(blocks, cut), gpus, gpus_per_node, space):
         data = gpus // (tensor * context * pipeline)
@@ -221,7 +222,7 @@ def _all_candidates(workload: Workload, options: MeshOptions, nodes: int, gpus_p
         orders = (False, True) if near_too else (False,)
         memory = [
             (shard, reshard, replicate, mode)
-            for shard, reshard, replicate in _sharding(options, data, gpus_per_node, (tensor, context, pipeline, expert))
+            for shard, reshard, replicate in _sharding(options, data, gpus_per_node, (tensor, context, pipeline, expert), fixed_shard)
             for mode in (modes_of_shards if shard == "parameters" else modes)
         ]
         for batch in divisors(space.global_batch // data) if space.global_batch % data == 0 else ():
@@ -297,6 +298,14 @@ def _splits(workload: Workload, tensor: int) -> bool:
     return True
 
 
+def fsdp_left_out(workloads: Sequence[Workload], fixed: Mapping[str, str]) -> list[str]:
+    """Return a sentence on layouts of Megatron-FSDP that are not searched with *fixed*; empty if no stack of *workloads* has any."""
+    meshes = [workload.training.stack.mesh for workload in workloads]
+    if "shard" in fixed or not any(mesh is not None and mesh.framework == "megatron" for mesh in meshes):
+        return []
+    return ["layouts of Megatron-FSDP, which shards parameters, are among them only with --fix shard=parameters"]
+
+
 def _schedules(options: MeshOptions, stages: int, parts: tuple[int, int], micro_batches: int, space: Space) -> Iterator[tuple[str, int]]:
     """Yield (schedule, virtual stages) that run *micro_batches*; a model has at most as many chunks as blocks, or those of its own cuts."""
     blocks, cut = parts
@@ -358,12 +367,13 @@ def _virtual(framework: str, stages: int, blocks: int) -> Sequence[int]:
 
 
 def _sharding(
-    options: MeshOptions, data: int, gpus_per_node: int, ranks: tuple[int, int, int, int]
+    options: MeshOptions, data: int, gpus_per_node: int, ranks: tuple[int, int, int, int], fixed: str = ""
 ) -> Iterator[tuple[Shard, bool | None, int]]:
     """Yield (shard, reshard after forward, replicas) that the framework supports for *data* ranks with the other axes in *ranks*.
 
     *ranks* are (tensor, context, pipeline, expert). torchtitan replicates with no other axis ("DDP has not supported > 1D parallelism"),
-    and takes the ranks of experts from one replica.
+    and takes the ranks of experts from one replica. Megatron-FSDP shards gradients or parameters (megatron/training/arguments.py,
+    --data-parallel-sharding-strategy); these layouts are among the others only if that is *fixed*.
     """
     tensor, context, pipeline, expert = ranks
     titan = options.framework == "fsdp2"
@@ -375,6 +385,8 @@ def _sharding(
         yield "optimizer", None, 1
     if options.framework == "deepspeed" and pipeline == 1:
         yield "gradients", None, 1
+    if options.framework == "megatron":
+        yield from (("gradients", None, 1),) if fixed == "gradients" else (("parameters", None, 1),) if fixed == "parameters" else ()
     if options.framework in ("fsdp1", "fsdp2", "deepspeed"):
         inside = max(1, gpus_per_node // (tensor * context))
         replicas = {1, *(data // size for size in (inside, 8 * inside) if 1 < size < data and data % size == 0)}

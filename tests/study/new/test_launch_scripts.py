@@ -80,7 +80,7 @@ def test_names_of_tuned_models_are_the_catalogues(tmp_path: Path, monkeypatch: p
     def unreachable(name: str) -> str:
         raise SpecError(f"{name}: the hub does not respond")
 
-    monkeypatch.setattr("sim.study.new.workload._from_hub", unreachable)
+    monkeypatch.setattr("sim.study.new.sources._from_hub", unreachable)
     tuned = new_workload(["gemma-2-9b-it"], tmp_path / "a.yaml")
     assert load_workload(str(tuned.path)).spec.model.name == "gemma-2-9b" and not tuned.left_out
     gated = new_workload(["meta-llama/Llama-3.1-8B"], tmp_path / "b.yaml")

@@ -10,7 +10,8 @@ import pytest
 import stallsim
 from sim.cli import main
 from sim.extract import extract, write
-from sim.spec.library import load_workload
+from sim.spec.input import Dataset
+from sim.spec.library import load_part, load_workload
 from sim.study.new.traced import is_torch
 
 NET = """
@@ -71,6 +72,28 @@ def test_names_data_and_examples_of_a_torch_model(net: Path) -> None:
     assert main(["new", "workload", "net.py:Net", "--input", "3x8x8"]) == 2
     assert Path("net.yaml").read_text() == before
     assert main(["new", "workload", "net.py:Net", "--input", "3x8x8", "--force"]) == 0
+
+
+@pytest.mark.needs("torch")
+@pytest.mark.parametrize("data", [[], ["--dataset", "tokens"], ["--dataset", "openwebtext-seq2048"]])
+def test_a_sample_of_text_has_as_many_tokens_as_the_input(net: Path, data: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """Oracle: the shape of the input; the stream of the data set keeps its tokens."""
+    assert main(["new", "workload", "net.py:words", "--input", "512:int64", *data, "-o", str(net)]) == 0
+    name = data[-1] if data else "openwebtext-seq1024"
+    assert f"note: {name} is cut into samples of 512 tokens, the length of the input" in capsys.readouterr().err
+    made, like = load_workload(str(net)).spec, load_part(Dataset, name, "workloads/datasets")
+    assert made.tokens_per_sample == 512 and made.dataset.prepared == 512 * 8
+    assert made.dataset.samples == like.of_sequence(512).samples
+    assert (made.dataset.sample, made.dataset.prep) == pytest.approx((like.of_sequence(512).sample, like.of_sequence(512).prep))
+    result = stallsim.run("p4d.24xlarge", str(net)).document
+    assert result["tokens_per_s"] == pytest.approx(512 * result["throughput_samples_per_s"])
+
+
+@pytest.mark.needs("torch")
+def test_an_example_tells_the_tokens_of_a_sample_too(net: Path) -> None:
+    Path("net.py").write_text(NET + "\ndef rows(batch):\n    import torch\n    return torch.zeros(batch, 40, dtype=torch.long)\n")
+    assert main(["new", "workload", "net.py:words", "--example", "net.py:rows", "-o", str(net)]) == 0
+    assert load_workload(str(net)).spec.tokens_per_sample == 40
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,9 @@ from dataclasses import replace
 import pytest
 import yaml
 
+import stallsim
 from sim.report.layouts.layout_files import export_files, launch_of
+from sim.report.plan import plan_document
 from sim.spec.catalogue import catalogue
 from sim.spec.decoder import decoder_layers
 from sim.spec.foreign.launch_accelerate import accelerate
@@ -27,7 +29,7 @@ from sim.spec.foreign.layout_torchtitan import torchtitan_toml
 from sim.spec.library import load_workload
 from sim.spec.parallel import Parallel
 from sim.spec.yaml import SpecError
-from sim.study.plan.question import LayoutPlan, PlanQuestion, prepare_plan
+from sim.study.plan.question import LayoutPlan, PlanQuestion, plan, prepare_plan
 from sim.study.plan.space import LayoutCandidate
 from sim.study.scenario import Scenario
 from tests.study.plan.planned import SMALL, outcome_of
@@ -221,3 +223,32 @@ def test_only_megatron_multiplies_in_four_bits() -> None:
     tried = {(each.stack, each.precision) for _, candidates in prepare_plan(question).layouts for each in candidates}
     megatron, titan = ({precision for stack, precision in tried if stack.startswith(name)} for name in ("megatron", "torchtitan"))
     assert megatron == titan | {"nvfp4"} and "fp8" in titan
+
+
+@pytest.mark.parametrize(("shard", "strategy"), [("parameters", "optim_grads_params"), ("gradients", "optim_grads")])
+def test_layouts_of_megatron_fsdp_are_searched_simulated_and_written(shard: str, strategy: str) -> None:
+    """Oracle: megatron/training/arguments.py, --data-parallel-sharding-strategy; `run` simulates the same layout."""
+    scenario = Scenario("hgx-h100", "llama-3.1-8b", stack="megatron-core", global_batch=16)
+    made = prepare_plan(PlanQuestion(scenario, (1,), fixed={"shard": shard, "tp": "1", "pp": "1", "cp": "1", "batch": "1"}))
+    ((setting, every),) = made.layouts
+    assert {each.shard for each in every} == {shard}
+    launch = launch_of(made, outcome_of(setting, every[0]))
+    text = megatron_arguments(launch)
+    assert f"--use-megatron-fsdp\n--data-parallel-sharding-strategy {strategy}\n" in text and "--ckpt-format fsdp_dtensor" in text
+    assert megatron(text, "m").parallel["shard"] == shard
+    notes = launch_files_of(launch, "").notes
+    assert "megatron.args: Megatron-FSDP needs CUDA_DEVICE_MAX_CONNECTIONS unset or above 1" in notes
+    assert not [note for note in notes if note.startswith("megatron.args: Megatron-LM runs")]
+    with pytest.raises(SpecError, match="written for shards without replicas"):
+        megatron_arguments(launch._replace(parallel=Parallel(shard=shard, replicate=2)))
+
+
+def test_a_plan_without_megatron_fsdp_says_so() -> None:
+    scenario = Scenario("hgx-h100", "llama-3.2-1b", stack="megatron-core", global_batch=8)
+    sentence = "layouts of Megatron-FSDP, which shards parameters, are among them only with --fix shard=parameters"
+    made = plan(PlanQuestion(scenario, (1,), fixed={"tp": "1", "pp": "1", "cp": "1", "batch": "1"}))
+    assert sentence in plan_document(made)["assumptions"]
+    fixed = plan(PlanQuestion(scenario, (1,), fixed={"tp": "1", "pp": "1", "cp": "1", "batch": "1", "shard": "parameters"}))
+    assert sentence not in plan_document(fixed)["assumptions"]
+    run = stallsim.run("hgx-h100", "llama-3.2-1b", stack="megatron-core", overrides={"training.parallel.shard": "parameters"})
+    assert any("parameters are sharded as by Megatron-FSDP" in line for line in run.document["assumptions"])

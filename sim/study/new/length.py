@@ -1,0 +1,49 @@
+"""How long is the job that launch files describe? Its length as an option of the command to run next, or a note on why it is not read."""
+
+from __future__ import annotations
+
+from sim.spec.foreign.launch_settings import LaunchSettings
+from sim.spec.parallel import Parallel
+from sim.units import show_tokens
+
+_DEFAULTS = {
+    "batch": "--per_device_train_batch_size is missing: used the Trainer's default of {}",
+    "precision": "--bf16 and --fp16 are missing: used {}, the Trainer's default (newer releases of TRL use bf16)",
+}
+"""Notes on defaults of the Trainer, by field."""
+
+
+def with_defaults(told: LaunchSettings) -> LaunchSettings:
+    """Return *told* with the defaults of its program for the fields that no file sets, and a note on each."""
+    missing = {name: value for name, value in told.defaults.items() if name not in told.training}
+    if told.global_batch and "batch" in missing:
+        del missing["batch"]  # DeepSpeed's file decides
+    notes = [_DEFAULTS[name].format(value) for name, value in missing.items()]
+    return told.joined(LaunchSettings(training=missing, notes=notes))
+
+
+def length_option(told: LaunchSettings, sequence: int, dataset: str | None, command: str) -> tuple[str, list[str]]:
+    """Return the option of *command* for the length of the job, after a space, and notes; none if no file sets the length.
+
+    *sequence* is the tokens of a sample. Only ``run`` takes epochs.
+    """
+    length = told.length
+    if length is None:
+        return "", []
+    if length.epochs is not None:
+        if dataset is not None and command.startswith("python -m sim run "):
+            return f" --epochs {length.epochs:g}", []
+        why = ", because the data set is unknown; write --dataset, or --tokens" if dataset is None else "; write --tokens"
+        return "", [f"{length.option} is not read{why} with the command below"]
+    samples = length.samples
+    if length.steps is not None:
+        batch = told.training.get("batch", 1) * told.training.get("gradient_accumulation_steps", 1)
+        ranks = Parallel.model_validate(told.parallel).model_ranks
+        each = told.global_batch or (batch * (told.gpus // ranks) if told.gpus else 0)
+        samples = length.steps * each
+        if not each:
+            return "", [f"{length.option} is not read, because the number of GPUs is unknown; write --tokens with the command below"]
+    if not samples:
+        return "", [f"{length.option} is not read; write --tokens or --epochs with the command below"]
+    tokens = samples * sequence
+    return f" --tokens {show_tokens(tokens)}", [f"{length.option}: {tokens:,} tokens, {sequence:,} per sample"]
