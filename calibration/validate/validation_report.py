@@ -179,11 +179,7 @@ def _unmoved_lines(validation: Validation) -> list[str]:
     if not unmoved:
         return []
     lines = [f"  {each.name}: {pluralized(len(each.network_rows), 'network row')}" for each in unmoved]
-    return [
-        "",
-        _UNMOVED,
-        *lines,
-    ]
+    return ["", _UNMOVED, *lines]
 
 
 def group_table(rows: Sequence[ScoredRow], key: str, name: str) -> str:
