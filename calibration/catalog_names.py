@@ -21,7 +21,7 @@ from calibration.network_words import nic_of
 from calibration.questions import Folders, file_named, has_file, machine_named
 from calibration.run_records import RunRecord
 from calibration.run_words import plain_name, pointed_name
-from sim.spec.catalogue import SUFFIX, aliases_of, all_files
+from sim.spec.catalogue import SUFFIX, aliases_of, all_files, is_path
 from sim.spec.listing import hardware_rows
 from sim.spec.yaml import SpecError
 
@@ -106,8 +106,10 @@ def with_catalog_names(records: Sequence[RunRecord], folders: Folders) -> tuple[
         if machine.machine.lower() != record.hardware.lower() or machine.override:
             named = " with ".join(filter(None, (record.hardware, record.gpu)))
             notes[f"hardware {named} {machine}"] = f"hardware '{named}' was read as {machine.machine}{machine.assumed}"
-        if workload.lower() != record.workload.lower():
-            notes[f"workload {record.workload} {workload}"] = f"workload '{record.workload}' was read as {workload}"
+        file = _file_name(workload, folders.workloads)
+        if file.lower() != record.workload.lower():
+            sizes = _tokens_assumed(record, file)
+            notes[f"workload {record.workload} {file} {sizes}"] = f"workload '{record.workload}' was read as {file}{sizes}"
         overrides = "; ".join(filter(None, (machine.override, record.overrides)))
         renamed.append(replace(_with_count(record, machine), hardware=machine.machine, workload=workload, overrides=overrides))
     return renamed, list(notes.values())
@@ -205,6 +207,20 @@ def _workload(name: str, sequence: int | None, folder: Path | None) -> str:
     length = sequence or _length_in(name)
     of_length = re.sub(r"-seq\d+$", "", meant.lower()) + f"-seq{length}"
     return of_length if length and not own_length and of_length in all_files("workloads") else meant
+
+
+def _file_name(workload: str, folder: Path | None) -> str:
+    """Return the name of the file of *workload*, which may be an alias; *workload* itself if it has none."""
+    is_alias = not is_path(workload) and has_file(workload, "workloads", (folder,))
+    return file_named(workload, "workloads", (folder,)).stem if is_alias else workload
+
+
+def _tokens_assumed(record: RunRecord, file: str) -> str:
+    """Return which length of sequences the workload *file* assumes, if *record* states none; else nothing."""
+    length = re.search(r"-seq(\d+)$", file)
+    if length is None or record.sequence or _length_in(f"{record.workload}; {record.note}"):
+        return ""
+    return f"; assumed: {length.group(1)} tokens per sample (a column sequence says how many)"
 
 
 def _length_in(text: str) -> int | None:

@@ -2,7 +2,8 @@
 
 Numbers with grouped digits, or with the unit that the column has anyway, are read without a note.
 
-Ambiguous names are not read: a batch (per GPU or global), a time without a unit, a number of GPUs (per node or in total).
+Ambiguous names are not read: a batch (per GPU or global), a time without a unit (in its name or in all its cells), a number of GPUs (per
+node or in total).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+from calibration.cells import read_cell
 from calibration.run_words import number_meant, plain_column, precision_meant
 from calibration.stack_words import read_stack
 from sim.spec.strict import whole_number
@@ -64,6 +66,10 @@ _NAMES: Final[Mapping[str, tuple[str, ...]]] = {
 }
 _DATA: Final = frozenset({"data", "data_source", "data_type", "dataset", "real_or_synthetic_data"})
 """Names of columns that say which samples were read."""
+_TIMES_OF_STEPS: Final = frozenset(
+    {"iter_time", "iteration_time", "step_time", "time_per_iter", "time_per_iteration", "time_per_step", "time/iter", "time/step"}
+)
+"""Names of step times, which are read if every cell has its unit."""
 _RATES: Final = frozenset({"speed", "throughput"})
 """Names of rates whose unit is in a column `_UNIT`."""
 _UNIT: Final = "unit"
@@ -141,6 +147,8 @@ def translate_header(
         if plain in _RATES and _UNIT in (plain_names := [*map(plain_column, header)]):
             unit_place = plain_names.index(_UNIT)
             column = _unit_counts(unit_place, rows)
+        if plain in _TIMES_OF_STEPS and _all_have_units(place, rows):
+            column = "step_time_s"
         if column is None or column in header or column in columns:
             continue
         columns[place] = column
@@ -205,6 +213,12 @@ def _unit_counts(place: int, rows: Sequence[Cells]) -> str:
     units = [unit for cells in rows if place < len(cells) and (unit := cells[place].strip().lower())]
     of_tokens = units and all(re.fullmatch(r"k?\s*tok(en)?s?\s*/\s*s(ec|econd)?", unit) for unit in units)
     return "throughput_tokens_per_s" if of_tokens else "throughput_samples_per_s"
+
+
+def _all_have_units(place: int, rows: Sequence[Cells]) -> bool:
+    """Return whether each cell at *place* of *rows* that is not blank is a time with its unit, and there is such a cell."""
+    cells = [cell for one in rows if place < len(one) and (cell := one[place].strip()) and cell.lower() not in _BLANK]
+    return bool(cells) and all((reading := read_cell("step_time_s", cell)) is not None and reading.words for cell in cells)
 
 
 def _whole(cells: Cells, place: int) -> int:

@@ -55,7 +55,7 @@ _SYNONYMS: Final[Mapping[str, str]] = {
 }  # fmt: skip
 """Names of columns in other tables."""
 _UNITS: Final[Mapping[str, str]] = {
-    "step_time_s": " It is in seconds.",
+    "step_time_s": " It is in seconds. It holds the time of one optimizer step; cells may have a unit, such as 250 ms.",
     "exposed_sync_s": " It is in seconds.",
     "throughput_samples_per_s": " It counts samples of all GPUs.",
     "batch_per_gpu": " It counts samples per GPU and micro-batch; for samples per step over all GPUs and micro-batches, use global_batch.",

@@ -21,6 +21,7 @@ NAMES_OF_COLUMNS: Final[Mapping[str, str]] = {
 """Names in all kinds of tables for columns that records have in all tables."""
 _COUNT_OF: Final = re.compile(r"#\s*|(?:no\.?|num(?:ber)?)\s+of\s+")
 _IN_BRACKETS: Final = re.compile(r"\s*[\[(](s|ms)(?:ec)?(?:onds)?[\])]$")
+_PER_BRACKETS: Final = re.compile(r"\s*[\[(](per[ _-]\w+)[\])]")
 _MIXED: Final = r"amp|auto(matic )?mixed|mixed|autocast|o1"
 _PRECISIONS: Final[tuple[tuple[str, Precision], ...]] = (
     (rf"(?=.*\b(bf16|bfloat16)\b)(?=.*\b({_MIXED})\b).*", "amp_bf16"),
@@ -38,8 +39,11 @@ float16 unless it says bfloat16; apex's O1 is like it, and its O2 keeps weights 
 
 
 def plain_column(name: str) -> str:
-    """Return the name of a column in lower case, with underscores: ``# GPUs`` is ``num_gpus``, ``Step Time (ms)`` is ``step_time_ms``."""
-    plain = name.strip().lower()
+    """Return the name of a column in lower case, with underscores: ``# GPUs`` is ``num_gpus``, ``Step Time (ms)`` is ``step_time_ms``.
+
+    ``Batch Size (per GPU)`` is ``batch_size_per_gpu``.
+    """
+    plain = _PER_BRACKETS.sub(r" \1", name.strip().lower())
     if count := _COUNT_OF.match(plain):
         plain = f"num_{plain[count.end() :]}"
     return _IN_BRACKETS.sub(r"_\1", plain).replace(" ", "_").replace("-", "_")

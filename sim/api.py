@@ -22,7 +22,6 @@ from sim.report.figures import flatten
 from sim.report.picture import Picture
 from sim.report.whatif import whatif_document
 from sim.result import Result
-from sim.spec.catalogue import likely_or_all
 from sim.spec.extensions import FAILURE_LAWS, register
 from sim.spec.yaml import SpecError
 from sim.study.argument_names import arguments_in, names_arguments
@@ -54,9 +53,9 @@ from sim.study.options import (
     SweepOptions,
     WhatifOptions,
     WholeJobOptions,
+    arguments_of,
     documents_options,
     keywords,
-    options_of,
     select_options,
 )
 from sim.study.scenario import answer, has_layout, workload_name
@@ -383,9 +382,8 @@ def goodput(
 
     Each row is one run; ``share`` is the share of all runs with a lower effective share.
 
-    Exactly one of *days*, *tokens* (``"15T"``) and *epochs* sets the length of the job. *weeks* are further fields of
-    `sim.study.weeks.Weeks`: ``level``, ``rate``, ``mode``, ``store``, ``interval``, ``spares``, ``elastic``, ``law`` (a name, or a
-    `stallsim.protocols.FailureLaw` object). ``DataFrame.attrs`` holds the rest of the document: shares, losses, checkpoints, energy.
+    Exactly one of *days*, *tokens* (``"15T"``) and *epochs* sets the length of the job. *failure_law* is a name, or a
+    `stallsim.protocols.FailureLaw` object. ``DataFrame.attrs`` holds the rest of the document: shares, losses, checkpoints, energy.
     Raise `SpecError` if an argument is invalid.
     """
     import pandas
@@ -394,13 +392,11 @@ def goodput(
     from sim.documents import weeks_document
     from sim.study.whole_job import token_count
 
-    allowed = options_of(Weeks)
-    name_by_flag = {each.option.flag.split("/")[0].strip("-").replace("-", "_"): name for name, each in allowed.items()}
-    for name in weeks:
-        if name in name_by_flag:
-            raise SpecError(f"{name}: write {name_by_flag[name]}, the name of this field of Weeks")
-        if name not in allowed:
-            raise SpecError(f"{name}: unknown option; {likely_or_all(name, sorted(allowed))}")
+    name_by_argument = arguments_of(Weeks)
+    for argument, name in name_by_argument.items():
+        if argument != name and {argument, name} <= weeks.keys():
+            raise SpecError(f"{argument} and {name}: are the same option; write {argument}")
+    weeks = {name_by_argument.get(argument, argument): value for argument, value in weeks.items()}
     scenario = scenario_of(
         hardware, workload, overrides, market, nodes=nodes, gpus=gpus, batch=batch, global_batch=global_batch, precision=precision,
         fp8_recipe=fp8_recipe, stack=stack, layout=layout_of(texts_of(parallel or {}), micro_batches=micro_batches), sequence=sequence,

@@ -120,10 +120,7 @@ def test_dir_shows_the_public_names() -> None:
         (lambda: stallsim.goodput("hgx-h100", "gpt2-xl", days="3"), "days='3': expected a number"),
         (lambda: stallsim.goodput("hgx-h100", "gpt2-xl", days=3, store=None), "store=None: expected a string"),
         (lambda: stallsim.goodput("hgx-h100", "gpt2-xl", days=3, elastic="no"), "elastic='no': expected True or False"),
-        (
-            lambda: stallsim.goodput("hgx-h100", "gpt2-xl", days=3, failure_rate="1 /d"),
-            "failure_rate: write rate, the name of this field of Weeks",
-        ),
+        (lambda: stallsim.sweep("p3.16xlarge", "vgg16", {"batch": [8]}, jobs=1), "jobs: unknown option; write processes"),
         (lambda: stallsim.goodput("hgx-h100", "gpt2-xl", tokens=[1]), "tokens=[1]: write a number of tokens above 0"),
     ],
 )

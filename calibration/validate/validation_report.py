@@ -167,13 +167,19 @@ _LEGEND: Final = (
 )
 
 
+_UNMOVED: Final = (
+    "network rows without effect, because no other row confirms them (add rows of jobs that wait for the network, on other numbers of "
+    "nodes):"
+)
+
+
 def _unmoved_lines(validation: Validation) -> list[str]:
     """Return lines on clusters with network rows that change nothing, because constants change only if that improves cross-validation."""
     unmoved = [each for each in validation.clusters if each.network_rows and not any(each.calibrated.values)]
     if not unmoved:
         return []
     lines = [f"  {each.name}: {pluralized(len(each.network_rows), 'network row')}" for each in unmoved]
-    return ["", "network rows without effect, because no other row confirms them (add rows with other sizes or node counts):", *lines]
+    return ["", _UNMOVED, *lines]
 
 
 def group_table(rows: Sequence[ScoredRow], key: str, name: str) -> str:

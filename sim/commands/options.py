@@ -18,7 +18,7 @@ from sim.spec.parallel import SCHEDULES
 from sim.spec.yaml import SpecError
 from sim.study.job_length import require_length
 from sim.study.layout_options import layout_of
-from sim.study.options import DeclaredOption, options_of
+from sim.study.options import DeclaredOption, arguments_of, options_of
 from sim.units import any_of
 
 Hw = Annotated[
@@ -141,15 +141,19 @@ def takes_options(command: Callable[..., None], layout: Iterable[str] = LAYOUT) 
             ]
         elif name in groups:
             parameters += [
-                parameter.replace(name=option, default=declared.option.default, annotation=annotated_option(option, declared))
-                for option, declared in groups[name].items()
+                parameter.replace(name=argument, default=declared.option.default, annotation=annotated_option(argument, declared))
+                for argument, option in arguments_of(hints[name]).items()
+                for declared in [groups[name][option]]
             ]
         else:
             parameters.append(parameter.replace(annotation=hints[name]))
 
     @wraps(command)
     def called(**values: Any) -> None:
-        grouped = {name: hints[name](**{option: values.pop(option) for option in group}) for name, group in groups.items()}
+        grouped = {}
+        for name in groups:
+            arguments = arguments_of(hints[name])
+            grouped[name] = hints[name](**{option: values.pop(argument) for argument, option in arguments.items()})
         if layout_options:
             values["layout"] = layout_of(**{option: values.pop(option) for option in layout_options})
         command(**grouped, **values)

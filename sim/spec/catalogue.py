@@ -280,13 +280,23 @@ def _provider_like(name: str) -> str:
 
 
 def suggestions(name: str, candidates: list[str], most: int = 3) -> list[str]:
-    """Return up to *most* of *candidates* that resemble *name* with its words in any order, contain it, or are its beginning."""
+    """Return up to *most* of *candidates* that resemble *name* with its words in any order, contain it, or are its beginning.
+
+    If one differs from it only in hyphens and the like, it is the only one.
+    """
+    if len(same := [known_name for known_name in candidates if _joined(known_name) == _joined(name)]) == 1:
+        return same
     lower_name, by_lower = name.lower(), {known_name.lower(): known_name for known_name in candidates}
     close = [lower for order in _orders(lower_name) for lower in difflib.get_close_matches(order, by_lower, n=most, cutoff=0.6)]
     inside = [
         lower for lower in by_lower if (len(lower_name) >= 2 and lower_name in lower) or (len(lower) >= 3 and lower_name.startswith(lower))
     ]
     return [by_lower[lower] for lower in list(dict.fromkeys([*close, *inside]))[:most]]
+
+
+def _joined(name: str) -> str:
+    """Return *name* in lower case without what separates words."""
+    return re.sub(r"[-_ ]", "", name.lower())
 
 
 def likely_or_all(name: str, candidates: list[str]) -> str:

@@ -5,12 +5,14 @@
 
 from __future__ import annotations
 
+import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import wraps
 from types import MappingProxyType
 from typing import Final, ParamSpec, TypeVar
 
+from sim.spec.catalogue import likely_or_all
 from sim.spec.yaml import SpecError
 from sim.study.arguments import OWN_PARTS
 from sim.study.layout_options import LAYOUT_KEYS
@@ -33,11 +35,11 @@ _OPTION: Final = re.compile(
 _SUBJECT: Final = re.compile(r"^--(?P<name>[a-z][a-z0-9-]*[a-z0-9]) (?P<value>(?!or |and )(?:(?! --)(?:[^:]|:(?! )))+): ")
 
 
-def arguments_in(problem: str, renamed: Mapping[str, str] = _RENAMED) -> str:
-    """Return *problem* with arguments instead of options; *renamed*: arguments by the option without dashes, if the names differ."""
+def arguments_in(problem: str) -> str:
+    """Return *problem* with arguments instead of options."""
 
     def argument(option: str) -> str:
-        name = renamed.get(option, option.replace("-", "_"))
+        name = _RENAMED.get(option, option.replace("-", "_"))
         return f"parallel[{name!r}]" if name in LAYOUT_KEYS else name
 
     def replaced(match: re.Match[str]) -> str:
@@ -68,20 +70,37 @@ def _of_own_part(problem: str, given: Mapping[str, object]) -> str:
     return f"{argument}: {rest}" if given.get(argument) is not None else problem
 
 
+def _require_known(names: Iterable[str], known: Collection[str]) -> None:
+    """Raise SpecError for the first of *names* that is not a *known* argument, with the one that was meant."""
+    for name in names:
+        if name in known:
+            continue
+        renamed = _RENAMED.get(name)
+        if renamed in known:
+            raise SpecError(f"{name}: unknown option; write {renamed}")
+        if name in LAYOUT_KEYS and "parallel" in known:
+            raise SpecError(f"{name}: unknown option; write it in parallel, such as parallel={{{name!r}: ...}}")
+        raise SpecError(f"{name}: unknown option; {likely_or_all(name, sorted(known))}")
+
+
 def names_arguments(*groups: type) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Return a decorator: each SpecError of the function names arguments. The options of *groups* may have other flags than names."""
-    renamed = dict(_RENAMED)
-    for group in groups:
-        for name, each in options_of(group).items():
-            renamed |= {flag.removeprefix("--").removeprefix("no-"): name for flag in each.option.flag.split("/") if flag}
+    """Return a decorator: each SpecError of the function names arguments, also one for an unknown argument.
+
+    The function takes fields of *groups* under their own names as well.
+    """
+    fields = {name for group in groups for name in options_of(group)}
 
     def decorated(function: Callable[P, T]) -> Callable[P, T]:
+        parameters = inspect.signature(function).parameters.values()
+        known = [each.name for each in parameters if each.kind is not inspect.Parameter.VAR_KEYWORD]
+
         @wraps(function)
         def called(*args: P.args, **given: P.kwargs) -> T:
+            _require_known(given.keys() - fields, known)
             try:
                 return function(*args, **given)
             except SpecError as error:
-                problems = [arguments_in(_of_own_part(problem, given), renamed) for problem in error.problems]
+                problems = [arguments_in(_of_own_part(problem, given)) for problem in error.problems]
                 if problems == error.problems:
                     raise
                 raise SpecError(problems) from error.__cause__

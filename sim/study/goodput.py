@@ -250,20 +250,40 @@ def _changes(
 ) -> list[Change]:  # fmt: skip
     """Return the effective share with one thing changed at a time, on the same drawn faults; a course that dies does no more work.
 
-    If all *courses* of the result are evaluated over the whole job, the set-up as it is has exactly their share.
+    If all *courses* of the result are evaluated over the whole job, the set-up as it is has exactly their share, and each other one the
+    share that a simulation of it alone has.
     """
     duration, trials = time_of_changes(run), trials_of_changes(run, weeks.trials)
-    unchanged, *tried = _set_ups(replace(run, horizon=duration, work=math.inf), weeks, steps, current, bursts_of(run, 0.5))
-    is_result = (duration, trials) == (run.horizon, weeks.trials) and not math.isfinite(run.work)
-    base = (courses if is_result else draw(unchanged.drawn, trials, weeks.seed)).work / duration
-    changes = [
-        Change(unchanged.name, float(base.mean()), closed_form(unchanged.expected), _standard_error(base), _standard_error(0 * base))
-    ]
+    evaluated = run if duration == min(run.horizon, run.work) else replace(run, horizon=duration, work=math.inf)
+    unchanged, *tried = _set_ups(evaluated, weeks, steps, current, bursts_of(run, 0.5))
+    is_result = evaluated is run and trials == weeks.trials
+    drawn_base = courses if is_result else draw(unchanged.drawn, trials, weeks.seed)
+    share, base = overall_share(drawn_base.work, drawn_base, evaluated)
+    changes = [Change(unchanged.name, share, closed_form(unchanged.expected), _standard_error(base), _standard_error(0 * base))]
     for done, (name, drawn, expected) in enumerate(tried, 1):
-        share = draw(drawn, trials, weeks.seed).work / duration
-        changes.append(Change(name, float(share.mean()), closed_form(expected), _standard_error(share), _standard_error(share - base)))
+        changed = draw(drawn, trials, weeks.seed)
+        share, parts = overall_share(changed.work, changed, evaluated)
+        changes.append(Change(name, share, closed_form(expected), _standard_error(parts), _standard_error(parts - base)))
         progress(_COURSES + _CHANGES * done // len(tried), _COURSES + _CHANGES)
     return changes
+
+
+def overall_share(useful: Array, courses: Courses, run: LongRun) -> tuple[float, Array]:
+    """Return the share of *useful* seconds in all *courses* of *run* together, and how far each course moves it from there.
+
+    In a given time it is a mean. For a given work it is a ratio of totals of the courses that finish, times the part that does.
+    """
+    finished = courses.finished
+    if not math.isfinite(run.work):
+        shares = useful / np.where(finished, courses.elapsed, run.horizon)  # no end: a share of zero
+        return float(shares.mean()), np.asarray(shares - shares.mean())
+    if not finished.any():
+        return 0.0, np.zeros(finished.size)
+    part, elapsed, kept = float(finished.mean()), courses.elapsed[finished], useful[finished]
+    ratio = float(kept.sum() / elapsed.sum())
+    moved = ratio * (finished - part)
+    moved[finished] += (kept - ratio * elapsed) / elapsed.mean()
+    return part * ratio, np.asarray(moved)
 
 
 def _standard_error(values: Array) -> float | None:

@@ -249,6 +249,12 @@ def options_of(group: type) -> Mapping[str, DeclaredOption]:
     return MappingProxyType(declared)
 
 
+def arguments_of(group: type) -> Mapping[str, str]:
+    """Return the fields of *group* by the arguments that set them, which are named like the flags of the command."""
+    flags = {name: each.option.flag.partition("/")[0] for name, each in options_of(group).items()}
+    return MappingProxyType({flag.removeprefix("--").replace("-", "_") or name: name for name, flag in flags.items()})
+
+
 def select_options(options: Mapping[str, Any], group: type) -> dict[str, Any]:
     """Return those of *options* that belong to *group*."""
     return {name: options[name] for name in options_of(group) if name in options}
@@ -271,7 +277,12 @@ def documents_options(*groups: type) -> Callable[[T], T]:
         signature = inspect.signature(function)  # type: ignore[arg-type]
         *own, rest = signature.parameters.values()
         assert rest.kind is inspect.Parameter.VAR_KEYWORD
-        declared = {name: each for group in groups for name, each in options_of(group).items() if name not in signature.parameters}
+        declared = {
+            argument: options_of(group)[name]
+            for group in groups
+            for argument, name in arguments_of(group).items()
+            if argument not in signature.parameters
+        }
         shared = [
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=each.option.default, annotation=each.type)
             for name, each in declared.items()

@@ -41,7 +41,7 @@ from sim.study.arguments import (
     require_whole,
 )
 from sim.study.job_length import require_length
-from sim.study.options import OptionTerms, PowerOptions, options_of
+from sim.study.options import OptionTerms, PowerOptions, arguments_of, options_of
 from sim.study.whole_job import filling_times
 from sim.units import show_tokens
 
@@ -260,10 +260,11 @@ class Weeks:
         """Raise SpecError for values of the wrong type, which Python callers may pass."""
         for name in ("days", "tokens", "epochs"):
             require_number(name, getattr(self, name))
+        argument_by_name = {name: argument for argument, name in arguments_of(Weeks).items()}
         for name in ("level", "mode", "store", "law"):
-            require_text(name, getattr(self, name))
+            require_text(argument_by_name[name], getattr(self, name))
         for name in ("repairs", "elastic", "in_place", "new_fleet"):
-            require_flag(name, getattr(self, name))
+            require_flag(argument_by_name[name], getattr(self, name))
 
 
 def with_reliability(weeks: Weeks, level: str | None) -> Weeks:

@@ -80,7 +80,7 @@ class Own:
 
 
 def test_an_own_law_said_again_gives_every_figure_again() -> None:
-    own = stallsim.goodput("hgx-h100", "gpt2-xl", law=Own(lambda count, random: random.exponential(size=count)), **JOB)  # type: ignore[arg-type]
+    own = stallsim.goodput("hgx-h100", "gpt2-xl", failure_law=Own(lambda count, random: random.exponential(size=count)), **JOB)  # type: ignore[arg-type]
     plain = stallsim.goodput("hgx-h100", "gpt2-xl", **JOB)  # type: ignore[arg-type]
     assert own.equals(plain)
     assert own.attrs["reliability"].pop("law") == "mine" and plain.attrs["reliability"].pop("law") == "exponential"
@@ -97,10 +97,10 @@ def test_an_own_law_said_again_gives_every_figure_again() -> None:
     [
         (
             lambda count, random: 1.1 * random.exponential(size=count),
-            "law=mine: the mean of 20000 times is 1.09, not 1; divide them",
+            "failure_law=mine: the mean of 20000 times is 1.09, not 1; divide them",
         ),
-        (lambda count, random: random.weibull(0.7, count), "law=mine: the mean of 20000 times is 1.25, not 1"),
-        (lambda count, random: [0.99] * count, "law=mine: the mean of 20000 times is 0.99, not 1"),
+        (lambda count, random: random.weibull(0.7, count), "failure_law=mine: the mean of 20000 times is 1.25, not 1"),
+        (lambda count, random: [0.99] * count, "failure_law=mine: the mean of 20000 times is 0.99, not 1"),
         (lambda count, random: random.exponential(), "failure law mine: returns an array of shape (); return 20000 times"),
         (lambda count, random: random.normal(1.0, 1.0, count), "failure law mine: returns a time of -"),
         (lambda count, random: [math.inf] * count, "failure law mine: returns a time of inf; return times of 0 or more"),
@@ -112,7 +112,7 @@ def test_an_own_law_said_again_gives_every_figure_again() -> None:
 @pytest.mark.filterwarnings("ignore:divide by zero:RuntimeWarning")
 def test_a_wrong_law_is_refused_in_a_sentence(draw: Any, message: str) -> None:
     with pytest.raises(SpecError) as refused:
-        stallsim.goodput("hgx-h100", "gpt2-xl", law=Own(draw), **JOB)  # type: ignore[arg-type]
+        stallsim.goodput("hgx-h100", "gpt2-xl", failure_law=Own(draw), **JOB)  # type: ignore[arg-type]
     assert str(refused.value).startswith(message)
     assert "\n" not in str(refused.value)
 
@@ -122,17 +122,17 @@ def test_a_wrong_law_is_refused_in_a_sentence(draw: Any, message: str) -> None:
     [
         (
             "weibul",
-            "law=weibul: found 'weibul'; write one of exponential, weibull:SHAPE, or the name of one of your own (docs/develop/own-fail",
+            "failure_law=weibul: found 'weibul'; write one of exponential, weibull:SHAPE, or the name of one of your own (docs/",
         ),
-        ("weibull", "law=weibull: write weibull:SHAPE with a shape from 0.2 to 20, such as weibull:0.7"),
-        ("weibull:nan", "law=weibull:nan: write weibull:SHAPE"),
-        ("weibull:0.1", "law=weibull:0.1: write weibull:SHAPE"),
+        ("weibull", "failure_law=weibull: write weibull:SHAPE with a shape from 0.2 to 20, such as weibull:0.7"),
+        ("weibull:nan", "failure_law=weibull:nan: write weibull:SHAPE"),
+        ("weibull:0.1", "failure_law=weibull:0.1: write weibull:SHAPE"),
         (7, "the failure law 7: does not follow FailureLaw: it lacks name and gaps; see docs/develop/own-failure-law.md for an example"),
     ],
 )
 def test_what_is_no_law_is_refused_in_a_sentence(law: object, message: str) -> None:
     with pytest.raises(SpecError) as refused:
-        stallsim.goodput("hgx-h100", "gpt2-xl", law=law, **JOB)  # type: ignore[arg-type]
+        stallsim.goodput("hgx-h100", "gpt2-xl", failure_law=law, **JOB)  # type: ignore[arg-type]
     assert str(refused.value).startswith(message)
 
 

@@ -100,6 +100,22 @@ def test_models_by_other_names(name: str, sequence: int | None, meant: str) -> N
     assert (row.workload, bool(notes)) == (meant, name != meant)
 
 
+@pytest.mark.parametrize(
+    ("name", "sequence", "note"),
+    [
+        ("BERT-Large", None, "workload 'BERT-Large' was read as bert-large-seq384; assumed: 384 tokens per sample (a column sequence"),
+        ("BERT-Base", None, "workload 'BERT-Base' was read as bert-base-seq128; assumed: 128 tokens per sample (a column sequence"),
+        ("BERT-Large", 384, "workload 'BERT-Large' was read as bert-large-seq384"),
+        ("bert-large-seq384", None, ""),
+    ],
+)
+def test_a_note_says_which_length_is_assumed(name: str, sequence: int | None, note: str) -> None:
+    """Oracle: the aliases of the catalog's files, and the lengths in their names."""
+    _, notes = with_catalog_names([replace(record(), workload=name, sequence=sequence)], Folders())
+    said = "".join(each for each in notes if each.startswith("workload"))
+    assert said.startswith(note) and ("assumed" in said) == ("assumed" in note) and bool(said) == bool(note)
+
+
 def test_a_length_that_the_workload_has_by_its_name_is_no_contradiction() -> None:
     ((row,), _) = with_catalog_names(
         [replace(record(), workload="BERT", note="raw batch '8'; Sequence length=512; commit de664900")], Folders()

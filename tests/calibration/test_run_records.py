@@ -101,6 +101,40 @@ def test_names_of_other_tables_with_one_meaning_are_read_and_others_refused(tmp_
 
 
 @pytest.mark.parametrize(
+    ("name", "cell", "field", "value"),
+    [
+        ("Batch Size (per GPU)", "64", "batch_per_gpu", 64),
+        ("Batch (per GPU)", "64", "batch_per_gpu", 64),
+        ("Batch size per GPU", "64", "batch_per_gpu", 64),
+        ("Step time", "0.192 s", "step_time", 0.192),
+        ("Time per step", "192 ms", "step_time", 0.192),
+        ("iteration_time", "0.1 min", "step_time", 6.0),
+    ],
+)
+def test_clear_names_of_batches_and_times_are_read(name: str, cell: str, field: str, value: float, tmp_path: Path) -> None:
+    """A unit may be in the name or in the cells."""
+    other, speed = ("images/s", "100") if field == "step_time" else ("ms/iter", "192")
+    table = read_table(written(tmp_path, f"machine,model,{name},{other}\na,b,{cell},{speed}\na,c,{cell},{speed}\n"))
+    assert [getattr(row, field) for row in table.records] == [value, value]
+    assert any(f"column '{name}' was read as {field}" in note for note in table.notes)
+
+
+@pytest.mark.parametrize(
+    ("name", "cells", "says"),
+    [
+        ("Batch Size", ("64", "64"), "did you mean 'batch_per_gpu'? It counts samples per GPU and micro-batch; for samples per step"),
+        ("step time", ("0.192", "0.2 s"), "did you mean 'step_time_s'? It is in seconds. It holds the time of one optimizer step"),
+        ("time", ("0.192 s", "0.2 s"), "did you mean 'step_time_s'? It is in seconds. It holds the time of one optimizer step"),
+    ],
+)
+def test_names_with_several_meanings_say_which_would_be_right(name: str, cells: tuple[str, str], says: str, tmp_path: Path) -> None:
+    """Of a step without a unit in each cell, the unit is open; ``time`` can be that of an epoch or of the run."""
+    with pytest.raises(SpecError) as raised:
+        read_table(written(tmp_path, f"machine,model,{name}\n" + "".join(f"a,b,{cell}\n" for cell in cells)))
+    assert f"unknown column '{name}'; {says}" in str(raised.value)
+
+
+@pytest.mark.parametrize(
     ("rows", "counted"),
     [(["2,16", "4,32"], "total_gpus"), (["2,8", "4,16", "1,1"], "total_gpus"), (["2,32"], "total_gpus"), (["1,8", ",4"], "total_gpus"),
      (["2,16.0", "32,256.0"], "total_gpus"), (["4,2", "1,2"], "gpus_per_node"), (["2,8"], ""), (["2,8", "4,8"], "")],

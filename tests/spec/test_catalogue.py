@@ -117,6 +117,7 @@ def test_suggestions_resemble_or_contain_the_name() -> None:
     assert suggestions("p3.16xlarg", names, most=1) == ["p3.16xlarge"]
     assert suggestions("v100", names) == ["V100-SXM2-16GB"]
     assert suggestions("qqq", names) == []
+    assert suggestions("ResNet-50", ["resnet50", "resnet10", "resnet152"]) == ["resnet50"]  # only hyphens and the like differ
     assert suggestions("h100-dgx", ["hgx-h100", *names]) == ["hgx-h100"]
     assert suggestions("-".join("abcdefghijklmnop"), names) == []  # of so many words no order is tried
 

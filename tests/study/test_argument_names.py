@@ -46,10 +46,16 @@ CALLS: Mapping[str, tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], s
     "several GPUs": (stallsim.run, ("p3.16xlarge", "vgg16"), {"gpus": 9}, "write at most 8, or add nodes=3"),
     "objective": (stallsim.plan, DECODER, {"objective": "x"}, "objective=x: write time, cost or energy"),
     "axis": (stallsim.plan, DECODER, {"fix": {"a": 1}}, "fix['a']=1: there is no field a"),
-    "interval": (stallsim.goodput, DECODER, {"days": 3, "interval": "x"}, "interval=x: 'x' is not a time"),
-    "mode": (stallsim.goodput, DECODER, {"days": 3, "mode": "x"}, "mode=x: write one of sync"),
+    "interval": (stallsim.goodput, DECODER, {"days": 3, "checkpoint_interval": "x"}, "checkpoint_interval=x: 'x' is not a time"),
+    "mode": (stallsim.goodput, DECODER, {"days": 3, "checkpoint": "x"}, "checkpoint=x: write one of sync"),
     "store": (stallsim.goodput, DECODER, {"days": 3, "store": "s3"}, "store=s3: s3 is not in the catalog"),
-    "level": (stallsim.goodput, DECODER, {"days": 3, "level": "x"}, "level=x: x is not in the catalog"),
+    "level": (stallsim.goodput, DECODER, {"days": 3, "reliability": "x"}, "reliability=x: x is not in the catalog"),
+    "failure rate": (stallsim.goodput, DECODER, {"days": 3, "failure_rate": "x"}, "failure_rate=x: 'x' is not a"),
+    "text": (stallsim.goodput, DECODER, {"days": 3, "checkpoint": 1}, "checkpoint=1: expected a string"),
+    "flag": (stallsim.goodput, DECODER, {"days": 3, "repair": 1}, "repair=1: expected True or False"),
+    "two names": (stallsim.goodput, DECODER, {"days": 3, "rate": "0 /d", "failure_rate": "0 /d"}, "write failure_rate"),
+    "renamed": (stallsim.sweep, ("p3.8xlarge", "vgg16", {"batch": [8]}), {"jobs": 1}, "jobs: unknown option; write processes"),
+    "unknown": (stallsim.compare, ("vgg16", ["p3.8xlarge"]), {"node": 1}, "node: unknown option; did you mean nodes?"),
     "weeks": (stallsim.goodput, DECODER, {}, "days, tokens or epochs: write one of the three, for example days=54"),
     "sort": (stallsim.compare, ("vgg16", ["p3.8xlarge"]), {"sort": "x"}, "sort=x: write one of"),
     "vary": (stallsim.sweep, ("p3.16xlarge", "vgg16", {"batch": "a"}), {}, "vary['batch']=a: expected a whole number"),
@@ -65,6 +71,17 @@ def test_python_names_arguments(case: str) -> None:
         function(*positional, **given)
     assert says in str(raised.value)
     assert not re.search(r"(?<![\w-])--[a-z]", str(raised.value))
+
+
+def test_goodput_takes_the_names_of_its_command() -> None:
+    """Oracle: the flags of the command, and the same weeks under the names of the fields, which older notebooks use."""
+    rare: dict[str, Any] = {"days": 3, "batch": 4, "precision": "amp_bf16", "trials": 20}
+    by_flag = {"reliability": "high", "failure_rate": "0.1 /d", "checkpoint": "sync", "checkpoint_interval": "1 h", "repair": False}
+    by_field = {"level": "high", "rate": "0.1 /d", "mode": "sync", "interval": "1 h", "repairs": False}
+    named = stallsim.goodput("hgx-h100", "gpt2-xl", **rare, **by_flag, failure_law="weibull:0.7")
+    assert named.equals(stallsim.goodput("hgx-h100", "gpt2-xl", **rare, **by_field, law="weibull:0.7"))
+    assert {*by_flag, "failure_law"} <= inspect.signature(stallsim.goodput).parameters.keys()
+    assert not {*by_field, "law"} & inspect.signature(stallsim.goodput).parameters.keys()
 
 
 def test_problems_in_tables_name_arguments() -> None:

@@ -247,6 +247,26 @@ def test_changes_are_compared_with_the_outcome(trials: int) -> None:
     assert max(one["gain_points"] for one in others) <= 100 * (1 - contents["effective_share"])
 
 
+@pytest.mark.parametrize("change", ["one spare more", "half the spares"])
+def test_an_effect_is_what_the_changed_job_alone_has(change: str) -> None:
+    """Of a job with a given amount of work. Oracle: the same job simulated with that many spares."""
+    job = Weeks(tokens=2e13, trials=300, spares=2)
+    contents = goodput_document(simulate_weeks(steps(), job))
+    effect = next(one for one in contents["sensitivities"] if one["change"] == change)
+    rerun = goodput_document(simulate_weeks(steps(), replace(job, spares={"one spare more": 3, "half the spares": 1}[change]), False))
+    assert contents["sensitivities"][0]["effective_share"] == contents["effective_share"]
+    assert effect["effective_share"] == rerun["effective_share"] != contents["effective_share"]
+    assert effect["gain_points"] == 100 * (rerun["effective_share"] - contents["effective_share"])
+
+
+def test_a_job_that_waits_for_spares_says_how_long_repairs_take() -> None:
+    """Oracle: the quantiles of repairs in the data of the level."""
+    waits = goodput_text(goodput_document(simulate_weeks(steps(), Weeks(tokens=2e13, trials=300, spares=1), False)))
+    assert "half of the repairs of failed nodes take up to 20.4 h, 90% up to 12.5 d, and the longest 131 d" in waits
+    works = goodput_text(goodput_document(simulate_weeks(steps(), Weeks(tokens=2e13, trials=300, spares=16), False)))
+    assert "repairs of failed nodes" not in works
+
+
 def test_progress_goes_up_to_what_there_is_to_do() -> None:
     """Courses and changes are counted once each, so that the last number is the total."""
     heard: list[tuple[int, int]] = []

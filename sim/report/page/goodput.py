@@ -256,7 +256,8 @@ def _changes(figures: Figures) -> PagePart:
         "Effect of one change",
     )
     base = base_text(figures.document)
-    over = as_time(figures.value("sensitivities_over_s"))
+    seconds = figures.value("sensitivities_over_s")
+    over = "the whole job" if seconds >= 0.99 * figures.value("work_s") else as_time(seconds)
     lead = (
         f"{base[:1].upper()}{base[1:]}{'. ' if base else ''}All use the same faults, over {over}, each with its own best checkpoint "
         "interval. A gain below its standard error may be chance. The closed form does not include waiting for spares, planned stops, "

@@ -110,7 +110,7 @@ def test_steps_in_milliseconds_are_suspected_once(
 def test_one_step_in_another_unit_has_a_note(
     step_times: tuple[str, ...], said: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The table of docs/how-to/calibrate.md, whose steps are within a third of the description's, with one step times or over 1000."""
+    """A table whose steps are within a third of the description's, with one step times or over 1000."""
     table = tmp_path / "runs.csv"
     rows = [
         f"p3.16xlarge,resnet50,{nodes},64,fp32,{time},{role}"
@@ -141,6 +141,18 @@ def test_a_single_network_row_that_changes_nothing_is_named(runs: Path, tmp_path
     assert main(["validate", str(few), "-j", "1"]) == 0
     output = capsys.readouterr().out
     assert "network rows without effect" in output and "  g4dn.12xlarge: 1 network row\n" in output
+
+
+def test_the_table_of_the_manual_calibrates(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Oracle: the errors that the page states, of the simulated network that its table was made with."""
+    page = (Path(__file__).parents[3] / "docs/how-to/calibrate.md").read_text(encoding="utf-8")
+    [written] = re.findall(r"```\n(hardware,workload,.*?)```", page, re.DOTALL)
+    [stated] = re.findall(r"is (\d+)% too fast from the\n.* and ([\d.]+)% off once", page)
+    (table := tmp_path / "runs.csv").write_text(written)
+    assert main(["validate", str(table), "-j", "1"]) == 0
+    output = capsys.readouterr().out
+    [errors] = re.findall(r"^overall, .*? ([\d.]+) / +[\d.]+ +([\d.]+) / ", output, re.MULTILINE)
+    assert [round(float(errors[0])), float(errors[1])] == [float(one) for one in stated] and "without effect" not in output
 
 
 def check_predictions(path: Path, runs: Path) -> None:
