@@ -35,6 +35,7 @@ from sim.study.compare import ComparedMachine, compare, machines, require_priced
 from sim.study.computing import Computing, question_of
 from sim.study.descriptions import Descriptions, descriptions
 from sim.study.excluded import Contest, Exclusion
+from sim.study.jobs_file import jobs_file
 from sim.study.journal import Journal
 from sim.study.layout import LayoutAnswer, layout_answer
 from sim.study.least_epoch import LeastRun
@@ -338,6 +339,8 @@ def comparison_rows(
     """
     require_priced(scenario.prices, names)
     require_power_cap(power_cap)
+    if scenario.plan is not None and jobs_file(scenario.workload) is None:
+        in_epochs(scenario.plan, 1, load_workload(scenario.workload, sorted_overrides(scenario)[1]).spec)  # no machine would help
     make_document = Documents(power_cap=power_cap)
     by = Computing(processes)
     rows = compare(scenario, names, make_document, nodes=nodes, computing=by, progress=counter("machines"))

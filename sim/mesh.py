@@ -25,7 +25,7 @@ from sim.parallel.own_schedule import own_passes
 from sim.parallel.program import PassPart
 from sim.parallel.ring import ring_of
 from sim.parallel.schedule import actions, check_schedule, find_deadlock
-from sim.parallel.split import ModelKey, Unit, split, split_block, tied_layers
+from sim.parallel.split import ModelKey, Unit, require_heads, split, split_block, tied_layers
 from sim.parallel.stages import distribution_of, stages_of
 from sim.spec.hardware import Gpu, Hardware, Node
 from sim.spec.layer import WIDTHS
@@ -173,7 +173,12 @@ def prepare(
         raise SpecError([f"training.parallel: {problem}" for problem in error.problems]) from None
     if check_deadlock and user_passes is None:
         _check_deadlock(schedule, parallel, micro_batches)
-    units = split(_as_run(workload), parallel, options.gathers_again, ring_of(training, options))
+    gpus = (gpus_per_node or node.gpu_count) * count
+    try:
+        units = split(_as_run(workload), parallel, options.gathers_again, ring_of(training, options))
+    except SpecError:
+        require_heads(workload.model, parallel, gpus)  # with advice that fits these GPUs
+        raise
     _check_wraps(workload, units)
     check_saves(training, units)
     chunks = stages_of(units, parallel, *distribution_of(options, workload.model.transformer, parallel.virtual_stages))

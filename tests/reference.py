@@ -112,7 +112,7 @@ TERMS: Final = {
     "launch": "Start of a GPU kernel by the host, which takes microseconds.",
     "Pareto-optimal": "Nothing else is both faster and cheaper.",
     "zero-shot, calibrated": "Predicted from the description and how fast the job computes (measured on few GPUs), or also after a fit "
-    "to one or two measured rows.",
+    "to measured rows of the cluster's network.",
 }  # fmt: skip
 WARNING: Final = "<!-- Written by `python -m tests.reference`; a test compares it. -->\n\n"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from itertools import combinations
@@ -27,6 +28,8 @@ from sim.units import pluralized
 MemoryFit = Callable[[Gpu, Workload], str | None]
 """Returns a sentence with the memory that a step needs, what is available and what would fit; None if it fits."""
 
+_MOST_SPREAD: Final = 2
+"""Times as many nodes as hold the GPUs that an even spread may take to be suggested."""
 _CURVES: Final[Mapping[OperatorClass, tuple[OperatorClass, ...]]] = {
     "conv": ("conv",), "gemm": ("gemm",), "attention": ("attention", "gemm"), "scan": ("scan", "gemm"), "rnn": ("rnn",),
 }  # fmt: skip
@@ -143,7 +146,7 @@ def _counts(hardware: Hardware, nodes: int | None, gpus: int | None, replica: in
         yield f"--gpus {gpus}: write 1 or more"
     elif gpus is not None and gpus > total:
         more_nodes = workers and len(hardware.groups) == 1 and gpus % replica == 0
-        hint = f", or add --nodes {_nodes_for(gpus, workers[0].node.gpu_count)}" if more_nodes else ""
+        hint = f", or add {_more_nodes(gpus, workers[0].node.gpu_count, replica)}" if more_nodes else ""
         most = f"at most {total}" if replica == 1 else str(total - total % replica) if total >= replica else ""
         advice = f"{most}{hint}" if most else hint.removeprefix(", or ") or f"a multiple of {replica}, and more --nodes"
         yield f"--gpus {gpus}: {count} x {hardware.name} {'has' if count == 1 else 'have'} {pluralized(total, 'GPU')}; write {advice}"
@@ -151,9 +154,18 @@ def _counts(hardware: Hardware, nodes: int | None, gpus: int | None, replica: in
         yield f"--gpus {gpus}: fewer than the {nodes} nodes; write at least {nodes}"
 
 
-def _nodes_for(gpus: int, each: int) -> int:
-    """Return the smallest number of nodes of *each* GPUs over which *gpus* can be spread evenly."""
-    return next(nodes for nodes in range(-(-gpus // each), gpus + 1) if gpus % nodes == 0)
+def _more_nodes(gpus: int, each: int, replica: int) -> str:
+    """Return the options for *gpus* GPUs on nodes of *each*, or for almost as many if an even spread takes far more nodes than hold them.
+
+    Whole replicas of *replica* GPUs are kept.
+    """
+    fewest = -(-gpus // each)
+    even = next(nodes for nodes in range(fewest, gpus + 1) if gpus % nodes == 0)
+    step = math.lcm(fewest, replica)
+    near = [count for count in (gpus // step * step, (gpus // step + 1) * step) if 0 < count <= fewest * each]
+    if even <= _MOST_SPREAD * fewest or not near:
+        return f"--nodes {even}"
+    return f"--nodes {fewest} and write {' or '.join(map(str, near))} GPUs"
 
 
 def _storage(hardware: Hardware, workload: Workload) -> Iterator[Problem]:

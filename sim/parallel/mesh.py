@@ -239,9 +239,9 @@ def _placements(mesh: Mesh, members: Sequence[int], axis: GroupAxis) -> dict[int
     return {member: by_node[node] for member, (node, _) in zip(members, places, strict=True)}
 
 
-def nearest_divisors(number: int, near: int) -> str:
-    """Return the divisors of *number* just below and above *near* as text, such as ``4 or 8``."""
-    every = [size for size in range(1, number + 1) if number % size == 0]
+def nearest_divisors(number: int, near: int, of: int = 0) -> str:
+    """Return the divisors of *number*, and also *of* another, just below and above *near* as text, such as ``4 or 8``."""
+    every = [size for size in range(1, number + 1) if number % size == of % size == 0]
     below, above = [size for size in every if size <= near], [size for size in every if size > near]
     return " or ".join(str(size) for size in (*below[-1:], *above[:1]))
 

@@ -307,18 +307,22 @@ def _check_tensor(model: Model, parallel: Parallel) -> None:
             f"training.parallel.tensor: {model.name} has no tensor plan, which says what each rank holds of a layer; write one, "
             "model.tensor_plan={NAME: colwise, NAME: rowwise}, and sequence: false unless it splits tokens, or use tensor: 1"
         )
-    wrong = next((count for count in _split_heads(model.layers) if count % parallel.tensor), None)
-    if wrong is not None:
-        raise SpecError(
-            f"training.parallel.tensor: {parallel.tensor} ranks do not divide {wrong} attention heads; "
-            f"use {nearest_divisors(wrong, parallel.tensor)}"
-        )
+    require_heads(model, parallel)
     for sizes, count in _scan_groups(model):
         if count % parallel.tensor:
             raise SpecError(
                 f"training.parallel.tensor: {parallel.tensor} ranks do not divide {sizes} ({count}), as Megatron-LM requires; "
                 f"use {nearest_divisors(count, parallel.tensor)}"
             )
+
+
+def require_heads(model: Model, parallel: Parallel, gpus: int = 0) -> None:
+    """Raise SpecError if tensor ranks do not divide the attention heads of *model*, with numbers that do, also of the *gpus* if given."""
+    wrong = next((count for count in _split_heads(model.layers) if count % parallel.tensor), None)
+    if wrong is not None:
+        others = parallel.pipeline * parallel.context
+        near = nearest_divisors(wrong, parallel.tensor, gpus // others if gpus % others == 0 else 0)
+        raise SpecError(f"training.parallel.tensor: {parallel.tensor} ranks do not divide {wrong} attention heads; use {near}")
 
 
 def _split_heads(layers: Iterable[Layer]) -> Iterator[int]:

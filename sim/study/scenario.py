@@ -35,6 +35,7 @@ from sim.study.layout_options import FIELDS
 from sim.study.memory_fit import brief_shortage, largest_fitting_batch, memory_problem
 from sim.study.nccl_names import nccl_variables_named
 from sim.study.sensitivity import Progress, estimate_warnings
+from sim.study.whole_job import in_epochs
 from sim.training.job import Job
 from sim.units import ambiguous_count
 
@@ -239,6 +240,8 @@ def prepare(scenario: Scenario) -> CheckedScenario:
         return CheckedScenario(machine.spec, placed.jobs, inputs, [*notes, *placed.warnings])
     loaded = load_workload(scenario.workload, for_workload)
     check_run(machine, loaded)
+    if scenario.plan is not None:
+        in_epochs(scenario.plan, 1, loaded.spec)  # whatever the machine, before anything is simulated
     _refuse_two_batches(loaded.spec, scenario)
     requested_gpus = _requested_gpus(machine.spec, scenario)
     nodes = sum(group.count for group in machine.spec.groups if group.role == "worker")
@@ -369,15 +372,15 @@ def sorted_overrides(scenario: Scenario) -> tuple[list[Override], list[Override]
     if any(not text.strip("; ") for text in scenario.overrides):
         raise SpecError("--set '': write KEY=VALUE, for example node.nic.bandwidth='25 Gbps'")
     of_hardware, of_workload = split_overrides(scenario.overrides)
-    given = {option: getattr(scenario, option) for option in _KEYS}
-    options = [Option(f"--{name.replace('_', '-')}", _KEYS[name], value) for name, value in given.items() if value is not None]
+    given = {option: getattr(scenario, option) for option in OPTION_KEYS}
+    options = [Option(f"--{name.replace('_', '-')}", OPTION_KEYS[name], value) for name, value in given.items() if value is not None]
     options += [Option(option, f"training.{key}", value) for option, key, value in scenario.layout]
     _refuse_conflicts(options, of_workload)
     priced = [PriceOverride(scenario.prices)] if scenario.prices else []
     return [*priced, *of_hardware], [*(option for option in options if option.value != "max"), *of_workload]
 
 
-_KEYS: Final = {
+OPTION_KEYS: Final = {
     "stack": "training.stack", "precision": "training.precision", "fp8_recipe": "training.fp8_recipe", "batch": "training.batch",
     "sequence": "model.sequence",
 }  # fmt: skip
@@ -418,7 +421,7 @@ def with_overrides(scenario: Scenario, overrides: Sequence[str]) -> Scenario:
 
 def without_keys(scenario: Scenario, keys: Collection[str]) -> Scenario:
     """Return *scenario* without the options and overrides that set one of the fields *keys*."""
-    options: dict[str, Any] = {name: None for name, key in _KEYS.items() if key in keys}
+    options: dict[str, Any] = {name: None for name, key in OPTION_KEYS.items() if key in keys}
     layout = tuple(field for field in scenario.layout if f"training.{field[1]}" not in keys)
     texts = [part for text in scenario.overrides for part in map(str.strip, text.split(";")) if part]
     return replace(scenario, layout=layout, overrides=tuple(text for text in texts if _key_and_value(text)[0] not in keys), **options)

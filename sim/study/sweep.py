@@ -25,7 +25,7 @@ from sim.study.computing import Computing, compute, question_of
 from sim.study.journal import Journal, RowFigures
 from sim.study.layout_options import FIELDS
 from sim.study.order import compute_order
-from sim.study.scenario import Infeasible, Scenario, prepare
+from sim.study.scenario import OPTION_KEYS, Infeasible, Scenario, prepare
 from sim.study.space import Point
 
 Runner = Callable[[Scenario], RowFigures]
@@ -105,6 +105,7 @@ def sweep_rows(
     gets messages about their problems. Raise SpecError if the first point is bad input, or if another sweep has the *journal* open.
     """
     _check_keys(points)
+    _refuse_given(scenario, [key for key, _ in points[0]])
     require_power_cap(scenario.power_cap)
     with read_files() as read, _as_varied(points[0]), suppress(Infeasible):
         prepare(scenario_at(scenario, points[0]))  # a name that is wrong is wrong at every point
@@ -167,6 +168,22 @@ def _check_keys(points: Sequence[Point]) -> None:
             _option(key, value)
         elif "." not in key and key not in FIELDS and (near := suggestions(key, list(OPTIONS), most=1)):
             raise SpecError(f"--vary {key}={value}: unknown key '{key}'; did you mean '{near[0]}'?")
+
+
+def _refuse_given(scenario: Scenario, varied: Sequence[str]) -> None:
+    """Raise SpecError if an option or override of *scenario* sets a field that is *varied*, and would be ignored."""
+    chosen = {name: getattr(scenario, name) for name in OPTIONS if name not in ("hardware", "workload")}
+    given = {
+        OPTION_KEYS.get(name, name): f"--{name.replace('_', '-')} {value}"
+        for name, value in chosen.items()
+        if value is not None and (name, value) != ("seed", 0)
+    }
+    given |= {f"training.{key}": option.rstrip("=") for option, key, _ in scenario.layout}
+    texts = [part for text in scenario.overrides for part in map(str.strip, text.split(";")) if part]
+    given |= {text.partition("=")[0].strip(): f"--set {text}" for text in texts}
+    for key in varied:
+        if (other := given.get(OPTION_KEYS.get(key) or FIELDS.get(key, key))) is not None:
+            raise SpecError(f"--vary {key} and {other}: write one of the two")
 
 
 def _read_by(scenario: Scenario, points: Sequence[Point]) -> set[Path]:

@@ -44,6 +44,9 @@ CALLS: Mapping[str, tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], s
     "memory": (stallsim.plan, DECODER, {"max_memory": "x"}, "max_memory=x: 'x' is not a size"),
     "layout": (stallsim.run, DECODER, {"parallel": {"foo": 3}}, "parallel['foo']=3: unknown key"),
     "several GPUs": (stallsim.run, ("p3.16xlarge", "vgg16"), {"gpus": 9}, "write at most 8, or add nodes=3"),
+    "many GPUs": (stallsim.run, ("p3.16xlarge", "vgg16"), {"gpus": 17}, "write at most 8, or add nodes=3 and write 15 or 18 GPUs"),
+    "tokens": (stallsim.run, ("p3.16xlarge", "vgg16"), {"tokens": "2B"}, "tokens: vgg16 has no token sequences; write epochs"),
+    "tokens of machines": (stallsim.compare, ("vgg16", ["p3.8xlarge"]), {"tokens": "2B"}, "tokens: vgg16 has no token sequences; write"),
     "objective": (stallsim.plan, DECODER, {"objective": "x"}, "objective=x: write time, cost or energy"),
     "axis": (stallsim.plan, DECODER, {"fix": {"a": 1}}, "fix['a']=1: there is no field a"),
     "interval": (stallsim.goodput, DECODER, {"days": 3, "checkpoint_interval": "x"}, "checkpoint_interval=x: 'x' is not a time"),
@@ -141,6 +144,12 @@ def test_a_wrong_power_limit_is_bad_input_and_no_result(capsys: pytest.CaptureFi
     assert main(command.replace("'300 W,x'", "300W,x").format(folder=tmp_path).split()) == 2
     assert "'x' is not a power; write for example '300 W'" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+def test_no_machine_is_nearest_for_tokens_that_a_model_of_images_does_not_have(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", "vgg16", "p3.8xlarge", "p2.xlarge", "--tokens", "2B"]) == 2
+    said = capsys.readouterr()
+    assert said.out == "" and said.err.startswith("--tokens: vgg16 has no token sequences; write --epochs")
 
 
 def test_no_machine_is_nearest_whose_gpus_cannot_have_the_power_limit(capsys: pytest.CaptureFixture[str]) -> None:

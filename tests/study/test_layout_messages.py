@@ -40,8 +40,12 @@ CASES: list[tuple[Scenario, str, Scenario | None]] = [
         None,
     ),
     (
-        scenario(LLAMA, gpus=6, tp=3), r"training.parallel.tensor: 3 ranks do not divide 32 attention heads; use 2 or 4",
+        scenario(LLAMA, gpus=6, tp=3), r"training.parallel.tensor: 3 ranks do not divide 32 attention heads; use 2$",
         scenario(LLAMA, gpus=6, tp=2),
+    ),
+    (
+        scenario("qwen2.5-7b", gpus=8, tp=8), r"training.parallel.tensor: 8 ranks do not divide 28 attention heads; use 4$",
+        None,
     ),
     (
         scenario(MIXTRAL, gpus=6, ep=6, shard="parameters"), r"training.parallel.expert: 6 ranks do not divide 8 experts; use 4 or 8",

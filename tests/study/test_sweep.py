@@ -159,6 +159,23 @@ def test_messages_name_what_was_typed(vary: str, said: str, tmp_path: Path) -> N
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("--vary batch=16,32 --batch 8", "--vary batch and --batch 8: write one of the two"),
+        ("--vary training.batch=16,32 --batch 8", "--vary training.batch and --batch 8: write one of the two"),
+        ("--vary batch=16,32 --set training.batch=8", "--vary batch and --set training.batch=8: write one of the two"),
+        ("--vary nodes=1,2 --nodes 3", "--vary nodes and --nodes 3: write one of the two"),
+        ("--vary precision=fp32,amp_fp16 --precision fp32", "--vary precision and --precision fp32: write one of the two"),
+        ("--vary node.nic.count=1,2 --set node.nic.count=1", "--vary node.nic.count and --set node.nic.count=1: write one of the two"),
+        ("--vary tp=1,2 --parallel tp=4", "--vary tp and --parallel tp: write one of the two"),
+    ],
+)
+def test_a_varied_field_is_set_by_nothing_else(options: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sweep", "p3.8xlarge", "resnet50", *options.split(), "-o", str(tmp_path / "a.csv")]) == 2
+    assert said in capsys.readouterr().err
+
+
 def test_a_first_point_that_cannot_run_stops_no_other() -> None:
     swept = sweep(BASE, grid([axis("gpus=8,4")]), row)
     assert swept[0]["problem"].startswith("--vary gpus=8: 1 x p3.8xlarge has 4 GPUs")
