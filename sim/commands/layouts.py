@@ -44,7 +44,7 @@ def show_layouts(
     done = messages.counter("runs")
     for each in scenarios:
         try:
-            answers.append(layout_answer(each))
+            answers.append(layout_answer(each, _notice_long))
             documents.append(layout_document(answers[-1]))
         except Infeasible as error:
             if len(scenarios) == 1:
@@ -76,6 +76,18 @@ def show_layouts(
         typer.echo(table.rstrip("\n")) if as_csv else show_text(text)
     if not answers:
         raise typer.Exit(1)
+
+
+_MANY = 5_000
+"""Micro-batches of a step from which a run takes so long that a message says so."""
+
+
+def _notice_long(micro_batches: int) -> None:
+    if micro_batches >= _MANY:
+        messages(
+            f"simulating all {micro_batches:,} micro-batches of a step, which takes minutes; a larger --batch or a smaller --global-batch "
+            "takes fewer"
+        )
 
 
 def _page(run: LayoutRun | None, document: dict[str, Any]) -> str:

@@ -297,7 +297,8 @@ def laid_out_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     if not planned:
         return []
     return [
-        "The whole model does not fit on one GPU; these run the best layout that a short search found:",
+        "The job as described does not fit: the whole model with the batch of a GPU. These run the best layout that a short search found, "
+        "with micro-batches that fit (N x B: N micro-batches of B samples):",
         *(f"  - {_at(row)}: {row['layout']}{_above(row['layout_gap'])}" for row in planned),
         *(f"{note}." for note in (width_note(rows),) if note),
     ]
@@ -309,7 +310,8 @@ def width_note(documents: Sequence[Mapping[str, Any]]) -> str:
     Both run the workload's precision, but with the stack of each; what a stack keeps in 32 bits costs memory, and is another training.
     """
     plain = [each for each in documents if each.get("layout_gap") is None and PRECISION_TRAITS[each["precision"]].state == 2]
-    planned = [each for each in documents if each.get("layout_gap") is not None]
+    same = {each["stack"] for each in plain}  # of these, layouts replicate the model in the same precision
+    planned = [each for each in documents if each.get("layout_gap") is not None and each["stack"] not in same]
     if not plain or not planned:
         return ""
     own, others = (any_of(sorted({each["stack"] for each in rows})) for rows in (plain, planned))

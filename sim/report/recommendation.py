@@ -92,6 +92,8 @@ def _candidate(answer: Recommendation, candidate: Candidate | None) -> dict[str,
         "step_time_s": candidate.document["step_time_s"],
         "expected_error": candidate.document["expected_error"],
         "power_cap": (candidate.document.get("energy") or {}).get("power_cap"),
+        "batch_per_gpu": candidate.document.get("batch_per_gpu"),
+        "micro_batches": candidate.document.get("micro_batches", 1),
         "layout": layout_words(candidate.document),
         "layout_gap": candidate.document.get("layout_gap"),
         **job_energy(candidate.document.get("energy"), candidate.job.total, weeks),
@@ -142,6 +144,8 @@ def recommendation_text(document: dict[str, Any]) -> str:
     if chosen:
         lines.append(f"  {parts_text(chosen['parts_s'])}")
         lines += [f"  in the layout {chosen['layout']}"] if chosen["layout"] else []
+        if chosen["micro_batches"] > 1 and not chosen["layout"]:
+            lines.append(f"  in {chosen['micro_batches']:,} micro-batches of {chosen['batch_per_gpu']:,} samples per GPU in a step")
         if (chosen["expected_error"] or {"extrapolates": True})["extrapolates"]:
             lines.append(f"  {error_sentence(chosen['expected_error'])}")
         if chosen.get("energy_kwh") is not None:

@@ -5,7 +5,7 @@ Plain data parallelism is the task of `sim.study.scenario`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -44,9 +44,13 @@ class LayoutAnswer:
     """Parts of a budget of tokens with different batches or sequences."""
 
 
-def layout_answer(scenario: Scenario) -> LayoutAnswer:
-    """Load, check and simulate *scenario*. Raise SpecError listing the problems, Infeasible if memory is short."""
+def layout_answer(scenario: Scenario, notice: Callable[[int], None] = lambda micro_batches: None) -> LayoutAnswer:
+    """Load, check and simulate *scenario*. Raise SpecError listing the problems, Infeasible if memory is short.
+
+    *notice* is called with the number of micro-batches of a step before they are simulated.
+    """
     machine, loaded, workload, gpus = placed_scenario(scenario)
+    notice(workload.training.gradient_accumulation_steps)
     fits = partial(_require_memory, scenario, machine.spec, workload)
     with nccl_variables_named():
         run = run_layout(machine.spec, workload, gpus, seed=scenario.seed, exact=scenario.exact, fits=fits)

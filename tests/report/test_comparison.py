@@ -188,6 +188,7 @@ def test_machines_that_train_with_narrower_states_are_named() -> None:
     )
     assert "the layouts of the others keep 32-bit states (megatron-core)" in note
     assert width_note([plain]) == width_note([planned]) == ""
+    assert width_note([plain, planned | {"stack": "torch-2.x-ddp"}]) == ""  # the same training, only with smaller micro-batches
     assert width_note([{**each, "precision": "amp_bf16"} for each in (plain, planned)]) == ""
 
 

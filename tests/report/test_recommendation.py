@@ -87,3 +87,11 @@ def test_the_picture_names_the_best_and_the_budget() -> None:
         texts = {"".join(element.itertext()) for element in svg.iter("{http://www.w3.org/2000/svg}text")}
         assert {"w", "minutes, whole job", "USD, whole job", "budget", "2 x p3.2xlarge (spot)"} <= texts
     assert recommendation_plot(recommendation_document("w", recommended(None, ()))).png.startswith(b"\x89PNG")
+
+
+def test_accumulated_micro_batches_are_named() -> None:
+    """A batch that does not fit is divided; the answer says how."""
+    divided = replace(BEST, document={**DOCUMENT, "batch_per_gpu": 2, "micro_batches": 16})
+    text = recommendation_text(recommendation_document("w", recommended(divided, (divided, OTHER))))
+    assert "  in 16 micro-batches of 2 samples per GPU in a step\n" in text
+    assert "micro-batches" not in recommendation_text(recommendation_document("w", recommended(BEST, (BEST, OTHER))))
