@@ -14,7 +14,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
-from sim.documents import comparison_rows
+from sim.documents import comparison_rows, require_tokens
 from sim.documents import row as row_of
 from sim.report.comparison import comparison_document
 from sim.report.extras import RunExtras, require_failures
@@ -107,6 +107,7 @@ def simulate(
     )  # fmt: skip
     extras = RunExtras(**select_options(options, ExtrasOptions))
     extras.check(scenario.plan)
+    require_tokens(scenario)
     return Result(scenario, answer(scenario, thorough=thorough), extras)
 
 

@@ -325,6 +325,12 @@ def _computing(scenario: Scenario, names: Sequence[str], make_document: Document
         yield Computing(renting.processes, renting.cluster, journal, question_of(asdict(make_document), read), read, renting.notice)
 
 
+def require_tokens(scenario: Scenario) -> None:
+    """Raise SpecError if the plan of *scenario* is in tokens, which its model does not have on any machine."""
+    if scenario.plan is not None and jobs_file(scenario.workload) is None:
+        in_epochs(scenario.plan, 1, load_workload(scenario.workload, sorted_overrides(scenario)[1]).spec)
+
+
 def comparison_rows(
     scenario: Scenario,
     names: Sequence[str],
@@ -339,8 +345,7 @@ def comparison_rows(
     """
     require_priced(scenario.prices, names)
     require_power_cap(power_cap)
-    if scenario.plan is not None and jobs_file(scenario.workload) is None:
-        in_epochs(scenario.plan, 1, load_workload(scenario.workload, sorted_overrides(scenario)[1]).spec)  # no machine would help
+    require_tokens(scenario)
     make_document = Documents(power_cap=power_cap)
     by = Computing(processes)
     rows = compare(scenario, names, make_document, nodes=nodes, computing=by, progress=counter("machines"))

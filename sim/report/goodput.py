@@ -22,6 +22,7 @@ from sim.report.expected_error import error_sentence
 from sim.report.limited import steps_to_limit
 from sim.report.picture import Picture, figure, picture
 from sim.report.prices import paid_text
+from sim.report.waiting import waiting_notes
 from sim.spec.hardware import Hardware
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
@@ -39,8 +40,6 @@ NAMES = {
     "checkpoint": "saving checkpoints", "spare_wait": "waiting for spares", "degraded": "slow or missing nodes",
     "planned": "planned stops",
 }  # fmt: skip
-_DECISIVE = 0.01
-"""Share of the time from which waiting for spares is explained, if nothing loses more."""
 _INTERVALS = {"interval50": (0.25, 0.75), "interval95": (0.025, 0.975)}
 
 
@@ -141,30 +140,10 @@ def goodput_document(answer: Goodput) -> dict[str, Any]:
         },
         "timeline": [{"time_s": time, "what": what, "recovery_s": took} for time, what, took in courses.events[:EVENTS]],
         "distribution": _distribution(answer),
-        "notes": [*answer.notes, *_on_waiting(answer, courses), *([f"{power_cap_text(limit)}, without failures"] if limit else [])],
+        "notes": [*answer.notes, *waiting_notes(answer, courses), *([f"{power_cap_text(limit)}, without failures"] if limit else [])],
         "seed": answer.weeks.seed,
         "version": __version__,
     }  # fmt: skip
-
-
-def _on_waiting(answer: Goodput, courses: Courses) -> list[str]:
-    """Return how long repairs take if *courses*, which all finish, lose most to waiting for spares, and how they differ in that."""
-    waits, elapsed = courses.lost["spare_wait"], courses.elapsed.sum()
-    lost = {name: float(seconds.sum()) for name, seconds in courses.lost.items()}
-    shares, times = zip(*answer.run.repair, strict=True)
-    if max(lost, key=lost.__getitem__) != "spare_wait" or lost["spare_wait"] < _DECISIVE * elapsed or times[0] == times[-1]:
-        return []
-    half, most, all_of_them = (_days(float(np.interp(share, shares, times))) for share in (0.5, 0.9, 1.0))
-    longest = np.sort(waits)[-math.ceil(waits.size / 10) :].sum() / waits.sum()
-    return [
-        f"waiting for spares loses most: half of the repairs of failed nodes take up to {half}, 90% up to {most}, and the longest "
-        f"{all_of_them}; {100 * longest:.0f}% of the waiting is in the tenth of the runs that wait longest, so the mean can "
-        "lie outside the 50% interval (--spares adds nodes)"
-    ]
-
-
-def _days(seconds: float) -> str:
-    return f"{seconds / DAY:.3g} d" if seconds >= DAY else show(seconds, "time", 3)
 
 
 def _without_rounding(seconds: float, elapsed: float) -> float:

@@ -70,17 +70,17 @@ def _of_own_part(problem: str, given: Mapping[str, object]) -> str:
     return f"{argument}: {rest}" if given.get(argument) is not None else problem
 
 
-def _require_known(names: Iterable[str], known: Collection[str]) -> None:
-    """Raise SpecError for the first of *names* that is not a *known* argument, with the one that was meant."""
+def _require_known(names: Iterable[str], arguments: Collection[str]) -> None:
+    """Raise SpecError for the first of *names* that is not one of the *arguments*, with the one that was meant."""
     for name in names:
-        if name in known:
+        if name in arguments:
             continue
         renamed = _RENAMED.get(name)
-        if renamed in known:
+        if renamed in arguments:
             raise SpecError(f"{name}: unknown option; write {renamed}")
-        if name in LAYOUT_KEYS and "parallel" in known:
+        if name in LAYOUT_KEYS and "parallel" in arguments:
             raise SpecError(f"{name}: unknown option; write it in parallel, such as parallel={{{name!r}: ...}}")
-        raise SpecError(f"{name}: unknown option; {likely_or_all(name, sorted(known))}")
+        raise SpecError(f"{name}: unknown option; {likely_or_all(name, sorted(arguments))}")
 
 
 def names_arguments(*groups: type) -> Callable[[Callable[P, T]], Callable[P, T]]:
@@ -92,11 +92,11 @@ def names_arguments(*groups: type) -> Callable[[Callable[P, T]], Callable[P, T]]
 
     def decorated(function: Callable[P, T]) -> Callable[P, T]:
         parameters = inspect.signature(function).parameters.values()
-        known = [each.name for each in parameters if each.kind is not inspect.Parameter.VAR_KEYWORD]
+        arguments = [each.name for each in parameters if each.kind is not inspect.Parameter.VAR_KEYWORD]
 
         @wraps(function)
         def called(*args: P.args, **given: P.kwargs) -> T:
-            _require_known(given.keys() - fields, known)
+            _require_known(given.keys() - fields, arguments)
             try:
                 return function(*args, **given)
             except SpecError as error:

@@ -35,7 +35,6 @@ from sim.study.layout_options import FIELDS
 from sim.study.memory_fit import brief_shortage, largest_fitting_batch, memory_problem
 from sim.study.nccl_names import nccl_variables_named
 from sim.study.sensitivity import Progress, estimate_warnings
-from sim.study.whole_job import in_epochs
 from sim.training.job import Job
 from sim.units import ambiguous_count
 
@@ -240,8 +239,6 @@ def prepare(scenario: Scenario) -> CheckedScenario:
         return CheckedScenario(machine.spec, placed.jobs, inputs, [*notes, *placed.warnings])
     loaded = load_workload(scenario.workload, for_workload)
     check_run(machine, loaded)
-    if scenario.plan is not None:
-        in_epochs(scenario.plan, 1, loaded.spec)  # whatever the machine, before anything is simulated
     _refuse_two_batches(loaded.spec, scenario)
     requested_gpus = _requested_gpus(machine.spec, scenario)
     nodes = sum(group.count for group in machine.spec.groups if group.role == "worker")
