@@ -30,6 +30,8 @@ class Spares:
         """Counter that selects the spare to try next."""
         self.missing = np.zeros((trials, len(run.elastic)))
         """Return times of the nodes that an elastic job runs without."""
+        self.last_return = np.zeros(trials)
+        """The latest of these times; from then on, a course has all its nodes."""
         self.began, self.complete = np.zeros(trials), np.zeros(trials)
         """When the last wait begins and ends; a further node that leaves before it ends does not shorten it."""
         self.steps = np.diff((1.0, *run.elastic))
@@ -83,28 +85,28 @@ class Spares:
 
     def _go_without(self, b: RowNumbers, wait: Array, moment: Array, several: NDArray[np.bool_]) -> Array:
         """Return *wait*, set to 0 for courses that go on without the nodes, and record until when the nodes are missing."""
-        until = self.missing[b]
         left = np.where(several, self.run.correlated[1], 1)
-        out = (until > moment[:, None]).sum(axis=1)
-        free = np.flatnonzero((wait > 0) & (out + left <= len(self.run.elastic)))
+        waiting = np.flatnonzero(wait > 0)
+        out = (self.missing[b[waiting]] > moment[waiting, None]).sum(axis=1)
+        free = waiting[out + left[waiting] <= len(self.run.elastic)]
         for place in free:
-            slots = np.argsort(until[place])[: left[place]]
+            slots = np.argsort(self.missing[b[place]])[: left[place]]
             self.missing[b[place], slots] = moment[place] + wait[place]
+        self.last_return[b[free]] = np.maximum(self.last_return[b[free]], moment[free] + wait[free])
         wait[free] = 0.0
         return wait
 
     def absent(self, a: RowNumbers, since: Array, length: Array) -> Array:
         """Return the node-seconds missing from the courses *a* during *length* seconds from *since*."""
-        if not self.run.elastic:
-            return np.zeros(a.size)
-        return np.asarray(np.clip(self.missing[a] - since[:, None], 0.0, length[:, None]).sum(axis=1))
+        absent = np.zeros(a.size)
+        some = np.flatnonzero(self.last_return[a] > since)
+        absent[some] = np.clip(self.missing[a[some]] - since[some, None], 0.0, length[some, None]).sum(axis=1)
+        return absent
 
     def speed(self, a: RowNumbers, since: Array, length: Array) -> Array:
         """Return the mean speed of the courses *a* during *length* seconds from *since*, with the replicas that are complete."""
         speed = np.ones(a.size)
-        if not self.run.elastic:
-            return speed
-        some = np.flatnonzero((self.missing[a] > since[:, None]).any(axis=1) & (length > 0))
+        some = np.flatnonzero((self.last_return[a] > since) & (length > 0))
         span = length[some]
         missed = np.sort(np.clip(self.missing[a[some]] - since[some, None], 0.0, span[:, None]), axis=1)[:, ::-1]
         speed[some] += (missed * self.steps).sum(axis=1) / span
