@@ -77,8 +77,8 @@ _COMPUTES: Final = (COMPUTE, DISTRIBUTED, JOB_SLOWDOWN)
 """Parameters of compute, not of the network."""
 _SLOWER: Final = {"efficiency": -1.0, "total": -1.0, "pair": -1.0, "latency": 1.0}
 """Sign of the change of each network constant that makes the network slower."""
-ASSUMED_SCATTER: Final = Scatter(LEAST_UNEXPLAINED_SCATTER)
-"""Assumed scatter of steps without rows."""
+ASSUMED_SCATTER: Final = Scatter(0.06)
+"""Assumed scatter of steps without rows: estimate, about twice what two equal runs differ by (`calibration.clusters.scatter`)."""
 EXPLAINED_VARIANCE: Final = 0.95
 """Share of the variance of predictions that the directions simulated for intervals must explain."""
 EXCHANGE_DEVIATION: Final = prior("exchange", "form")

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import pkgutil
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from pathlib import Path
+from statistics import mean
 
 import pytest
 
 from calibration import FOLDER, HARDWARE
+from calibration.clusters.scatter import LEAST_NOISE
 from calibration.questions import RunQuestion, question
 from calibration.run_records import COMMITTED_RUNS, read_records
 from calibration.validate.published import UNEQUAL_RUNS
+from calibration.validate.splits import DISAGREEMENT
 from sim.check import check_hardware, require
 from sim.spec.hardware import Hardware
 from sim.spec.library import load
@@ -35,6 +39,20 @@ def test_every_cluster_passes_its_check(path: Path) -> None:
 def test_every_row_names_its_source_and_what_exists(rows: list[RunQuestion]) -> None:
     assert len(rows) > 500 and all(row.record.source for row in rows)
     assert all(row.step_time > 0 for row in rows)
+
+
+def test_the_least_scatter_is_that_of_one_of_two_equal_runs(rows: list[RunQuestion]) -> None:
+    """By hand: Sia measured the same calibrating runs on two DGX A100; what two runs differ by is sqrt(2) times what one scatters by."""
+    runs: dict[object, dict[str, float]] = defaultdict(dict)
+    for row in rows:
+        one = row.record
+        if one.hardware in ("sia-dgx", "sia-dgx-ext") and one.role != "prediction":
+            what = one.workload, one.stack, one.placement, one.batch_per_gpu, one.gradient_accumulation_steps, one.precision
+            runs[what].setdefault(one.hardware, row.step_time)
+    apart = [math.log(both["sia-dgx"] / both["sia-dgx-ext"]) for both in runs.values() if len(both) == 2]
+    undisputed = [each for each in apart if abs(each) <= math.log(1.0 + DISAGREEMENT)]
+    assert len(undisputed) > 40 and len(undisputed) >= len(apart) - 1
+    assert math.sqrt(mean(each**2 for each in undisputed) / 2) == pytest.approx(LEAST_NOISE, abs=5e-4)
 
 
 def test_placements_that_calibrate_are_the_agreed_ones(rows: list[RunQuestion]) -> None:

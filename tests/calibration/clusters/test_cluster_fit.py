@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from calibration.clusters.cluster_fit import (
+    ASSUMED_SCATTER,
     EXCHANGE_DEVIATION,
     LAYER_TIME_DEVIATION,
-    LEAST_UNEXPLAINED_SCATTER,
     STRAGGLER_DEVIATION,
     UNSEEN_JOB_DEVIATION,
     WIDENING,
@@ -233,7 +233,7 @@ def test_waits_for_the_slowest_rank_are_as_unsure_as_they_are_long() -> None:
     model = prior_model(ComputeScale({key: [(8, 1.0)] for key in group_keys(row)}), [row])
     ((_, spread),) = predictions(model, [row], Late())  # type: ignore[arg-type]
     assert spread == pytest.approx(
-        math.sqrt(LEAST_UNEXPLAINED_SCATTER**2 + (EXCHANGE_DEVIATION * 0.1) ** 2 + (STRAGGLER_DEVIATION * 0.1) ** 2)
+        math.sqrt(ASSUMED_SCATTER.relative**2 + (EXCHANGE_DEVIATION * 0.1) ** 2 + (STRAGGLER_DEVIATION * 0.1) ** 2)
     )
 
 

@@ -63,7 +63,7 @@ def test_one_step_is_shared_between_constant_and_rate_by_the_priors() -> None:
     """By hand: nothing pulls the constant, so it takes all that is beyond a rate of 1; it is never below 0."""
     model = step_model([1.0], [2.0])
     assert model.rate == pytest.approx(1.0) and model.constant == pytest.approx(1.0)
-    faster = step_model([1.0], [0.8])  # by hand, constant 0: r = (0.8 / (0.8 * 0.03)^2 + 1 / 0.15^2) / (1 / (0.8 * 0.03)^2 + 1 / 0.15^2)
+    faster = step_model([1.0], [0.8])  # by hand, constant 0, n = 0.8 LEAST_NOISE: r = (0.8 / n^2 + 1 / 0.15^2) / (1 / n^2 + 1 / 0.15^2)
     noise = 0.8 * LEAST_NOISE
     assert faster.constant == 0.0
     assert faster.rate == pytest.approx((0.8 / noise**2 + 1 / 0.15**2) / (1 / noise**2 + 1 / 0.15**2), rel=1e-3)
