@@ -20,6 +20,7 @@ from sim.cli import main
 from sim.layout_result import simulate_layout
 from sim.spec import extensions
 from sim.spec.library import catalogue
+from sim.study.plan.search import EQUAL
 from tests.shown import ROOT
 
 
@@ -136,7 +137,7 @@ def test_recommends_and_plans_and_draws_weeks() -> None:
     drawn = stallsim.goodput("hgx-h100", "gpt2-xl", days=7, nodes=4, batch=4, precision="amp_bf16", trials=50)
     assert rented.attrs["best"]["hardware"] in set(rented["hardware"])
     assert rented.iloc[0]["total_time_s"] <= 24 * 3600
-    assert planned.iloc[0]["step_time_s"] == planned["step_time_s"].min()
+    assert planned.iloc[0]["step_time_s"] <= planned["step_time_s"].min() * (1 + EQUAL)  # of equal layouts, the simplest is first
     assert len(drawn) > 1
     assert 0.5 < drawn.attrs["effective_share"] <= 1.0
 

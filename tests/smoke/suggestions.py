@@ -49,6 +49,7 @@ INSTANCES: Mapping[str, str] = {
     "sim new workload": "sim new workload --help",
     "sim new workload X": "sim new workload config.json",
     "sim new workload X -o mine.yaml": "sim new workload config.json -o mine.yaml",
+    "sim new workload net.py:Net X -o X.yaml": "sim new workload my_model.py:build --input 3x64x64 -o t5.yaml",
     "sim new workload {file} -o mine.yaml": "sim new workload config.json -o mine.yaml",
     "sim plan HW WL": "sim plan hgx-h100 llama-3.2-1b",
     "sim plan X X --nodes X": "sim plan hgx-h100 llama-3.2-1b --nodes 1",

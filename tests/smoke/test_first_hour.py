@@ -103,6 +103,8 @@ def test_from_a_fresh_clone_to_a_decision_for_an_own_unet_in_four_commands_and_n
     (desk / "unet.py").write_text(UNET)  # theirs before
     describe = "new workload unet.py:UNet --input 3x64x64 -o mine.yaml"
     with monkeypatch.context() as without_torch:
+        for module in [name for name in sys.modules if name.startswith("sim.extract.")]:  # imported by other tests, with torch
+            without_torch.delitem(sys.modules, module)
         without_torch.setitem(sys.modules, "torch", None)
         assert main(describe.split()) == 2
     suggestion = re.search(r"needs torch, which is not installed: (pip install torch)$", capsys.readouterr().err.strip())

@@ -24,13 +24,15 @@ _COMMAND = re.compile(
 _OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9.-]*[a-z0-9]")
 _OTHERS = frozenset(
     {"--pid", "--tty", "--arch", "--gpus", "--no-compile", "--no-deps", "--nproc-per-node", "--standalone", "--port"}
+    | {"--use-megatron-fsdp", "--data-parallel-sharding-strategy"}
     | {"--nnodes", "--node-rank", "--rdzv-backend", "--rdzv-endpoint", "--job.config-file", "--use-tp-pp-dp-mapping"}
     | {"--install-completion", "--show-completion"}
 )
 """Options of other programs that messages name, and those that only the script ``stallsim`` has."""
 _FOREIGN = (
     "sim/report/page/", "sim/spec/foreign/launch_",
-    "sim/spec/foreign/layout_megatron", "sim/study/new/workload.py", "sim/study/new/named_files.py", "sim/commands/words.py",
+    "sim/spec/foreign/layout_megatron", "sim/study/new/sources.py", "sim/study/new/length.py", "sim/study/new/named_files.py",
+    "sim/commands/words.py",
 )  # fmt: skip
 """Where words that begin with two dashes are variables of CSS, or options of other programs, read or answered (`test_words`)."""
 _WITH_PACKAGE = "docs/develop/own-"
@@ -219,6 +221,8 @@ def advised(command: str, message: str) -> list[str]:
     axis = re.match(r"training\.parallel\.(\w+): ", message)
     own = subject[1] if subject else _AXES[axis[1]] if axis else ""
     body = message.partition(": ")[2]
+    both = re.search(r"add (--nodes \d+) and write (\d+) or (\d+) GPUs", body)
+    body = body.replace(both[0], "") if both else body
     changes = re.findall(r"(--[a-z-]+) (\d[\d+]*\b(?![.\d]))", body)
     if own:
         values = re.findall(r"(?:write|write at most|that fits is|use) ([\d,]*\d)(?! ?(?:per GPU|GPUs|s\b|W\b|\.\d))\b", body)
@@ -237,7 +241,8 @@ def advised(command: str, message: str) -> list[str]:
         else:
             words += [option, value]
         commands.append(" ".join(words))
-    return commands
+    more = [re.sub(rf"{own} \S+", f"{own} {gpus} {both[1]}", command) for gpus in (both[2], both[3])] if both else []
+    return commands + more
 
 
 @pytest.mark.parametrize("command", REFUSED)
