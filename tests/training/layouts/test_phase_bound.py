@@ -96,7 +96,8 @@ def test_no_step_is_shorter_than_its_phases(
     assert least_phased_time(scene) <= play(scene).time * (1 + 1e-9)
 
 
-@pytest.mark.parametrize(("stack", "rise"), [pytest.param("torchtitan-2.x", 0.8, marks=pytest.mark.nightly), ("megatron-core", 1.2)])
+@pytest.mark.nightly
+@pytest.mark.parametrize(("stack", "rise"), [("torchtitan-2.x", 0.8), ("megatron-core", 1.2)])
 def test_bounds_of_layouts_with_experts_hold_where_their_groups_share_one_nic(stack: str, rise: float) -> None:
     """Layouts of experts, context ranks, replicas, shards and virtual stages on two and three nodes with one NIC of 10 Gbps each.
 
