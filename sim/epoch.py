@@ -278,17 +278,13 @@ class EpochRun:
         if not self.scene.draws:
             return self._detector.nearest()
         times = self._live[0].boundaries
-        first = self._live[0].regime_start + warm_up(self._durations())
+        first = self._live[0].regime_start + warm_up(self._live[0].durations)
         return Period(first, len(times) - 1, times[first], times[-1])
 
     def _update_interval(self) -> None:
         """Record the interval of the mean of steps without a period: from batch means, as for drawn steps."""
-        if self._period is None and not self.scene.draws and (mean := steady_mean(self._durations())):
+        if self._period is None and not self.scene.draws and (mean := steady_mean(self._live[0].durations)):
             self._interval = max(mean.half_width, self._interval or 0.0)
-
-    def _durations(self) -> list[float]:
-        """Return the seconds of each step of the first job since rates last changed."""
-        return self._live[0].durations
 
     def _launch_later(self, number: int, hits: Mapping[str, float]) -> Generator[simpy.Event, object, None]:
         """Start a job at its start time, or when the first job's epoch is over."""
@@ -358,7 +354,7 @@ class EpochRun:
     def _check_precision(self, done: int) -> None:
         """Check every few steps whether the mean of drawn steps is precise enough."""
         if (done - self._live[0].regime_start) % _LOOK_EVERY == 0 or self._steps_left() == 0:
-            mean = steady_mean(self._durations())
+            mean = steady_mean(self._live[0].durations)
             self._interval = mean.half_width if mean else self._interval
             enough = done - self._live[0].regime_start >= LEAST_DRAWN_STEPS and not self.scene.exact
             if mean and enough and mean.half_width <= ENOUGH_PRECISION * mean.mean:

@@ -59,15 +59,14 @@ def _job(row: Mapping[str, Any]) -> str:
 
 
 def _sizes(document: Mapping[str, Any], shown: int) -> list[str]:
-    """Return the best layout on each number of nodes, if there are several; a size without simulated layouts cannot be among the best."""
+    """Return the best layout on each number of nodes, if there are several. What a size without any means is among the assumptions."""
     if len(document["nodes"]) == 1:
         return []
     lines = ["", "  Best simulated layout on each number of nodes:"]
     for nodes in document["nodes"]:
         best = next(((place, row) for place, row in enumerate(document["layouts"], start=1) if row["nodes"] == nodes), None)
         if best is None:
-            why = "not among the best" if document["complete"] else "not simulated yet"
-            lines.append(f"    {pluralized(nodes, 'node'):>9}: {why}; --nodes {nodes} shows the best layout there")
+            lines.append(f"    {pluralized(nodes, 'node'):>9}: none")
             continue
         place, row = best
         job = "" if row["job_time_s"] is None else f", {_job(row)}"

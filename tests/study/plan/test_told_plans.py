@@ -215,7 +215,7 @@ def test_sizes_without_a_layout_among_the_best_are_named() -> None:
     text = plan_text(plan_document(made))
     assert "8 or 32 GPUs, 1 or 4 nodes" in text
     assert "- no layout on 1 node is among the best; --nodes 1 shows the best one there" in text
-    assert "    1 node: not among the best; --nodes 1 shows the best layout there\n" in text
+    assert "    1 node: none\n" in text
     assert f"   4 nodes: {show(made.tally.outcomes[0].step_time, 'time')} per step; row 1\n" in text
 
 
