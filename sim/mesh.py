@@ -25,7 +25,7 @@ from sim.parallel.own_schedule import own_passes
 from sim.parallel.program import PassPart
 from sim.parallel.ring import ring_of
 from sim.parallel.schedule import actions, check_schedule, find_deadlock
-from sim.parallel.split import ModelKey, Unit, require_heads, split, split_block, tied_layers
+from sim.parallel.split import ModelKey, Unit, require_heads, require_tokens, split, split_block, tied_layers
 from sim.parallel.stages import distribution_of, stages_of
 from sim.spec.hardware import Gpu, Hardware, Node
 from sim.spec.layer import WIDTHS
@@ -180,6 +180,7 @@ def prepare(
         require_heads(workload.model, parallel, gpus)  # with advice that fits these GPUs
         raise
     _check_wraps(workload, units)
+    require_tokens(workload.padded_sequence, parallel)
     check_saves(training, units)
     chunks = stages_of(units, parallel, *distribution_of(options, workload.model.transformer, parallel.virtual_stages))
     _check_shared(workload.model, units, chunks)

@@ -9,6 +9,7 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from itertools import groupby, islice, pairwise
+from math import lcm
 from typing import Final, NamedTuple
 
 from sim.parallel.layer_messages import (
@@ -314,6 +315,29 @@ def _check_tensor(model: Model, parallel: Parallel) -> None:
                 f"training.parallel.tensor: {parallel.tensor} ranks do not divide {sizes} ({count}), as Megatron-LM requires; "
                 f"use {nearest_divisors(count, parallel.tensor)}"
             )
+
+
+def token_multiple(parallel: Parallel) -> int:
+    """Return the number of which the tokens of a sequence must be a multiple.
+
+    Each context rank takes two equal parts, one from either end, and with sequence parallelism tensor ranks divide both together
+    (``seq_len_divisor`` of torchtitan, ``validate_args`` of Megatron-LM and its mappings).
+    """
+    context, tensor = parallel.context, parallel.tensor if parallel.sequence_parallel else 1
+    return lcm(2 * context if context > 1 else 1, context * tensor)
+
+
+def require_tokens(tokens: int | None, parallel: Parallel) -> None:
+    """Raise SpecError if context and tensor ranks do not divide sequences of *tokens*; None: samples are no sequences."""
+    multiple = token_multiple(parallel)
+    if tokens is None or tokens % multiple == 0:
+        return
+    ranks = [f"{parallel.context} context ranks of two parts each"] if parallel.context > 1 else []
+    ranks += [f"{parallel.tensor} tensor ranks with sequence parallelism"] if parallel.sequence_parallel else []
+    below = tokens // multiple * multiple
+    near = f"{below} or {below + multiple}" if below else f"{multiple}"
+    who = " and ".join(ranks)
+    raise SpecError(f"training.parallel: {who} do not divide a sequence of {tokens} tokens; use {near} tokens (--sequence), or other axes")
 
 
 def require_heads(model: Model, parallel: Parallel, gpus: int = 0) -> None:

@@ -44,6 +44,12 @@ class Workload(Spec):
         return self.model.sequence or self.dataset.sequence
 
     @property
+    def padded_sequence(self) -> int | None:
+        """Return the tokens that are computed of every sample; None if samples differ (padding is left out) or are not text."""
+        unpadded = self.training.stack.unpadded or self.model.padding == "unpadded"
+        return None if unpadded else self.sequence
+
+    @property
     def tokens_per_sample(self) -> float | None:
         """Return the mean number of tokens that a sample trains: those of ``sequence``, or without padding only its own."""
         lengths = self.dataset.lengths

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from sim.parallel.ring import Ring
 from sim.parallel.shares import rank_share
-from sim.parallel.split import LayerPiece, Unit, split
+from sim.parallel.split import LayerPiece, Unit, require_tokens, split, token_multiple
 from sim.spec.decoder import decoder_layers
 from sim.spec.model import Model
 from sim.spec.parallel import Parallel
@@ -213,6 +213,28 @@ def test_keys_of_few_heads_are_held_by_several_ranks() -> None:
 def test_shares_that_cannot_be(shape: dict[str, Any], fields: dict[str, Any], message: str) -> None:
     with pytest.raises(SpecError, match=re.escape(message)):
         split(decoder(shape), parallel(**fields))
+
+
+@pytest.mark.parametrize(
+    ("fields", "multiple"),
+    [
+        ({"context": 3}, 6), ({"tensor": 8}, 8), ({"tensor": 8, "sequence": False}, 1), ({"tensor": 2, "context": 4}, 8),
+        ({"tensor": 8, "context": 4}, 32), ({"tensor": 3, "context": 2}, 12), ({}, 1),
+    ],
+)  # fmt: skip
+def test_tokens_are_a_multiple_of_what_ranks_divide(fields: dict[str, Any], multiple: int) -> None:
+    """Oracle: the two conditions of Megatron-LM, tried one number after the other: halves of context ranks, then tensor ranks."""
+    layout = parallel(**fields)
+    context, tensor = layout.context, layout.tensor if layout.sequence_parallel else 1
+    fits = [n for n in range(1, 200) if (context == 1 or n % (2 * context) == 0) and n % context == 0 and n // context % tensor == 0]
+    assert fits[0] == multiple == token_multiple(layout)
+    require_tokens(None, layout)
+    require_tokens(multiple * 7, layout)
+    if multiple > 1:
+        with pytest.raises(
+            SpecError, match=f"do not divide a sequence of {multiple * 7 + 1} tokens; use {multiple * 7} or {multiple * 8} "
+        ):
+            require_tokens(multiple * 7 + 1, layout)
 
 
 def test_a_plan_and_attention_are_needed() -> None:

@@ -40,6 +40,10 @@ CASES: list[tuple[Scenario, str, Scenario | None]] = [
         None,
     ),
     (
+        scenario(LLAMA, gpus=6, cp=3), "3 context ranks of two parts each do not divide a sequence of 8192 tokens; use 8190 or 8196 tokens",
+        replace(scenario(LLAMA, gpus=6, cp=3), sequence=8190),
+    ),
+    (
         scenario(LLAMA, gpus=6, tp=3), r"training.parallel.tensor: 3 ranks do not divide 32 attention heads; use 2$",
         scenario(LLAMA, gpus=6, tp=2),
     ),

@@ -16,7 +16,7 @@ from typing import Final, Literal, NamedTuple, get_args
 
 from sim.parallel.own_schedule import own_passes
 from sim.parallel.schedule import check_schedule
-from sim.parallel.split import split, split_block
+from sim.parallel.split import split, split_block, token_multiple
 from sim.spec.extensions import SCHEDULES as OWN
 from sim.spec.extensions import extension, names, registration_count
 from sim.spec.parallel import NEAR_PIPELINE, SCHEDULES, SPLIT_AXES, MeshOptions, Parallel, Schedule, Shard
@@ -264,7 +264,7 @@ def _axes(
 ) -> Iterator[tuple[int, bool, int, int, int]]:
     """Yield (tensor, sequence, context, pipeline, expert) that the framework supports and that divide GPUs, heads, experts and tokens."""
     most = {name: gpus if name in options.axes else 1 for name in SPLIT_AXES}
-    tokens = workload.sequence or 0
+    tokens, divided = workload.sequence or 0, workload.padded_sequence or 0
     experts = max((layer.groups for layer in workload.model.layers), default=0)
     for tensor in divisors(gpus if "wide_tensor" in space.allowed else gpus_per_node):
         if gpus % tensor or tensor > min(8 * gpus_per_node, most["tensor"]) or not _splits(workload, tensor):
@@ -278,6 +278,8 @@ def _axes(
                 pool = gpus // pipeline
                 for expert in (size for size in divisors(experts or 1) if pool % size == 0 and size <= most["expert"]):
                     for sequence in _sequence(options, tensor, expert, space):
+                        if divided % token_multiple(Parallel(tensor=tensor, sequence=sequence, context=context)):
+                            continue
                         yield tensor, sequence, context, pipeline, expert
 
 

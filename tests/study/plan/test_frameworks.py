@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Set
+from dataclasses import replace
 
 import pytest
 
@@ -141,3 +142,13 @@ def test_micro_batches_are_all_equal_parts() -> None:
     sequences = prepare_plan(PlanQuestion(Scenario("hgx-h100", "llama-3.2-1b", global_batch=640), (1,), fixed={"pp": "1"})).layouts[0][1]
     assert sorted({each.batch for each in sequences if each.data == 8}) == [1, 2, 4, 5, 8, 10, 16, 20, 40, 80]
     assert all(each.batch * each.micro_batches * each.data == 640 for each in sequences)
+
+
+def test_context_ranks_divide_the_sequence() -> None:
+    """Oracle: the conditions of Megatron-LM and torchtitan. 24 GPUs have context ranks of three, which 8,192 tokens have not."""
+    scenario = Scenario("hgx-h100", "llama-3.2-1b", global_batch=24)
+    usual = [each for _, every in prepare_plan(PlanQuestion(scenario, (3,))).layouts for each in every]
+    threes = [each for _, every in prepare_plan(PlanQuestion(replace(scenario, sequence=12288), (3,))).layouts for each in every]
+    assert {each.context for each in usual} == {1, 2, 4} and 3 in {each.context for each in threes}
+    with pytest.raises(SpecError, match="--fix tp=8: needs to be allowed; add --allow no_sequence"):
+        prepare_plan(PlanQuestion(replace(scenario, sequence=8191), (1,), fixed={"tp": "8"}))
