@@ -1,21 +1,22 @@
 """What does ``--set KEY=VALUE`` change? Applies overrides such as ``node.nic.bandwidth=25 Gbps;node.gpu_count=4``.
 
-A text may contain several overrides, separated by ``;``. A value is YAML. References on the way are resolved, so overrides reach every
-field of every part. ``node``, ``price`` and ``trays`` refer to the only group. A null drops the key. An option such as ``--batch 64`` is
-also an override, shown in messages as it was typed.
+A text may contain several overrides, separated by ``;``. A value is YAML. A block sets its keys and leaves the others, as in a file that
+extends another; prices, blocks that extend a part, empty blocks and mappings with keys of the user's own (``nvlink.pairs``) replace what
+was there. References on the way are resolved, so overrides reach every field of every part. ``node``, ``price`` and ``trays`` refer to the
+only group. A null drops the key. An option such as ``--batch 64`` is also an override, shown in messages as it was typed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Set
-from typing import Final, NamedTuple
+from collections.abc import Iterable, Iterator, Set
+from typing import Final, NamedTuple, TypeGuard
 
 from pydantic import BaseModel
 
 from sim.spec import schema, yaml
 from sim.spec.hardware import Cpu, Group, Hardware, Volume
 from sim.spec.own_prices import PriceOverride, prices_of
-from sim.spec.references import IMPLIED, UNRESOLVED, MarkedValue, Resolver, SpecKind, child, put, without
+from sim.spec.references import IMPLIED, UNRESOLVED, MarkedValue, Resolver, SpecKind, child, put, replaces, without
 from sim.spec.sections import file_fields, inherited_foreign
 from sim.spec.yaml import Document, Mark, SpecError
 
@@ -53,8 +54,8 @@ def apply(resolver: Resolver, document: Document, kind: SpecKind, overrides: Ite
             continue
         for part in parts:
             try:
-                document = _apply(resolver, document, kind, part)
-                changed.append(part.key if isinstance(part, Option) else part.partition("=")[0].strip())
+                document, keys = _apply(resolver, document, kind, part)
+                changed.extend(keys)
             except SpecError as error:
                 resolver.problems.extend(error.problems)
     return _matched(document, changed) if kind is Hardware and not resolver.problems else document
@@ -118,15 +119,31 @@ def _parts(override: Override, document: Document) -> Iterable[str | Option]:
     return [override] if isinstance(override, Option) else list(filter(None, map(str.strip, override.split(";"))))
 
 
-def _apply(resolver: Resolver, document: Document, kind: SpecKind, override: str | Option) -> Document:
+def _apply(resolver: Resolver, document: Document, kind: SpecKind, override: str | Option) -> tuple[Document, list[str]]:
+    """Return *document* with *override* applied, and the dotted keys that it sets."""
     label, steps, new = _option(override) if isinstance(override, Option) else _written(override)
+    keys = [".".join(each) for each in _keys_set(steps, new.value)]
     top = MarkedValue(document.value, document.root)
     implied = document.implied
     if kind is Hardware and steps[0] in schema.UNFOLDED:
         top, steps = _ungrouped(top, steps, label)
         implied = IMPLIED
     value, root, _ = _set(resolver, top, kind, steps, MarkedValue(new.value, new.root))
-    return Document(value, root, implied)
+    return Document(value, root, implied), keys
+
+
+def _keys_set(steps: list[str], value: object) -> Iterator[list[str]]:
+    """Yield the paths that *value* at *steps* sets: those below it, if it is a block that leaves other keys as they are."""
+    if _leaves_others(value, steps[-1]):
+        for name, below in value.items():
+            yield from _keys_set([*steps, str(name)], below)
+    else:
+        yield steps
+
+
+def _leaves_others(value: object, name: str) -> TypeGuard[dict[str, object]]:
+    """Return whether *value* at the key *name* is a block that sets only its own keys."""
+    return isinstance(value, dict) and bool(value) and name != "price" and not replaces(name, value)
 
 
 def _option(option: Option) -> tuple[str, list[str], Document]:
@@ -156,6 +173,10 @@ def _ungrouped(top: MarkedValue, steps: list[str], label: str) -> tuple[MarkedVa
 
 def _set(resolver: Resolver, piece: MarkedValue, kind: SpecKind | None, steps: list[str], new: MarkedValue) -> MarkedValue:
     """Return *piece* with *new* at *steps* below it."""
+    if not steps and kind is not None and piece.value is not None and _leaves_others(new.value, str(piece.key[-1])):
+        for name in new.value:
+            piece = _set(resolver, piece, kind, [str(name)], child(new, name))
+        return piece
     if not steps:
         if isinstance(piece.value, dict) and isinstance(new.value, str | int | float) and kind is not None and kind not in schema.FOLDERS:
             raise SpecError(f"{new.mark}: this is a block; set one of its keys: {', '.join(file_fields(kind))}")

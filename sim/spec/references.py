@@ -363,13 +363,13 @@ def _merged(part: MarkedValue, own: MarkedValue, kind: SpecKind | None = None) -
     for name, mine in own.value.items():
         if mine is None:
             value.pop(name, None)
-        elif isinstance(mine, dict) and isinstance(value.get(name), dict) and not _replaces(name, mine):
+        elif isinstance(mine, dict) and isinstance(value.get(name), dict) and not replaces(name, mine):
             value[name], inside[name], _ = _merged(child(part, name), child(own, name), schema.model_at(kind, (name,)) if kind else None)
         else:
             value[name] = mine
     return MarkedValue(value, own.mark.holding(inside), own.key)
 
 
-def _replaces(name: str, block: dict[str, Any]) -> bool:
+def replaces(name: str, block: dict[str, Any]) -> bool:
     """Return whether *block* at the key *name* takes nothing over from the overridden one: it extends a part, or is a named volume."""
     return "extends" in block or (name == "volume" and "name" in block)

@@ -35,7 +35,7 @@ BROKEN = {
     "node.topology.switches=[{name: plx0, parent: zzz}]": "there is no zzz; write one of socket0, plx0",
     "node.topology.switches=[{name: plx0, parent: plx0}]": "plx0 and the switches above it "
     "form a cycle that reaches no socket; put the topmost one below a socket",
-    "node.topology.nvlink={link: wire}": "connects nothing; write 'pairs' such as {0-1: 2}, or 'switch_links' to an NVSwitch",
+    "node.topology.nvlink={link: wire, pairs: {}}": "connects nothing; write 'pairs' such as {0-1: 2}, or 'switch_links' to an NVSwitch",
     "node.topology.nvlink.pairs={0-2: 1}": "there is no GPU 2; gpu_count is 2, so write 0 to 1",
     "node.topology.nvlink.pairs={1-0: 1}": "write the smaller GPU number first: 0-1",
     "node.topology.nvlink.pairs={0-0: 1}": "'0-0' is not a pair; write two GPU numbers, the smaller first, such as 0-1",

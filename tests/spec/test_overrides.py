@@ -154,6 +154,21 @@ def test_a_block_that_another_one_stands_for_may_still_be_written() -> None:
     assert own.nvlink_transport.launch == pytest.approx(9e-6)
 
 
+def test_a_block_sets_its_keys_and_leaves_the_others() -> None:
+    """Oracle: the same keys, each by its dotted name."""
+    block = "node={gpu_count: 2, nic: {bandwidth: 100 Gbps}}"
+    assert node(block) == node("node.gpu_count=2", "node.nic.bandwidth=100 Gbps") != node()
+    jobs = [["training={batch: 4}", "dataset={samples: 5000}"], ["training.batch=4", "dataset.samples=5000"]]
+    nested, dotted = (load_workload("toy-job", overrides).spec for overrides in jobs)
+    assert nested == dotted != load_workload("toy-job").spec
+
+
+def test_an_empty_block_a_part_and_a_mapping_replace_what_was_there() -> None:
+    assert node("node.topology.nvlink.pairs={0-1: 2}").topology.nvlink.pairs == {"0-1": 2}
+    with pytest.raises(SpecError, match=r"training\.batch: is missing; write"):
+        load_workload("toy-job", ["training={}"])
+
+
 def test_all_overrides_are_judged_at_once() -> None:
     assert [problem.partition(": ")[0] for problem in complaint("node.gpu=x", "a", "node.nic.bandwidth=3")] == [
         "--set a",
