@@ -154,7 +154,7 @@ def outflows(node: Node, parts: CheckpointParts, store: Store | None) -> list[Ou
     if store is None or parts.nbytes <= 0:
         return []
     cap = min(store.per_writer or math.inf, store.bandwidth / parts.writers)
-    return [Outflow(_links_out(node, gpu, store), cap) for gpu in range(parts.per_node)]
+    return [Outflow(_links_out(node, gpu, store), cap) for gpu in range(min(parts.per_node, node.gpu_count))]
 
 
 class CheckpointWrites:

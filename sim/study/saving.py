@@ -2,7 +2,8 @@
 
 Training waits for the copy from device to host. Then, until the store has the parts, they share NICs and host memory with the gradients
 (`sim.cluster.checkpoint`). Limits: all nodes are simulated with the traffic of the node that writes most, because a collective is only
-as fast as its slowest node; a copy to the node's own disk crosses no link of the network.
+as fast as its slowest node; a copy to the node's own disk crosses no link of the network; if nodes differ, the time to copy and write is
+that of the first.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from sim.cluster.build import Slot
 from sim.cluster.checkpoint import Outflow, checkpoint_times, outflows
 from sim.mesh import LayoutRun, layout_scene
 from sim.simulate import Run, simulate
@@ -22,8 +24,10 @@ from sim.study.saved_parts import require_room, saved_parts
 from sim.study.weeks import Slowed, store_of
 from sim.training.layouts.play import play
 
-StepWithTraffic = Callable[[Sequence[Outflow]], float]
-"""Returns the seconds of a step while each node writes these parts of checkpoints throughout."""
+FlowsOfNode = Callable[[Node], Sequence[Outflow]]
+"""Returns the parts of checkpoints that leave a node."""
+StepWithTraffic = Callable[[FlowsOfNode], float]
+"""Returns the seconds of a step while each node writes its parts of checkpoints throughout."""
 
 
 class SavedRun(NamedTuple):
@@ -77,17 +81,20 @@ def _saved_to(run: Run | LayoutRun, name: str, store: Store | None) -> SavedRun:
         raise SpecError(f"--store {name}: supports one workload, not several jobs")
     job = run.jobs[0].job
 
-    def again(flows: Sequence[Outflow]) -> float:
-        played = simulate(run.hardware, [job], cold=False, seed=run.seed, outflows_of=lambda slot: flows if slot.node.gpu_count else ())
+    def again(flows: FlowsOfNode) -> float:
+        def outflows_of(slot: Slot) -> Sequence[Outflow]:
+            return flows(slot.node) if slot.node.gpu_count else ()
+
+        played = simulate(run.hardware, [job], cold=False, seed=run.seed, outflows_of=outflows_of)
         return played.jobs[0].warm.step_time
 
     return _saved(name, store, job.workload, run.node(), len(job.placement), job.ranks, run.jobs[0].warm.step_time, again)
 
 
 def _layout_beside(run: LayoutRun) -> StepWithTraffic:
-    def again(flows: Sequence[Outflow]) -> float:
+    def again(flows: FlowsOfNode) -> float:
         scene = layout_scene(run.hardware, run.workload, run.layout)
-        return play(replace(scene, outflows=flows)).time
+        return play(replace(scene, outflows=flows(run.node))).time
 
     return again
 
@@ -108,6 +115,9 @@ def _saved(
         times = checkpoint_times(node, parts, store)
     except ValueError as error:
         raise SpecError(f"--store {name}: {error}; name a store") from None
-    flows = outflows(node, parts, store)
-    beside = again(flows) if flows else step
+
+    def flows(of: Node) -> Sequence[Outflow]:
+        return outflows(of, parts, store)
+
+    beside = again(flows) if flows(node) else step
     return SavedRun(name, parts.total, parts.writers, times.copy_time, times.write_time, step, beside)

@@ -101,6 +101,19 @@ def test_parts_share_the_store() -> None:
     assert outflows(node, CheckpointParts(1e9, 16, 2, 8), None) == []
 
 
+@pytest.mark.parametrize("machines", [("p3.16xlarge", "p4d.24xlarge"), ("p4d.24xlarge", "p3.8xlarge"), ("p3.16xlarge", "p3.16xlarge")])
+def test_parts_leave_each_of_unlike_nodes_by_its_own_links(machines: tuple[str, str], tmp_path: Path) -> None:
+    """Oracle: a checkpoint never makes steps faster, and two groups of equal nodes are one group of two."""
+    path = tmp_path / "mine.yaml"
+    path.write_text("name: mine\ngroups:\n" + "".join(f"  - {{node: {name}, count: 1}}\n" for name in machines))
+    mixed = answer(Scenario(str(path), "vgg16", batch=8)).run
+    saved = saved_during_run(mixed, "object-store")
+    assert saved.step_while_saving >= saved.step * (1 - 1e-9) and saved.write_time > 0.0
+    if machines[0] == machines[1]:
+        one = saved_during_run(answer(Scenario(machines[0], "vgg16", nodes=2, batch=8)).run, "object-store")
+        assert saved.step_while_saving == pytest.approx(one.step_while_saving, rel=1e-9)
+
+
 def test_the_command_tells_of_it(capsys: pytest.CaptureFixture[str]) -> None:
     command = ["run", "hgx-h100", "llama-3.2-1b", "--nodes", "2", "--shard", "parameters", "--store", "tectonic"]
     assert main([*command, "--json"]) == 0
