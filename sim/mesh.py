@@ -184,7 +184,8 @@ def prepare(
     check_saves(training, units)
     chunks = stages_of(units, parallel, *distribution_of(options, workload.model.transformer, parallel.virtual_stages))
     _check_shared(workload.model, units, chunks)
-    mesh = mesh_of(parallel, [gpus_per_node or node.gpu_count] * count, options.order)  # after what the model allows on any GPUs
+    experts = max((layer.groups for layer in workload.model.layers), default=0)
+    mesh = mesh_of(parallel, [gpus_per_node or node.gpu_count] * count, options.order, experts)  # after what the model allows on any GPUs
     activation = PRECISION_TRAITS[training.precision].activation
     shares = parallel.context * (parallel.tensor if parallel.sequence_parallel else 1)
     width = training.batch * activation / 4.0 / shares * _tokens_share(workload)

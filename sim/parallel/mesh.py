@@ -246,10 +246,11 @@ def nearest_divisors(number: int, near: int, of: int = 0) -> str:
     return " or ".join(str(size) for size in (*below[-1:], *above[:1]))
 
 
-def mesh_of(parallel: Parallel, placement: Sequence[int], order: tuple[Axis, ...]) -> Mesh:
+def mesh_of(parallel: Parallel, placement: Sequence[int], order: tuple[Axis, ...], experts: int = 0) -> Mesh:
     """Return the mesh of *parallel* over nodes; *placement* is the number of GPUs that each node provides.
 
-    Raise SpecError if the axes do not divide the GPUs, or if nodes provide different numbers of GPUs.
+    Raise SpecError if the axes do not divide the GPUs, or if nodes provide different numbers of GPUs; the message then suggests expert
+    ranks that divide the model's *experts*, too.
     """
     gpus = sum(placement)
     if len(set(placement)) > 1:
@@ -265,11 +266,11 @@ def mesh_of(parallel: Parallel, placement: Sequence[int], order: tuple[Axis, ...
         )
     pool = gpus // (parallel.tensor * parallel.pipeline)
     kept = parallel.reshard_after_forward if type(parallel.reshard_after_forward) is int else 1
-    for name, size, of, ranks in (
-        ("expert", parallel.expert, pool * parallel.tensor, "tensor, context and data ranks"),
-        ("replicate", parallel.replicate, pool, "data and context ranks"),
-        ("reshard_after_forward", kept, pool // parallel.replicate, "ranks of a shard group"),
+    for name, size, of, ranks, too in (
+        ("expert", parallel.expert, pool * parallel.tensor, "tensor, context and data ranks", experts),
+        ("replicate", parallel.replicate, pool, "data and context ranks", 0),
+        ("reshard_after_forward", kept, pool // parallel.replicate, "ranks of a shard group", 0),
     ):
         if of % size:
-            raise SpecError(f"training.parallel.{name}: {size} does not divide the {of} {ranks}; use {nearest_divisors(of, size)}")
+            raise SpecError(f"training.parallel.{name}: {size} does not divide the {of} {ranks}; use {nearest_divisors(of, size, too)}")
     return Mesh(parallel, gpus, placement[0], parallel.order or order)

@@ -419,16 +419,17 @@ def _batch_note(scenario: Scenario, rows: Sequence[ComparedMachine], global_batc
     documents = [row.document for row in rows if row.document is not None]
     if documents and all("layout_gap" in document for document in documents):
         return ""  # stated with their layouts
+    batches = sorted({round(each["throughput_samples_per_s"] * each["step_time_s"]) for each in documents})
     if global_batch is not None:
         most = max((row.nodes or 1 for row in rows), default=1)
         usual_batch, of_gpus = usual_global_batch(scenario, most), usual_global_batch(scenario)
         gpus = GPUS if usual_batch == of_gpus else GPUS * most
         usual = f", the workload's own on {gpus:,} GPUs" if global_batch == usual_batch else ""
+        near = f"; {batches[0]:,} to {batches[-1]:,} where GPUs do not divide it" if batches and set(batches) != {global_batch} else ""
         return (
-            f"all candidates train at a global batch of {global_batch:,}{usual} (fewer GPUs accumulate gradients); --global-batch N sets "
-            "another, --batch N sets the batch per GPU instead"
+            f"all candidates train at a global batch of {global_batch:,}{usual} (fewer GPUs accumulate gradients{near}); --global-batch N "
+            "sets another, --batch N sets the batch per GPU instead"
         )
-    batches = sorted({round(each["throughput_samples_per_s"] * each["step_time_s"]) for each in documents})
     if not batches:
         return ""
     own = own_batch_option(scenario) or "the batch of each GPU"

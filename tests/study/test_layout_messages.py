@@ -26,6 +26,8 @@ def refused(given: Scenario) -> str:
     return str(caught.value)
 
 
+SPARSE = "qwen3-30b-a3b"  # 128 experts
+
 CASES: list[tuple[Scenario, str, Scenario | None]] = [
     (
         scenario(LLAMA, tp=2, pp=3), "training.parallel: .*= 6 ranks do not divide 8 GPUs; use 6 or 12 GPUs",
@@ -50,6 +52,10 @@ CASES: list[tuple[Scenario, str, Scenario | None]] = [
     (
         scenario("qwen2.5-7b", gpus=8, tp=8), r"training.parallel.tensor: 8 ranks do not divide 28 attention heads; use 4$",
         None,
+    ),
+    (
+        scenario(SPARSE, nodes=3, ep=16, shard="parameters"), r"expert: 16 does not divide the 24 tensor, .*; use 8$",
+        scenario(SPARSE, nodes=3, ep=8, shard="parameters"),
     ),
     (
         scenario(MIXTRAL, gpus=6, ep=6, shard="parameters"), r"training.parallel.expert: 6 ranks do not divide 8 experts; use 4 or 8",

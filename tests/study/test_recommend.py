@@ -307,3 +307,11 @@ def test_all_candidates_of_one_job_take_the_same_optimizer_steps() -> None:
 def test_what_is_as_cheap_is_not_said_to_fall_by_nothing(rows: list[ComparedMachine]) -> None:
     advice = recommend(SCENARIO, [rows[0], rows[0]], JobPlan(EPOCHS), Budget(time=1e6))
     assert any(note.endswith("would be chosen if its price fell by less than 0.1%") for note in advice.notes)
+
+
+def test_global_batches_that_do_not_divide_are_told() -> None:
+    """Oracle: 640 samples on 24 GPUs are 27 each, 648 together."""
+    scenario = replace(SCENARIO, workload="resnet50", plan=JobPlan(90))
+    told, _ = recommendation(scenario, RentalOptions(Budget(money=1e4), ["p3.16xlarge"], nodes=(1, 3)))
+    [note] = [note for note in told["notes"] if "global batch of 640" in note]
+    assert "640 to 648 where GPUs do not divide it" in note
