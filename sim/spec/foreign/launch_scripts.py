@@ -66,8 +66,7 @@ def launch_script(text: str, place: str) -> LaunchSettings:
         told.notes.append(f"--exclude {shorten(options.values['exclude'])} is not read: the GPUs of its hosts are unknown")
     if not told.gpus and (nodes or any(options.values.get(name) in _ALL for name in _EACH)):
         told.gpus = (nodes or 1) * USUAL
-        told.is_gpus_assumed = True
-        told.notes.append(f"{place} sets {pluralized(nodes or 1, 'node')} but not the GPUs of each: assuming {USUAL}")
+        told.gpus_assumed = f"{place} sets {pluralized(nodes or 1, 'node')} but not the GPUs of each: assuming {USUAL}"
     return told
 
 

@@ -15,26 +15,27 @@ from typing import Final
 Values = dict[str, str | None]
 """Values by variable; None: the script sets it to something that is not read."""
 
-_ROUND: Final = r"\((?:[^()\n]|\((?:[^()\n]|\([^()\n]*+\))*+\))*+\)"
+_ROUND: Final = r"\$\((?:[^()\n]|\((?:[^()\n]|\([^()\n]*+\))*+\))*+\)"
+_CURLY: Final = r"\$\{(?:[^{}\n]|\{[^{}\n]*+\})*+\}"
+"""Expansions in brackets, which are up to three deep, or two."""
 _TOKEN: Final = re.compile(
     rf"""(?P<word>(?:
-        "(?:\\.|\${_ROUND}|[^"\\\n])*+" | '[^'\n]*+' | \\.
-        | \${_ROUND} | \$\{{(?:[^{{}}\n]|\{{[^{{}}\n]*+\}})*+\}} | `[^`\n]*+`
-        | [^\s;&|"'`$()<>\\]++ | \$(?![({{]) )++)
+        "(?:\\.|{_ROUND}|[^"\\\n])*+" | '[^'\n]*+' | \\. | {_ROUND} | {_CURLY} | `[^`\n]*+` | [^\s;&|"'`$()<>\\]++ | \$(?![({{]) )++)
     | (?P<space>[^\S\n]+) | (?P<end>[;&|\n]) | (?P<other>.)""",
     re.VERBOSE,
 )
-"""A word with its quotes and expansions (parentheses up to three deep, those of arithmetic are two), the end of a command, or a part that spans lines."""
+"""A word with its quotes and expansions, the end of a command, or a part that spans lines."""
+_QUOTES: Final = re.compile(rf"""'[^']*'|"(?:\\.|{_ROUND}|[^"\\])*+"|(?:{_ROUND}|{_CURLY}|[^'"])++""")
 _SET: Final = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _DECLARING: Final = ("export", "readonly", "local", "declare", "typeset")
 _OPENING: Final = ("then", "else", "do", "{")
 """Words before assignments."""
-_EXPANSION: Final = re.compile(r"(?<!\\)\$(?:(?P<name>[A-Za-z_]\w*)|(?P<place>[0-9@*#?])|(?=[({]))|`[^`\n]*`")
+_EXPANSION: Final = re.compile(rf"(?<!\\)(?:\$(?P<name>[A-Za-z_]\w*)|(?P<brackets>{_ROUND}|{_CURLY})|\$[0-9@*#?]|`[^`\n]*`)")
 _PARAMETER: Final = re.compile(r"(?P<name>[A-Za-z_]\w*|[0-9]+)(?:(?P<rule>:?[-=?])(?P<word>.*))?", re.DOTALL)
 _HIDDEN: Final = {ord(letter): 0xE000 + index for index, letter in enumerate("() \t\"'")}
 _SHOWN: Final = {private: letter for letter, private in _HIDDEN.items()}
 _LONGEST: Final = 1000
-"""Characters of a value or an expansion that is read: command lines in a variable have fewer."""
+"""Characters of a value that is read: command lines in a variable have fewer."""
 _LONGEST_SCRIPT: Final = 2**22
 """Characters that values may add to a script, several times the largest file that is read."""
 _MOST: Final = 10**15
@@ -112,34 +113,21 @@ def _commands(plain: str) -> Iterator[list[str]]:
 
 def _value(word: str, values: Values) -> str | None:
     """Return what *word* assigns, without its quotes; None if that cannot be read."""
-    parts = re.findall(r"'[^']*'|\"(?:\\.|[^\"\\])*\"|[^'\"]+", word)
-    read = "".join(part[1:-1] if part[0] == "'" else _expanded(part.strip('"'), values) for part in parts)
+    read = "".join(part[1:-1] if part[0] == "'" else _expanded(part.strip('"'), values) for part in _QUOTES.findall(word))
     return None if is_unread(read) or len(read) > _LONGEST else read
 
 
 def _expanded(text: str, values: Values) -> str:
     """Return *text* with the values of its expansions, and with those that cannot be read as one word."""
-    parts, end, added = [], 0, 0
-    while match := _EXPANSION.search(text, end):
-        parts.append(text[end : match.start()])
-        end = match.end() if match["name"] or match["place"] or match[0][0] == "`" else _closed(text, match.end())
-        whole = text[match.start() : end]
-        value = values.get(match["name"]) if match["name"] else None if match["place"] else _of_brackets(whole, values)
+    added = 0
+
+    def read(match: re.Match[str]) -> str:
+        nonlocal added
+        value = values.get(match["name"]) if match["name"] else _of_brackets(match["brackets"] or "", values)
         added += len(value or "")
-        parts.append(whole.translate(_HIDDEN) if value is None or added > _LONGEST_SCRIPT else value)
-    return "".join((*parts, text[end:]))
+        return match[0].translate(_HIDDEN) if value is None or added > _LONGEST_SCRIPT else value
 
-
-def _closed(text: str, start: int) -> int:
-    """Return the index after the bracket that closes the one at *start*, or after that one itself if its line does not close it."""
-    depth, pair = 0, "()" if text[start] == "(" else "{}"
-    for index in range(start, min(len(text), start + _LONGEST)):
-        if text[index] == "\n":
-            break
-        depth += (text[index] == pair[0]) - (text[index] == pair[1])
-        if depth == 0:
-            return index + 1
-    return start + 1
+    return _EXPANSION.sub(read, text)
 
 
 def _of_brackets(whole: str, values: Values) -> str | None:
