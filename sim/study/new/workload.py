@@ -138,7 +138,7 @@ def write(
     command = first_command(str(path), str(path), told.global_batch, told.gpus, machine)
     option, notes = length_option(told, tokens, dataset, command)
     command += option
-    told.notes += [*_other_gpus(told.gpus, command, machine), *notes]
+    told.notes += [*_other_gpus(told.gpus, command, machine), *_other_layout(told, command), *notes]
     written(command.replace(shlex.quote(str(path)), shlex.quote(path.name)))
     note = f"{_in_words(workload.model.parameters)} parameters, sequences of {tokens:,} tokens"
     if not (sequence or told.sequence) and shape.max_seq is not None and shape.max_seq > tokens:
@@ -154,6 +154,17 @@ def _other_gpus(gpus: int | None, command: str, machine: NextMachine) -> list[st
         return []
     requested, of_nodes = pluralized(gpus, "GPU"), pluralized(nodes, "node")
     return [f"the launch files request {requested}; the command below uses {of_nodes} of {machine.gpus}"]
+
+
+def _other_layout(told: LaunchSettings, command: str) -> list[str]:
+    """Return a note if *command* divides the model otherwise than the layout that launch files specify; empty if they specify none."""
+    changed = re.findall(r" (--(?:tp|shard) \S+)", command)
+    if not changed or not (told.parallel or told.sharded_by):
+        return []
+    return [
+        f"the layout of the launch files does not run within GPU memory on any number of nodes tried; the command below uses "
+        f"{' '.join(changed)}"
+    ]
 
 
 def _machine(told: LaunchSettings) -> NextMachine:
