@@ -50,8 +50,6 @@ def deepspeed(config: Mapping[str, Any], place: str) -> LaunchSettings:
     told.training |= {"batch": micro_batch} if micro_batch else {}
     told.training |= {"gradient_accumulation_steps": steps} if steps else {}
     told.global_batch = batch
-    if batch and micro_batch and steps and batch % (micro_batch * steps) == 0:
-        told.data_ranks = batch // (micro_batch * steps)
     widths = [width for width in ("bf16", "fp16") if block_of(config, width, place).get("enabled") is True]
     if len(widths) > 1:
         raise SpecError(f"{place}: bf16 and fp16 are both enabled; write false for one of them")
@@ -70,7 +68,7 @@ def deepspeed(config: Mapping[str, Any], place: str) -> LaunchSettings:
 
 
 _BATCHES: Final = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
-"""Of three numbers: the first is the product of the others and of the data-parallel ranks (_batch_assertion)."""
+"""Samples of a step, and what they are the product of together with the number of data-parallel ranks (_batch_assertion)."""
 
 
 def _batch(config: Mapping[str, Any], option: str, place: str) -> int | None:

@@ -56,8 +56,6 @@ class LaunchSettings:
     """A note if ``gpus`` is an assumption; empty if a file says so many."""
     ranks: int | None = None
     """Total number of GPUs to which the degrees of a layout multiply, if a file sets all of them."""
-    data_ranks: int | None = None
-    """Number of data-parallel ranks that the batch sizes of a file imply, if it sets all of them."""
 
     def joined(self, other: LaunchSettings) -> LaunchSettings:
         """Return this record updated with *other*."""
@@ -81,7 +79,6 @@ class LaunchSettings:
             {**self.keys, **other.keys},
             known.gpus_assumed,
             other.ranks or self.ranks,
-            other.data_ranks or self.data_ranks,
         )
 
     def in_words_of_file(self, sentence: str) -> str:

@@ -213,17 +213,19 @@ def _set_gpus(told: LaunchSettings, origin: str) -> None:
     torchtitan and DeepSpeed refuse them as well.
     """
     ranks = _model_ranks(told)
-    needed = told.ranks or (told.data_ranks * ranks if told.data_ranks else None)
+    batch, steps = (told.training.get(name) for name in ("batch", "gradient_accumulation_steps"))
+    needed = told.ranks
+    if "DeepSpeed" in told.sharded_by and told.global_batch and batch and steps and told.global_batch % (batch * steps) == 0:
+        needed = told.global_batch // (batch * steps) * ranks
     if needed and told.gpus_assumed:
         told.gpus, told.gpus_assumed = needed, ""
-    if needed and told.gpus not in (None, needed):
-        requested = f"but the launch files request {pluralized(told.gpus or 0, 'GPU')}"
+    if needed and told.gpus and told.gpus != needed:
+        requested = f"but the launch files request {pluralized(told.gpus, 'GPU')}"
         if told.ranks:
             raise SpecError(f"{origin}: the degrees of the layout multiply to {pluralized(needed, 'GPU')}, {requested}; both must agree")
-        batch, steps = told.training["batch"], told.training["gradient_accumulation_steps"]
         raise SpecError(
             f"{origin}: a global batch of {told.global_batch} in micro-batches of {batch}, {steps} in a step, takes "
-            f"{pluralized(needed, 'GPU')}, {requested}; write {batch * steps * max(1, (told.gpus or 0) // ranks)}"
+            f"{pluralized(needed, 'GPU')}, {requested}; write {batch * steps * max(1, told.gpus // ranks)}"
         )
     told.gpus = told.gpus or needed
     told.notes += [told.gpus_assumed] if told.gpus_assumed else []

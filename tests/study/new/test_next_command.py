@@ -183,6 +183,8 @@ def test_gpus_that_files_fix_are_those_of_the_next_command(tmp_path: Path, monke
     for file, nodes in (("wide.toml", 8), ("axes.toml", 2)):
         made = new_workload([file], Path("a.yaml"), overwrite=True)
         assert made.command.endswith(f" --nodes {nodes}") and not made.left_out
+    made = new_workload(["config.json", "zero.json"], Path("a.yaml"), sequence=1024, batch=8, overwrite=True)
+    assert " --nodes 2" in made.command  # 512 = 8 x 4 x 16
     tensor = "#SBATCH --nodes=8\n--tensor-model-parallel-size 2 --sequence-parallel --micro-batch-size 4"
     Path("job.sh").write_text(tensor)
     for more, nodes in (([], 4), (["job.sh"], 8)):
@@ -205,7 +207,7 @@ def test_gpus_that_files_fix_are_those_of_the_next_command(tmp_path: Path, monke
 def test_jobs_of_other_gpus_than_their_files_fix_are_refused(
     sources: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """deepspeed/runtime/config.py, _batch_assertion; torchtitan/distributed/parallel_dims.py; Megatron-LM: num_microbatches_calculator.py."""
+    """_batch_assertion of deepspeed/runtime/config.py, torchtitan/distributed/parallel_dims.py, num_microbatches_calculator.py."""
     monkeypatch.chdir(tmp_path)
     Path("zero.json").write_text(json.dumps({**ZERO, "zero_optimization": {"stage": 1}}))
     Path("t.toml").write_text(f"{TITAN}data_parallel_shard_degree = 64\n")
