@@ -9,7 +9,9 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from sim.spec.fields import Fp8Recipe
+from sim.spec.foreign.launch_accelerate_keys import key_notes
 from sim.spec.foreign.launch_deepspeed import ZERO_STAGES, zero_notes, zero_stack
+from sim.spec.foreign.launch_megatron import megatron
 from sim.spec.foreign.launch_settings import LaunchSettings, block_of, exchange_of, note_offloading
 from sim.spec.foreign.launch_trainer import is_set
 from sim.spec.strict import whole_number
@@ -41,53 +43,74 @@ ACCELERATE_8BIT: Final[Mapping[Fp8Recipe, Mapping[str, str | bool]]] = {
 
 def accelerate(config: Mapping[str, Any], place: str) -> LaunchSettings:
     """Return the settings in Accelerate's YAML file."""
-    told = LaunchSettings()
+    told = LaunchSettings(notes=list(key_notes(config, place)))
     if (distributed := str(config.get("distributed_type", "NO")).upper()) not in (*_TYPES, "FALSE"):
         raise SpecError(f"{place}: distributed_type {shorten(distributed)} is not modeled; write {any_of(_TYPES)}")
+    if config.get("use_cpu") is True:
+        raise SpecError(f"{place}: use_cpu is true, but only training on GPUs is modeled; write false")
+    precision = _precision(config, place)
+    told.training |= {"precision": precision} if precision else {}
+    told.training |= _recipe(config, place) if precision == "fp8" else {}
+    zero, sharded, mesh, layout = (
+        block_of(config, f"{name}_config", place) for name in ("deepspeed", "fsdp", "parallelism", "megatron_lm")
+    )
+    mesh = mesh or block_of(config, "tp_config", place)  # its name before there were other axes
+    library = {"FSDP": "FSDP", "DEEPSPEED": "DeepSpeed"}.get(distributed) or ("DeepSpeed" if zero else "FSDP" if sharded else "")
+    told.sharded_by |= {library: place} if library else {}
+    machines = _number(config, "num_machines", place)
+    if zero:
+        _add_zero(zero, told, precision, place)
+    if sharded:
+        _add_fsdp({key if "fsdp" in key else f"fsdp_{key}": value for key, value in sharded.items()}, told, place, machines)
+    _add_mesh(mesh, told, place)
+    if layout and distributed in ("MEGATRON_LM", "NO"):
+        _add_megatron(layout, told, place)
+    elif layout:
+        told.notes.append(f"megatron_lm_config is ignored, as distributed_type is {distributed}")
+    processes = _number(config, "num_processes", place)
+    told.gpus, told.gpus_per_node = (processes, processes // machines) if processes > 1 else (None, None)
+    if processes > 1 and processes % machines:
+        near = -(-processes // machines) * machines
+        raise SpecError(f"{place}: num_processes {processes} is not a multiple of num_machines {machines}; write {near}")
+    if not (zero or sharded or mesh or layout) and "distributed_type" not in config:
+        raise SpecError(
+            f"{place}: is not a configuration of Accelerate: distributed_type is missing; YAML files of other programs are not read, but "
+            "their command lines are, such as 'torchrun --nproc-per-node=2 train.py --per_device_train_batch_size 4 --lora_r 16'"
+        )
+    return told
+
+
+def _precision(config: Mapping[str, Any], place: str) -> str | None:
+    """Return the precision of mixed_precision; None if it is left out. Raise SpecError for one that Accelerate does not have."""
     precisions = {"bf16": "bf16", "fp16": "amp_fp16", "fp8": "fp8", "no": "fp32", "false": "fp32"}
     precision = precisions.get(kind := str(config.get("mixed_precision", "")).lower())
     if kind and not precision:
         raise SpecError(f"{place}: mixed_precision {shorten(kind)}: write no, fp16, bf16 or fp8")
-    told.training |= {"precision": precision} if precision else {}
-    told.training |= _recipe(config, place) if precision == "fp8" else {}
-    zero, sharded, mesh = (block_of(config, name, place) for name in ("deepspeed_config", "fsdp_config", "parallelism_config"))
-    library = {"FSDP": "FSDP", "DEEPSPEED": "DeepSpeed"}.get(distributed) or ("DeepSpeed" if zero else "FSDP" if sharded else "")
-    told.sharded_by |= {library: place} if library else {}
-    if zero:
-        stage = str(zero.get("zero_stage", 0))
-        if stage not in ("0", "1", "2", "3"):
-            raise SpecError(f"{place}: deepspeed_config.zero_stage {shorten(stage)}: write 0, 1, 2 or 3")
-        told.parallel |= {"shard": ZERO_STAGES[int(stage)]} if stage != "0" else {}
-        told.training |= zero_stack(int(stage)) if precision in ("bf16", "amp_fp16") else {}
-        told.notes += zero_notes(int(stage), f"deepspeed_config.zero_stage {stage}")
-        steps = zero.get("gradient_accumulation_steps")
-        told.training |= {"gradient_accumulation_steps": steps} if isinstance(steps, int) else {}
-        for option in _OFFLOADED:
-            note_offloading(f"deepspeed_config.{option}", zero.get(option), told)
-    machines = _number(config, "num_machines", place)
-    if sharded:
-        _add_fsdp(sharded, told, place, machines)
+    return precision
+
+
+def _add_zero(zero: Mapping[str, Any], told: LaunchSettings, precision: str | None, place: str) -> None:
+    """Set in *told* what the block ``deepspeed_config`` specifies. Raise SpecError for an unknown stage."""
+    stage = str(zero.get("zero_stage", 0))
+    if stage not in ("0", "1", "2", "3"):
+        raise SpecError(f"{place}: deepspeed_config.zero_stage {shorten(stage)}: write 0, 1, 2 or 3")
+    told.parallel |= {"shard": ZERO_STAGES[int(stage)]} if stage != "0" else {}
+    told.training |= zero_stack(int(stage)) if precision in ("bf16", "amp_fp16") else {}
+    told.notes += zero_notes(int(stage), f"deepspeed_config.zero_stage {stage}")
+    steps = zero.get("gradient_accumulation_steps")
+    told.training |= {"gradient_accumulation_steps": steps} if isinstance(steps, int) else {}
+    for option in _OFFLOADED:
+        note_offloading(f"deepspeed_config.{option}", zero.get(option), told)
+
+
+def _add_mesh(mesh: Mapping[str, Any], told: LaunchSettings, place: str) -> None:
+    """Set in *told* what the block ``parallelism_config`` specifies."""
     for option, name in (("tp_size", "tensor"), ("cp_size", "context"), ("dp_replicate_size", "replicate")):
         size = _number(mesh, f"parallelism_config_{option}" if f"parallelism_config_{option}" in mesh else option, place)
         told.parallel |= {name: size} if size > 1 else {}
     if "context" in told.parallel:
         key = "parallelism_config_cp_comm_strategy"
         told.parallel |= exchange_of(mesh, key if key in mesh else "cp_comm_strategy", place)
-    megatron_block = block_of(config, "megatron_lm_config", place)
-    for option, name in (("megatron_lm_tp_degree", "tensor"), ("megatron_lm_pp_degree", "pipeline")):
-        size = whole_number(str(megatron_block.get(option, 1))) or 1
-        told.parallel |= {name: size} if size > 1 else {}
-    processes = _number(config, "num_processes", place)
-    told.gpus, told.gpus_per_node = (processes, processes // machines) if processes > 1 else (None, None)
-    if processes > 1 and processes % machines:
-        near = -(-processes // machines) * machines
-        raise SpecError(f"{place}: num_processes {processes} is not a multiple of num_machines {machines}; write {near}")
-    if not (zero or sharded or mesh or megatron_block) and "distributed_type" not in config:
-        raise SpecError(
-            f"{place}: is not a configuration of Accelerate: distributed_type is missing; YAML files of other programs are not read, but "
-            "their command lines are, such as 'torchrun --nproc-per-node=2 train.py --per_device_train_batch_size 4 --lora_r 16'"
-        )
-    return told
 
 
 def accelerate_options(said: Mapping[str, str], program: Mapping[str, str], place: str) -> LaunchSettings:
@@ -107,6 +130,9 @@ def accelerate_options(said: Mapping[str, str], program: Mapping[str, str], plac
     if "use-fsdp" in said:
         sharded: dict[str, Any] = {name.replace("-", "_"): _typed(value) for name, value in said.items() if name.startswith("fsdp-")}
         return accelerate({**config, "distributed_type": "FSDP", "fsdp_config": sharded}, place)
+    if "use-megatron-lm" in said:
+        layout: dict[str, Any] = {name.replace("-", "_"): _typed(value) for name, value in said.items() if name.startswith("megatron-lm-")}
+        return accelerate({**config, "distributed_type": "MEGATRON_LM", "megatron_lm_config": layout}, place)
     return accelerate({"distributed_type": "MULTI_GPU", "mixed_precision": config["mixed_precision"]}, place)
 
 
@@ -114,6 +140,41 @@ def _typed(text: str) -> Any:
     """Return the value of an option as the YAML file contains it."""
     number = whole_number(text)
     return number if number is not None else {"true": True, "false": False}.get(text.lower(), text)
+
+
+_MEGATRON_COUNTS: Final = {
+    "megatron_lm_tp_degree": "tensor-model-parallel-size",
+    "megatron_lm_pp_degree": "pipeline-model-parallel-size",
+    "megatron_lm_num_micro_batches": "",
+}
+_MEGATRON_FLAGS: Final = {
+    "megatron_lm_sequence_parallelism": "sequence-parallel",
+    "megatron_lm_use_distributed_optimizer": "use-distributed-optimizer",
+    "megatron_lm_recompute_activations": "recompute-activations",
+}
+"""Megatron-LM's arguments that Accelerate sets (accelerate/utils/dataclasses.py, MegatronLMPlugin)."""
+
+
+def _add_megatron(block: Mapping[str, Any], told: LaunchSettings, place: str) -> None:
+    """Set in *told* what the block ``megatron_lm_config`` specifies: what Megatron-LM's arguments of the same meaning would."""
+    counts = {option: _number(block, option, place) for option in _MEGATRON_COUNTS}
+    switches = {option: _switch(block, option, place) for option in _MEGATRON_FLAGS}
+    words = [f"--{argument} {counts[option]}" for option, argument in _MEGATRON_COUNTS.items() if argument]
+    words += [f"--{argument}" for option, argument in _MEGATRON_FLAGS.items() if switches[option]]
+    own = megatron(" ".join(words), place)
+    told.parallel |= own.parallel
+    told.training |= {name: value for name, value in own.training.items() if name in ("stack", "activation_checkpointing")}
+    if (steps := counts["megatron_lm_num_micro_batches"]) > 1:
+        told.training["gradient_accumulation_steps"] = steps
+    told.notes += own.notes
+
+
+def _switch(block: Mapping[str, Any], key: str, place: str) -> bool:
+    """Return whether *key* is on; it is off if left out. Raise SpecError for anything but true and false."""
+    value = str(block.get(key, False)).lower()
+    if value not in ("true", "false", "none"):
+        raise SpecError(f"{place}: {key} {shorten(value)}: write true or false")
+    return value == "true"
 
 
 def _add_fsdp(sharded: Mapping[str, Any], told: LaunchSettings, place: str, machines: int) -> None:

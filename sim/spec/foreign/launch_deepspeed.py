@@ -46,11 +46,10 @@ def deepspeed(config: Mapping[str, Any], place: str) -> LaunchSettings:
         raise SpecError(f"{place}: zero_optimization.stage {shorten(str(stage))}: write the number 0, 1, 2 or 3")
     if stage:
         told.parallel["shard"] = ZERO_STAGES[stage]
-    for option, name in (("train_micro_batch_size_per_gpu", "batch"), ("gradient_accumulation_steps", "gradient_accumulation_steps")):
-        if isinstance(config.get(option), int):
-            told.training[name] = config[option]
-    if isinstance(config.get("train_batch_size"), int):
-        told.global_batch = config["train_batch_size"]
+    batch, micro_batch, steps = (_batch(config, option, place) for option in _BATCHES)
+    told.training |= {"batch": micro_batch} if micro_batch else {}
+    told.training |= {"gradient_accumulation_steps": steps} if steps else {}
+    told.global_batch = batch
     widths = [width for width in ("bf16", "fp16") if block_of(config, width, place).get("enabled") is True]
     if len(widths) > 1:
         raise SpecError(f"{place}: bf16 and fp16 are both enabled; write false for one of them")
@@ -66,6 +65,20 @@ def deepspeed(config: Mapping[str, Any], place: str) -> LaunchSettings:
         if zero[option] not in (False, None, 0, 1):
             told.notes.append(f"zero_optimization.{option} {zero[option]} is not modeled: the workload uses plain ZeRO")
     return told
+
+
+_BATCHES: Final = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
+"""Samples of a step, and what they are the product of together with the number of data-parallel ranks (_batch_assertion)."""
+
+
+def _batch(config: Mapping[str, Any], option: str, place: str) -> int | None:
+    """Return the number *option*; None if it is left out or ``auto``. Raise SpecError if it is below 1."""
+    value = config.get(option)
+    if type(value) is not int:
+        return None
+    if value < 1:
+        raise SpecError(f"{place}: {option} {value}: write a whole number, 1 or more")
+    return value
 
 
 _OWN: Final = (

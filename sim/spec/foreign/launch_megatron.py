@@ -9,6 +9,7 @@ from typing import Any, Final, get_args
 from sim.spec.foreign.launch_megatron_model import LATENT, OPTIONS, SIZES, model_shape
 from sim.spec.foreign.launch_options import Arguments, arguments
 from sim.spec.foreign.launch_settings import JobLength, LaunchSettings, note_offloading
+from sim.spec.foreign.launch_trainer import is_set
 from sim.spec.foreign.launch_unread import FP8_RECIPES, refuse_typos, unread
 from sim.spec.parallel import NEAR_PIPELINE, even_blocks
 from sim.spec.strict import whole_number
@@ -37,6 +38,7 @@ NUMERIC: Final = {*SIZES, *_RANKS, *LATENT, "seq-length", "num-query-groups", "p
     "global-batch-size",
 }
 """Options with numeric values."""
+_EXPERTS_SPLIT: Final = {"num-experts", "expert-tensor-parallel-size"}
 _READ: Final = NUMERIC | {
     "sequence-parallel", "use-distributed-optimizer", "multi-latent-attention", "group-query-attention", "disable-bias-linear",
     "untie-embeddings-and-output-weights", "normalization", "position-embedding-type", "recompute-granularity", "hidden-dropout",
@@ -68,6 +70,11 @@ def megatron(text: str, place: str) -> LaunchSettings:
     told.parallel = {name: size for option, name in _RANKS.items() if (size := options.number(option) or 1) > 1}
     if "sequence-parallel" not in options.values and "tensor" in told.parallel:
         told.parallel["sequence"] = False
+        if "expert" in told.parallel:  # megatron/core/model_parallel_config.py, __post_init__
+            raise SpecError(
+                f"{place}: --expert-model-parallel-size {told.parallel['expert']} with --tensor-model-parallel-size "
+                f"{told.parallel['tensor']} needs --sequence-parallel, without which Megatron-LM refuses it; add it"
+            )
     told.parallel |= _shards(options)
     if "use-tp-pp-dp-mapping" in options.values:
         told.parallel["order"] = list(NEAR_PIPELINE)
@@ -171,7 +178,7 @@ def _exchanges(options: Arguments, told: LaunchSettings) -> None:
         told.notes += [] if kind == "all_gather" else [f"--cp-comm-type {kind} is not modeled: keys and values are exchanged in a ring"]
     tensor, expert = told.parallel.get("tensor", 1), told.parallel.get("expert", 1)
     modeled = 1 if expert > 1 else tensor
-    if "num-experts" in options.values and (own := options.number("expert-tensor-parallel-size", tensor)) != modeled:
+    if _EXPERTS_SPLIT & options.values.keys() and (own := options.number("expert-tensor-parallel-size", tensor)) != modeled:
         told.notes.append(
             f"experts split over {own} tensor ranks (--expert-tensor-parallel-size) are not modeled: "
             + ("each expert is placed whole on its expert rank" if expert > 1 else f"experts are split over {tensor}")
@@ -241,6 +248,8 @@ def _uneven_ends(options: Arguments, layers: int, stages: int, virtual: int) -> 
 
 def _training(options: Arguments) -> dict[str, Any]:
     said = options.values
+    if is_set(said, "bf16") and is_set(said, "fp16"):
+        raise SpecError(f"{options.place}: --bf16 and --fp16 are both set, which Megatron-LM refuses; leave one of them out")
     narrow = "nvfp4" if "fp4-format" in said else "fp8" if "fp8-format" in said else ""
     precision = narrow or ("bf16" if "bf16" in said else "amp_fp16" if "fp16" in said else "fp32")
     recompute = {"full": "blocks", "selective": "selective"}.get(_granularity(said))

@@ -1,7 +1,4 @@
-"""Which options does a command line have, plain or inside a shell script? Options by name, with the script's variables substituted.
-
-Limits: only variables that one line sets to a plain value are substituted.
-"""
+"""Which options does a command line have, plain or inside a shell script? Options by name, with the values of the script's variables."""
 
 from __future__ import annotations
 
@@ -11,11 +8,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from sim.spec.foreign.launch_variables import is_unread, sets, shown, with_values
 from sim.spec.strict import whole_number
 from sim.spec.yaml import SpecError
 
-_ASSIGNMENT: Final = re.compile(r"^\s*(?:export\s+)?([A-Za-z_]\w*)=[\"']?([^\s\"'$()]+)[\"']?\s*$", re.MULTILINE)
-_VARIABLE: Final = re.compile(r"\$\{?([A-Za-z_]\w*)(?::-([^}]*))?\}?")
+NONE: Final[Mapping[str, str]] = {}
 
 
 @dataclass(frozen=True)
@@ -48,11 +45,12 @@ class Arguments:
         return number
 
 
-def arguments(text: str, place: str, numeric: Collection[str]) -> dict[str, str]:
-    """Return the options of *text* by name, with variables substituted. Raise SpecError if one of *numeric* has an unknown variable."""
-    values = dict(_ASSIGNMENT.findall(text))
-    plain = re.sub(r"(^|\s)#.*", r"\1", text.replace("\\\n", " "), flags=re.MULTILINE)
-    plain = _VARIABLE.sub(lambda match: str(values.get(match[1], match[2] or match[0])), plain)
+def arguments(text: str, place: str, numeric: Collection[str], known: Mapping[str, str] = NONE) -> dict[str, str]:
+    """Return the options of *text* by name, with the values of variables, its own and those *known* of the environment.
+
+    Raise SpecError if one of *numeric* has a variable or an expression that cannot be read.
+    """
+    plain = with_values(text, known)
     try:
         words = shlex.split(plain.replace("(", " ").replace(")", " ").replace('"', " ").replace("'", " "))
     except ValueError as error:
@@ -62,8 +60,16 @@ def arguments(text: str, place: str, numeric: Collection[str]) -> dict[str, str]
         if word.startswith("--"):
             name, equals, value = word[2:].partition("=")
             after = words[index + 1] if index + 1 < len(words) else ""
-            options[name.replace("_", "-")] = value if equals else "" if after.startswith("--") else after
-    unknown = next((f"--{name} {value}" for name, value in options.items() if value.startswith("$") and name in numeric), None)
-    if unknown:
-        raise SpecError(f"{place}: {unknown}: the script does not set this variable; replace it by a number")
+            options[name.replace("_", "-")] = shown(value if equals else "" if after.startswith("--") else after)
+    for name, value in options.items():
+        if name in numeric and is_unread(value):
+            raise unread_number(name, value, text, place)
     return options
+
+
+def unread_number(name: str, value: str, text: str, place: str) -> SpecError:
+    """Return the error for the option *name* of the script *text*, whose *value* has an expansion that cannot be read."""
+    variable = re.fullmatch(r"\$\{?([A-Za-z_]\w*)\}?", value)
+    if variable and not sets(text, variable[1]):
+        return SpecError(f"{place}: --{name} {value[:80]}: the script does not set this variable; replace it by a number")
+    return SpecError(f"{place}: --{name} {value[:80]}: its value cannot be read from the script; replace it by a number")

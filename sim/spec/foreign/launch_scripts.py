@@ -13,9 +13,10 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from sim.spec.foreign.launch_megatron import NUMERIC
-from sim.spec.foreign.launch_options import Arguments, arguments
+from sim.spec.foreign.launch_options import Arguments, arguments, unread_number
 from sim.spec.foreign.launch_settings import LaunchSettings
 from sim.spec.foreign.launch_trainer import MODEL, is_set, trainer
+from sim.spec.foreign.launch_variables import is_unread, with_values
 from sim.spec.strict import whole_number
 from sim.spec.yaml import SpecError
 from sim.units import pluralized, shorten
@@ -30,32 +31,42 @@ _EACH: Final = ("nproc-per-node", "num-gpus")
 MOST: Final = 1_000_000
 USUAL: Final = 8
 """Assumed GPUs per node if the script does not specify them, as in most machines for training language models."""
-_SLURM_NODES: Final = re.compile(r"\$\{?(SLURM_NNODES|SLURM_JOB_NUM_NODES)\b\}?")
+_SLURM_NODES: Final = ("SLURM_NNODES", "SLURM_JOB_NUM_NODES")
+"""Variables that Slurm sets to the number of nodes."""
+_ALL: Final = ("gpu", "auto")
+"""Values of torchrun's --nproc-per-node for all GPUs of a node (torch/distributed/run.py, determine_local_world_size)."""
 
 
 def launch_script(text: str, place: str) -> LaunchSettings:
-    """Return the number of GPUs and the settings of a Trainer in the script *text*."""
+    """Return the number of GPUs and the settings of a Trainer in the script *text*.
+
+    Raise SpecError for a number of nodes or processes that is neither in the script nor in what it requests from Slurm.
+    """
     nodes, each, total, gpu = _slurm(_DIRECTIVE.findall(text), place)
-    started = [option for line in _STARTED.findall(text.replace("\\\n", " ")) for option in _STARTED_WITH.findall(line)]
+    known = dict.fromkeys(_SLURM_NODES, str(nodes)) if nodes else {}
+    plain = with_values(text, known)
+    started = [option for line in _STARTED.findall(plain) for option in _STARTED_WITH.findall(line)]
     more = _slurm(started, place)
     nodes, each, total, gpu = nodes or more[0], each or more[1], total or more[2], gpu or more[3]
-    if nodes:
-        text = _SLURM_NODES.sub(str(nodes), text)
-    options = Arguments(arguments(text, place, NUMERIC), place)
+    options = Arguments(arguments(text, place, NUMERIC, known), place)
+    requested = {**dict.fromkeys(_NODES, nodes), **dict.fromkeys(_EACH, each), "num-processes": total or (nodes and each)}
+    for name, count in requested.items():
+        if not count and is_unread(value := options.values.get(name, "")):
+            raise unread_number(name, value, text, place)
     nodes = _first_number(options, _NODES) or nodes
     each = _first_number(options, _EACH) or each
-    named, included = _deepspeed(text, place)
-    each, total = named or each, included or total or _of_mpi(text, place)
+    named, included = _deepspeed(plain, place)
+    each, total = named or each, included or total or _of_mpi(plain, place)
     told = trainer(options, text)
     _add_adapters(options, told)
     told.gpu, told.gpus_per_node = gpu, each
     told.released = next((options.values[name] for name in MODEL if name in options.values), "")
     told.gpus = _first_number(options, ("num-processes",)) or included or (nodes * each if nodes and each else total or each)
-    if "exclude" in options.values and _DEEPSPEED.search(text):
+    if "exclude" in options.values and _DEEPSPEED.search(plain):
         told.notes.append(f"--exclude {shorten(options.values['exclude'])} is not read: the GPUs of its hosts are unknown")
-    if nodes and not told.gpus:
-        told.gpus = nodes * USUAL
-        told.notes.append(f"{place} sets {pluralized(nodes, 'node')} but not the GPUs of each: assuming {USUAL}")
+    if not told.gpus and (nodes or any(options.values.get(name) in _ALL for name in _EACH)):
+        told.gpus = (nodes or 1) * USUAL
+        told.gpus_assumed = f"{place} sets {pluralized(nodes or 1, 'node')} but not the GPUs of each: assuming {USUAL}"
     return told
 
 
@@ -89,7 +100,7 @@ def _deepspeed(text: str, place: str) -> tuple[int | None, int | None]:
 
     deepspeed/launcher/runner.py, parse_resource_filter. None if it names none, or hosts without slots.
     """
-    launched = _DEEPSPEED.search(text.replace("\\\n", " "))
+    launched = _DEEPSPEED.search(text)
     said = None if launched is None else _INCLUDED.search(launched[1])
     if said is None or not re.fullmatch(r"[^:@]+:[\d,-]+(@[^:@]+:[\d,-]+)*", said[1]):
         return None, None
@@ -108,7 +119,7 @@ _MPI: Final = re.compile(r"\b(?:mpirun|mpiexec)\b[^\n]*?\s(?:-np|--np|-n)[ =](\d
 
 def _of_mpi(text: str, place: str) -> int | None:
     """Return the processes that mpirun starts, one for each GPU."""
-    started = _MPI.search(text.replace("\\\n", " "))
+    started = _MPI.search(text)
     return _count(started[1], place) if started else None
 
 

@@ -52,9 +52,14 @@ class LaunchSettings:
     """Notes on settings that the description cannot represent, written as comments into it."""
     keys: Mapping[str, str] = field(default_factory=dict, compare=False)
     """What the file calls the fields of ``shape``: ``hidden_size`` or ``--hidden-size`` for ``hidden``."""
+    gpus_assumed: str = ""
+    """A note if ``gpus`` is an assumption; empty if a file says so many."""
+    ranks: int | None = None
+    """Total number of GPUs to which the degrees of a layout multiply, if a file sets all of them."""
 
     def joined(self, other: LaunchSettings) -> LaunchSettings:
         """Return this record updated with *other*."""
+        known = next((each for each in (other, self) if each.gpus and not each.gpus_assumed), other if other.gpus else self)
         return LaunchSettings(
             {**self.shape, **other.shape},
             other.model or self.model,
@@ -62,7 +67,7 @@ class LaunchSettings:
             {**self.training, **other.training, **({"stack": self.training["stack"]} if "stack" in self.training else {})},
             {**self.parallel, **other.parallel},
             other.global_batch or self.global_batch,
-            other.gpus or self.gpus,
+            known.gpus,
             other.gpu or self.gpu,
             other.gpus_per_node or self.gpus_per_node,
             other.released or self.released,
@@ -72,6 +77,8 @@ class LaunchSettings:
             other.length or self.length,
             self.notes + other.notes,
             {**self.keys, **other.keys},
+            known.gpus_assumed,
+            other.ranks or self.ranks,
         )
 
     def in_words_of_file(self, sentence: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -48,6 +49,7 @@ def torchtitan(config: Mapping[str, Any], place: str) -> LaunchSettings:
     told = LaunchSettings(model=TORCHTITAN_MODELS[key], sequence=_count(training, "seq_len", 2048, f"{place}: training"))
     ranks = {name: _count(layout, option, 1, f"{place}: parallelism") for option, name in _RANKS.items()}
     told.parallel = {name: size for name, size in ranks.items() if size > 1}
+    told.ranks = _world_size(layout, ranks, place)
     shards = layout.get("data_parallel_shard_degree", -1)
     if shards == -1 or _count(layout, "data_parallel_shard_degree", 1, f"{place}: parallelism") != 1 or told.parallel.get("context", 1) > 1:
         told.parallel["shard"] = "parameters"
@@ -82,6 +84,17 @@ def torchtitan(config: Mapping[str, Any], place: str) -> LaunchSettings:
     if training.get("global_batch_size", -1) != -1:  # -1: the local batches of all ranks
         told.global_batch = _count(training, "global_batch_size", 1, f"{place}: training")
     return told
+
+
+def _world_size(layout: Mapping[str, Any], ranks: Mapping[str, int], place: str) -> int | None:
+    """Return the product of all degrees but that of expert ranks, which are the others again; None if shards take what is left.
+
+    torchtitan/distributed/parallel_dims.py, _validate.
+    """
+    if layout.get("data_parallel_shard_degree", -1) == -1:
+        return None
+    shards = _count(layout, "data_parallel_shard_degree", 1, f"{place}: parallelism")
+    return shards * math.prod(size for name, size in ranks.items() if name != "expert")
 
 
 _READ: Final = frozenset(("model", "training", "parallelism", "optimizer", "activation_checkpoint", "quantize", "float8", "compile"))

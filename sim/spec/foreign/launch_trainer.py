@@ -14,6 +14,7 @@ from sim.spec.foreign.launch_options import Arguments
 from sim.spec.foreign.launch_settings import JobLength, LaunchSettings, note_offloading
 from sim.spec.foreign.launch_unread import refuse_typos
 from sim.spec.strict import whole_number
+from sim.spec.yaml import SpecError
 
 MODEL: Final = ("model-name-or-path", "model-id")
 """Options for the model's name on the hub in common training scripts."""
@@ -69,10 +70,12 @@ def trainer(options: Arguments, text: str) -> LaunchSettings:
     if not has_trainer(said):
         return told
     told.defaults = {"batch": _USUAL_BATCH, "precision": "fp32"}
-    if batch := next((options.number(name) for name in _BATCHES if name in said), None):
+    if batch := next((_count(options, name) for name in _BATCHES if name in said), None):
         told.training["batch"] = batch
-    if steps := options.number(_STEPS):
+    if steps := _count(options, _STEPS):
         told.training["gradient_accumulation_steps"] = steps
+    if is_set(said, "bf16") and is_set(said, "fp16"):
+        raise SpecError(f"{options.place}: --bf16 and --fp16 are both set, which the Trainer refuses; leave one of them out")
     told.training |= {"precision": precision} if (precision := _precision(said)) else {}
     if any(is_set(said, name) for name in _CHECKPOINTED):
         told.training["activation_checkpointing"] = "blocks"
@@ -87,6 +90,14 @@ def trainer(options: Arguments, text: str) -> LaunchSettings:
     if unread := [f"--{option.replace('-', '_')}" for option in _NOT_MODELED if is_set(said, option)]:
         told.notes.append(f"not read, although a step may depend on it: {', '.join(unread)}")
     return told
+
+
+def _count(options: Arguments, name: str) -> int | None:
+    """Return the number of samples or steps of the option *name*; None if it is missing. Raise SpecError if it is below 1."""
+    count = options.number(name)
+    if count == 0:
+        raise SpecError(f"{options.place}: --{name.replace('-', '_')} 0: write a whole number, 1 or more")
+    return count
 
 
 def has_trainer(said: Mapping[str, str]) -> bool:

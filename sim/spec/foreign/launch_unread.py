@@ -12,7 +12,6 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
 from sim.spec.fields import Fp8Recipe
-from sim.spec.strict import whole_number
 from sim.spec.yaml import SpecError
 
 OTHER_LAYERS: Final = (
@@ -39,8 +38,6 @@ def unread(text: str, said: Mapping[str, str], sequence: int | None) -> Iterator
         )
     if "fp8-format" in said and (recipe := said.get("fp8-recipe", FP8_RECIPES[0])) not in FP8_RECIPES:
         yield f"--fp8-recipe {recipe} is not modeled: the workload uses {FP8_RECIPES[0]}"
-    if (whole_number(said.get("expert-tensor-parallel-size", "1")) or 1) > 1:
-        yield "--expert-tensor-parallel-size is not modeled: experts are distributed over tensor ranks as over expert ranks"
 
 
 def refuse_typos(said: Collection[str], read: Collection[str], place: str) -> None:

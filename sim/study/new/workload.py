@@ -7,6 +7,7 @@ destination, loaded like any other workload, and only then renamed, so the file 
 from __future__ import annotations
 
 import json
+import math
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
@@ -87,6 +88,7 @@ def new_workload(
         turned_on = " and ".join(f"{place} turns on {library}" for library, place in told.sharded_by.items())
         raise SpecError(f"{turned_on}, but a job is sharded by one of them; leave the other out")
     told = with_defaults(told)
+    _set_gpus(told, ", ".join(places))
     return write(
         told,
         name or _workload_name([each for each in sources if not is_command_line(each)] or ["workload"], told, output),
@@ -136,7 +138,7 @@ def write(
     command = first_command(str(path), str(path), told.global_batch, told.gpus, machine)
     option, notes = length_option(told, tokens, dataset, command)
     command += option
-    told.notes += [*_other_gpus(told.gpus, command, machine), *notes]
+    told.notes += [*_other_gpus(told.gpus, command, machine), *_other_layout(told, command), *notes]
     written(command.replace(shlex.quote(str(path)), shlex.quote(path.name)))
     note = f"{_in_words(workload.model.parameters)} parameters, sequences of {tokens:,} tokens"
     if not (sequence or told.sequence) and shape.max_seq is not None and shape.max_seq > tokens:
@@ -152,6 +154,17 @@ def _other_gpus(gpus: int | None, command: str, machine: NextMachine) -> list[st
         return []
     requested, of_nodes = pluralized(gpus, "GPU"), pluralized(nodes, "node")
     return [f"the launch files request {requested}; the command below uses {of_nodes} of {machine.gpus}"]
+
+
+def _other_layout(told: LaunchSettings, command: str) -> list[str]:
+    """Return a note if *command* divides the model otherwise than the layout that launch files specify; empty if they specify none."""
+    changed = re.findall(r" (--(?:tp|shard) \S+)", command)
+    if not changed or not (told.parallel or told.sharded_by):
+        return []
+    return [
+        f"the layout of the launch files does not run within GPU memory on any number of nodes tried; the command below uses "
+        f"{' '.join(changed)}"
+    ]
 
 
 def _machine(told: LaunchSettings) -> NextMachine:
@@ -194,12 +207,45 @@ def _same_sizes(told: LaunchSettings) -> bool:
         return False
 
 
+def _set_gpus(told: LaunchSettings, origin: str) -> None:
+    """Set the GPUs in *told* to those that its layout or its batch sizes need. Raise SpecError if the job starts others.
+
+    torchtitan and DeepSpeed refuse them as well.
+    """
+    ranks = _model_ranks(told)
+    batch, steps = (told.training.get(name) for name in ("batch", "gradient_accumulation_steps"))
+    needed = told.ranks
+    if "DeepSpeed" in told.sharded_by and told.global_batch and batch and steps and told.global_batch % (batch * steps) == 0:
+        needed = told.global_batch // (batch * steps) * ranks
+    if needed and told.gpus_assumed:
+        told.gpus, told.gpus_assumed = needed, ""
+    if needed and told.gpus and told.gpus != needed:
+        requested = f"but the launch files request {pluralized(told.gpus, 'GPU')}"
+        if told.ranks:
+            raise SpecError(f"{origin}: the degrees of the layout multiply to {pluralized(needed, 'GPU')}, {requested}; both must agree")
+        raise SpecError(
+            f"{origin}: a global batch of {told.global_batch} in micro-batches of {batch}, {steps} in a step, takes "
+            f"{pluralized(needed, 'GPU')}, {requested}; write {batch * steps * max(1, told.gpus // ranks)}"
+        )
+    told.gpus = told.gpus or needed
+    told.notes += [told.gpus_assumed] if told.gpus_assumed else []
+
+
+def _model_ranks(told: LaunchSettings) -> int:
+    """Return over how many ranks the layout in *told* divides one copy of the model."""
+    return math.prod(told.parallel.get(name, 1) for name in ("tensor", "pipeline", "context"))
+
+
 def _whole_steps(told: LaunchSettings, origin: str) -> None:
-    """Raise SpecError for a global batch that is no multiple of the micro-batch."""
+    """Raise SpecError for a global batch that is no multiple of the samples of the micro-batches that all ranks compute together."""
     batch = told.training.get("batch", 1) * told.training.get("gradient_accumulation_steps", 1)
+    what = f"the micro-batch of {batch}"
+    ranks = _model_ranks(told)
+    if told.gpus and not told.gpus_assumed and told.gpus % ranks == 0 and (data := told.gpus // ranks) > 1:
+        what, batch = f"{what} on {data} data-parallel ranks", batch * data
     if told.global_batch and told.global_batch % batch:
         near = -(-told.global_batch // batch) * batch
-        raise SpecError(f"{origin}: a global batch of {told.global_batch} is not a multiple of the micro-batch of {batch}; write {near}")
+        raise SpecError(f"{origin}: a global batch of {told.global_batch} is not a multiple of {what}; write {near}")
 
 
 def _workload_name(sources: Sequence[str], told: LaunchSettings, output: Path | None) -> str:

@@ -7,10 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import yaml
 
-from sim.spec.foreign.launch_accelerate import accelerate
+from sim.spec.foreign.launch_accelerate import accelerate, accelerate_options
 from sim.spec.foreign.launch_deepspeed import deepspeed
 from sim.spec.foreign.launch_megatron import megatron
+from sim.spec.foreign.launch_scripts import launch_script
 from sim.spec.foreign.launch_settings import LaunchSettings
 from sim.spec.foreign.launch_torchtitan import torchtitan
 from sim.spec.yaml import SpecError
@@ -74,13 +76,129 @@ def test_what_megatron_is_told_of_stages_and_exchanges(options: str, expected: d
 
 def test_what_is_not_modeled_of_experts_and_context_is_named() -> None:
     """Experts are split over tensor ranks unless --expert-tensor-parallel-size is 1 (model_parallel_config.py)."""
-    experts = SIZES + "--num-experts 8 --moe-router-topk 2 --expert-model-parallel-size 4 --context-parallel-size 2 --cp-comm-type a2a"
+    experts = SIZES + "--sequence-parallel --num-experts 8 --moe-router-topk 2 --expert-model-parallel-size 4 "
+    experts += "--context-parallel-size 2 --cp-comm-type a2a"
     notes = megatron(experts, "m.sh").notes
     assert ["a2a is not modeled" in notes[0], "split over 2 tensor ranks" in notes[1]] == [True, True]
     modeled = experts.replace(" --cp-comm-type a2a", " --expert-tensor-parallel-size 1")
     assert megatron(modeled, "m.sh").notes == []
+    split = megatron(experts + " --expert-tensor-parallel-size 2", "m.sh").notes
+    assert len(split) == 2 and "experts split over 2 tensor ranks (--expert-tensor-parallel-size) are not modeled" in split[1]
+    beside = "--expert-model-parallel-size 4 --expert-tensor-parallel-size 2 --micro-batch-size 1"  # of a model in another file
+    assert "experts split over 2 tensor ranks" in "".join(megatron(beside, "m.sh").notes)
 
 
+MEGATRON_LM = {
+    "distributed_type": "MEGATRON_LM",
+    "mixed_precision": "bf16",
+    "num_machines": 2,
+    "num_processes": 16,
+    "megatron_lm_config": {
+        "megatron_lm_tp_degree": 4,
+        "megatron_lm_pp_degree": 2,
+        "megatron_lm_num_micro_batches": 8,
+        "megatron_lm_sequence_parallelism": True,
+        "megatron_lm_use_distributed_optimizer": True,
+        "megatron_lm_recompute_activations": True,
+        "megatron_lm_gradient_clipping": 1.0,
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("off", "arguments"),
+    [
+        ((), "--sequence-parallel --use-distributed-optimizer --recompute-activations"),
+        (("sequence_parallelism",), "--use-distributed-optimizer --recompute-activations"),
+        (("use_distributed_optimizer", "recompute_activations"), "--sequence-parallel"),
+    ],
+)
+def test_what_accelerate_passes_to_megatron(off: tuple[str, ...], arguments: str) -> None:
+    """Oracle: the same of Megatron-LM's own arguments, which accelerate/utils/dataclasses.py, MegatronLMPlugin, sets."""
+    block = {**MEGATRON_LM["megatron_lm_config"], **{f"megatron_lm_{name}": False for name in off}}  # type: ignore[dict-item]
+    told = accelerate({**MEGATRON_LM, "megatron_lm_config": block}, "a.yaml")
+    own = megatron(f"--tensor-model-parallel-size 4 --pipeline-model-parallel-size 2 --bf16 {arguments}", "m.sh")
+    kept = ("stack", "activation_checkpointing", "precision")
+    assert told.parallel == own.parallel and told.gpus == 16 and told.notes == []
+    assert told.training == {name: own.training[name] for name in kept if name in own.training} | {"gradient_accumulation_steps": 8}
+    options = {name.replace("_", "-"): str(value).lower() for name, value in block.items()}
+    counts = {"num-processes": "16", "num-machines": "2", "mixed-precision": "bf16", "use-megatron-lm": ""}
+    line = accelerate_options({**options, **counts}, {}, "the command line")
+    assert (line.parallel, line.training, line.gpus) == (told.parallel, told.training, 16)
+
+
+WRITTEN = """compute_environment: LOCAL_MACHINE
+debug: false
+deepspeed_config: {}
+distributed_type: FSDP
+downcast_bf16: 'no'
+dynamo_config: {}
+enable_cpu_affinity: false
+fsdp_config:
+  fsdp_activation_checkpointing: true
+  fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP
+  fsdp_backward_prefetch: BACKWARD_PRE
+  fsdp_cpu_ram_efficient_loading: true
+  fsdp_forward_prefetch: false
+  fsdp_offload_params: false
+  fsdp_sharding_strategy: FULL_SHARD
+  fsdp_state_dict_type: SHARDED_STATE_DICT
+  fsdp_sync_module_states: true
+  fsdp_transformer_layer_cls_to_wrap: LlamaDecoderLayer
+  fsdp_use_orig_params: true
+gpu_ids: all
+machine_rank: 0
+main_process_ip: null
+main_process_port: null
+main_training_function: main
+megatron_lm_config: {}
+mixed_precision: bf16
+num_machines: 1
+num_processes: 8
+rdzv_backend: static
+same_network: true
+tpu_env: []
+tpu_use_cluster: false
+tpu_use_sudo: false
+use_cpu: false
+"""
+"""As `accelerate config` writes it (accelerate/commands/config/cluster.py)."""
+
+
+def test_all_keys_that_accelerate_writes_are_known() -> None:
+    assert accelerate(yaml.safe_load(WRITTEN), "a.yaml").notes == []
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "note"),
+    [
+        ("frobnicate", 3, "ignored: frobnicate, which Accelerate does not know"),
+        ("fsdp_config", {"fsdp_sharding_strategy": "FULL_SHARD", "wobble": 1}, "ignored: fsdp_config.wobble, which Accelerate does not"),
+        ("dynamo_config", {"dynamo_backend": "INDUCTOR"}, "dynamo_backend INDUCTOR is not read"),
+        ("parallelism_config", {"parallelism_config_sp_size": 2}, "parallelism_config.sp_size 2 is not modeled"),
+        ("megatron_lm_config", {"megatron_lm_tp_degree": 2}, "megatron_lm_config is ignored, as distributed_type is FSDP"),
+    ],
+)
+def test_keys_of_accelerate_that_are_not_read_are_named(key: str, value: object, note: str) -> None:
+    (said,) = accelerate({**yaml.safe_load(WRITTEN), key: value}, "a.yaml").notes
+    assert said.startswith(note)
+
+
+def test_keys_of_fsdp_may_lack_their_prefix() -> None:
+    """accelerate/commands/launch.py, _validate_launch_command, adds it."""
+    plain = {"distributed_type": "FSDP", "fsdp_config": {"sharding_strategy": "SHARD_GRAD_OP", "offload_params": False}}
+    assert accelerate(plain, "a.yaml").parallel == {"shard": "parameters", "reshard_after_forward": False}
+
+
+def test_degrees_of_torchtitan_multiply_to_the_number_of_ranks() -> None:
+    """torchtitan/distributed/parallel_dims.py; expert ranks are ranks of the other axes."""
+    assert titan({"data_parallel_shard_degree": 64}).ranks == 64
+    degrees = {"data_parallel_shard_degree": 4, "tensor_parallel_degree": 2, "pipeline_parallel_degree": 2, "context_parallel_degree": 2}
+    assert titan({**degrees, "data_parallel_replicate_degree": 3, "expert_parallel_degree": 2}).ranks == 96
+    assert titan({"tensor_parallel_degree": 2}).ranks is titan({"data_parallel_shard_degree": -1}).ranks is None
+
+
+EXPERTS = SIZES + "--num-experts 8 --expert-model-parallel-size 4"
 REFUSED: dict[str, tuple[Callable[[], LaunchSettings], str]] = {
     "text as a degree": (lambda: titan({"context_parallel_degree": "2"}), "parallelism.context_parallel_degree 2: write a whole number"),
     "a negative degree": (lambda: titan({"tensor_parallel_degree": -2}), "tensor_parallel_degree -2"),
@@ -139,6 +257,48 @@ REFUSED: dict[str, tuple[Callable[[], LaunchSettings], str]] = {
     "a typo": (
         lambda: megatron(SIZES + "--tensor-model-paralel-size 2", "m"),
         "unknown option --tensor-model-paralel-size; did you mean --tensor-model-parallel-size?",
+    ),
+    "a degree of Megatron in words": (
+        lambda: accelerate({"distributed_type": "MEGATRON_LM", "megatron_lm_config": {"megatron_lm_tp_degree": "four"}}, "a"),
+        "a: megatron_lm_tp_degree 'four': write a whole number, 1 or more",
+    ),
+    "a negative degree of Megatron": (
+        lambda: accelerate({"distributed_type": "MEGATRON_LM", "megatron_lm_config": {"megatron_lm_pp_degree": -2}}, "a"),
+        "a: megatron_lm_pp_degree '-2': write a whole number, 1 or more",
+    ),
+    "a switch of Megatron in words": (
+        lambda: accelerate({"distributed_type": "MEGATRON_LM", "megatron_lm_config": {"megatron_lm_sequence_parallelism": "maybe"}}, "a"),
+        "a: megatron_lm_sequence_parallelism 'maybe': write true or false",
+    ),
+    "a misspelled key of Accelerate": (
+        lambda: accelerate({"distributed_type": "FSDP", "num_proceses": 8}, "a"),
+        "a: unknown key num_proceses; did you mean num_processes?",
+    ),
+    "a misspelled key in a block": (
+        lambda: accelerate({"distributed_type": "FSDP", "fsdp_config": {"fsdp_shading_strategy": "NO_SHARD"}}, "a"),
+        "a: unknown key fsdp_config.fsdp_shading_strategy; did you mean fsdp_sharding_strategy?",
+    ),
+    "training on CPUs": (lambda: accelerate({"distributed_type": "NO", "use_cpu": True}, "a"), "a: use_cpu is true, but only"),
+    "experts over tensor ranks without sequence parallelism": (
+        lambda: megatron(EXPERTS, "m"),
+        "m: --expert-model-parallel-size 4 with --tensor-model-parallel-size 2 needs --sequence-parallel",
+    ),
+    "two precisions of Megatron": (lambda: megatron(SIZES + "--bf16 --fp16", "m"), "m: --bf16 and --fp16 are both set"),
+    "a micro-batch of none": (
+        lambda: deepspeed({"zero_optimization": {}, "train_micro_batch_size_per_gpu": 0}, "d"),
+        "d: train_micro_batch_size_per_gpu 0: write a whole number, 1 or more",
+    ),
+    "a Trainer's batch of none": (
+        lambda: launch_script("torchrun t.py --per_device_train_batch_size 0", "t"),
+        "t: --per_device_train_batch_size 0: write a whole number, 1 or more",
+    ),
+    "a Trainer's steps of none": (
+        lambda: launch_script("torchrun t.py --gradient_accumulation_steps 0", "t"),
+        "t: --gradient_accumulation_steps 0: write a whole number, 1 or more",
+    ),
+    "two precisions of a Trainer": (
+        lambda: launch_script("torchrun t.py --per_device_train_batch_size 1 --bf16 True --fp16", "t"),
+        "t: --bf16 and --fp16 are both set",
     ),
     "minus eight processes": (
         lambda: accelerate({"distributed_type": "FSDP", "num_processes": -8}, "a"),

@@ -43,17 +43,42 @@ GPUS: dict[str, int | None] = {
     "#SBATCH --nodes=4\nsrun torchrun --nnodes=2 --nproc-per-node=8 train.py": 16,
     "torchrun --standalone --nproc_per_node=4 train.py": 4,
     "torchrun --nnodes=2:4 --nproc_per_node=8 train.py": 16,
-    "python -m torch.distributed.run --nnodes=$N --nproc_per_node=gpu train.py": None,
+    "python -m torch.distributed.run --nnodes=2 --nproc_per_node=gpu train.py": 16,  # nodes of 8, which is noted
+    "torchrun --nproc_per_node=auto train.py": 8,
+    "#SBATCH --nodes=4\n#SBATCH --gpus-per-node=4\nsrun torchrun --nnodes=$COUNT --nproc-per-node=$N train.py": 16,  # as Slurm starts
+    "#SBATCH --nodes=4\nsrun torchrun --nnodes=${SLURM_NNODES:-2} --nproc-per-node=$((2 * SLURM_NNODES)) train.py": 32,
+    "python train.py --bf16": None,
     "accelerate launch --num_machines 3 --num_processes 24 train.py": 24,
     "deepspeed --num_nodes 2 --num_gpus 8 train.py": 16,
     "#SBATCH --nodes=4": 32,  # nodes of 8, which is noted
-    "#SBATCH --nodes=4\nsrun torchrun --nnodes=$SLURM_NNODES --nproc-per-node=$N train.py": 32,
+    "#SBATCH --nodes=4\nsrun torchrun --nnodes=$SLURM_NNODES --nproc-per-node=$GPUS train.py\nGPUS=4": 16,
 }
 
 
 @pytest.mark.parametrize("text", GPUS)
 def test_a_script_says_how_many_gpus_it_takes(text: str) -> None:
     assert launch_script(text, "job.sh").gpus == GPUS[text]
+
+
+UNREAD: dict[str, str] = {
+    # a script's lines, and the message about them
+    "torchrun --nnodes $N train.py": "--nnodes $N: the script does not set this variable; replace it by a number",
+    "#SBATCH --nodes=4\ntorchrun --nproc-per-node=$N t.py": "--nproc-per-node $N: the script does not set this variable; replace it",
+    "N=$(nvidia-smi -L | wc -l)\ntorchrun --nproc-per-node=$N t.py": "--nproc-per-node $N: its value cannot be read from the script;",
+    "for N in 1 2; do torchrun --nnodes $N --nproc-per-node=8 t.py; done": "--nnodes $N: its value cannot be read from the script;",
+    "torchrun --nnodes $(wc -l < hosts) --nproc-per-node 8 t.py": "--nnodes $(wc -l < hosts): its value cannot be read from the script;",
+    "torchrun --nnodes $((N * 2)) --nproc-per-node 8 t.py": "--nnodes $((N * 2)): its value cannot be read from the script;",
+    "accelerate launch --num_processes $((8 / 0)) t.py": "--num-processes $((8 / 0)): its value cannot be read from the script;",
+    "deepspeed --num_gpus ${1} t.py": "--num-gpus ${1}: its value cannot be read from the script; replace it by a number",
+}
+
+
+@pytest.mark.parametrize("text", UNREAD)
+def test_a_number_of_gpus_that_cannot_be_read_is_an_error(text: str) -> None:
+    with pytest.raises(SpecError) as refused:
+        launch_script(text, "job.sh")
+    (message,) = refused.value.problems
+    assert message.startswith(f"job.sh: {UNREAD[text]}") and message.endswith("replace it by a number")
 
 
 def test_sizes_of_no_model_cite_the_file(tmp_path: Path) -> None:

@@ -166,3 +166,59 @@ def test_the_next_command_keeps_what_deepspeed_shards(tmp_path: Path) -> None:
     for name in ("llama-3.1-8b", "llama-2-13b"):
         made = new_workload([name, str(tmp_path / "zero.json")], tmp_path / f"{name}.yaml")
         assert made.command.startswith("python -m sim run hgx-h100 ") and "--shard" not in made.command
+
+
+TITAN = '[model]\nname = "llama3"\nflavor = "8B"\n[training]\nlocal_batch_size = 1\nseq_len = 2048\n[parallelism]\n'
+ZERO = {"train_batch_size": 512, "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 4, "bf16": {"enabled": True}}
+
+
+def test_gpus_that_files_fix_are_those_of_the_next_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By hand: 64 x 1; 4 x 2 x 2 = 16; 512 = 4 x 4 x 32, and two tensor ranks of each."""
+    monkeypatch.chdir(tmp_path)
+    Path("config.json").write_text(json.dumps(EIGHT_BILLION))
+    Path("zero.json").write_text(json.dumps({**ZERO, "zero_optimization": {"stage": 1}}))
+    Path("wide.toml").write_text(f"{TITAN}data_parallel_shard_degree = 64\n")
+    axes = "data_parallel_shard_degree = 4\ntensor_parallel_degree = 2\npipeline_parallel_degree = 2\n"
+    Path("axes.toml").write_text(TITAN.replace("size = 1", "size = 2") + axes)
+    for file, nodes in (("wide.toml", 8), ("axes.toml", 2)):
+        made = new_workload([file], Path("a.yaml"), overwrite=True)
+        assert made.command.endswith(f" --nodes {nodes}") and not made.left_out
+    made = new_workload(["config.json", "zero.json"], Path("a.yaml"), sequence=1024, batch=8, overwrite=True)
+    assert " --nodes 2" in made.command  # 512 = 8 x 4 x 16
+    tensor = "#SBATCH --nodes=8\n--tensor-model-parallel-size 2 --sequence-parallel --micro-batch-size 4"
+    Path("job.sh").write_text(tensor)
+    for more, nodes in (([], 4), (["job.sh"], 8)):
+        made = new_workload(["config.json", "zero.json", *more], Path("a.yaml"), sequence=1024, overwrite=True)
+        assert f" --nodes {nodes}" in made.command and " --shard" not in made.command
+        assert not any("assuming" in note or "request" in note for note in made.left_out)
+
+
+@pytest.mark.parametrize(
+    ("sources", "message"),
+    [
+        (["llama-3.1-8b", "zero.json", "deepspeed --num_nodes 2 --num_gpus 8 t.py"], "takes 32 GPUs, but the launch files request 16"),
+        (["torchrun --nnodes 2 --nproc-per-node 8 -m torchtitan.train --job.config_file t.toml"], "multiply to 64 GPUs, but the launch"),
+        (
+            ["llama-3.1-8b", "torchrun --nproc-per-node 8 t.py --micro-batch-size 3 --global-batch-size 36"],
+            "3 on 8 data-parallel ranks; wr",
+        ),
+    ],
+)
+def test_jobs_of_other_gpus_than_their_files_fix_are_refused(
+    sources: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """_batch_assertion of deepspeed/runtime/config.py, torchtitan/distributed/parallel_dims.py, num_microbatches_calculator.py."""
+    monkeypatch.chdir(tmp_path)
+    Path("zero.json").write_text(json.dumps({**ZERO, "zero_optimization": {"stage": 1}}))
+    Path("t.toml").write_text(f"{TITAN}data_parallel_shard_degree = 64\n")
+    with pytest.raises(SpecError) as refused:
+        new_workload(sources, Path("a.yaml"))
+    assert message in str(refused.value) and len(refused.value.problems) == 1 and not Path("a.yaml").exists()
+
+
+def test_a_layout_that_does_not_fit_is_changed_with_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("zero.json").write_text(json.dumps({**ZERO, "zero_optimization": {"stage": 1}}))
+    made = new_workload(["llama-3.1-8b", "zero.json"], Path("a.yaml"))
+    changed = "--tp 2 --shard parameters"
+    assert f" --nodes 4 {changed}" in made.command and any(note.endswith(f"the command below uses {changed}") for note in made.left_out)
