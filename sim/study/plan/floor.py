@@ -50,10 +50,12 @@ CandidatePlaces = NDArray[numpy.intp]
 
 _BELOW: Final = 1.0 - 1e-12
 """Factor by which compute is below a time that is the same sum without messages, in spite of rounding."""
-
-
 _NOT_SEARCHED: Final = ("context_exchange", "capacity_factor", "pad_to_capacity")
 """Fields of a layout that stay as the workload has them."""
+_SHARE: Final = ("precision", "tensor", "sequence", "context", "pipeline", "expert", "shard", "checkpointing", "near")
+"""Fields that determine the share of the model on one rank, and whether the engine refuses it."""
+_CUT: Final = ("schedule", "virtual_stages", "micro_batches")
+"""Fields that matter as well where the workload's own layout cuts units."""
 
 
 @dataclass(frozen=True)
@@ -418,9 +420,3 @@ def _too_many(candidate: LayoutCandidate) -> bool:
 def _fields(*names: str) -> Callable[[LayoutCandidate], tuple[object, ...]]:
     """Return a function that returns the fields *names* of a candidate."""
     return itemgetter(*map(LayoutCandidate._fields.index, names))
-
-
-_SHARE: Final = ("precision", "tensor", "sequence", "context", "pipeline", "expert", "shard", "checkpointing", "near")
-"""Fields that determine the share of the model on one rank, and whether the engine refuses it."""
-_CUT: Final = ("schedule", "virtual_stages", "micro_batches")
-"""Fields that matter as well where the workload's own layout cuts units."""
