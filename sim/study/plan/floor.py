@@ -1,10 +1,11 @@
 """What are the lower bounds of memory and time of thousands of layouts? Computed for many layouts at once with numpy.
 
-Memory: weights, gradients, states and the activations that the schedule must hold on its fullest stage, together with gathered weights.
+Memory: `sim.study.plan.least_memory`.
 Time: a stage cannot start before the first micro-batch has passed the stages before it, it works on every micro-batch, and its last
-gradient goes back through them. Times of units are computed once for each share and micro-batch, without messages for all layouts, and
-with messages, whose prices take much longer, for those that are requested. Messages between stages lengthen the way of the first and the
-last micro-batch, and the work of stages that wait for their sends; a step takes at least as long as a link needs for all of them
+gradient goes back through them. A share of the model is laid out once for all micro-batches. Times of units are computed once for each
+share and micro-batch: without messages for all layouts that fit, once for all machines with the same GPU, and with messages, whose prices
+take much longer, for those that are requested. Messages between stages lengthen the way of the first and the last micro-batch, and the
+work of stages that wait for their sends; a step takes at least as long as a link needs for all of them
 (`sim.training.layouts.link_bound`).
 """
 
@@ -277,7 +278,9 @@ class _Shapes:
 
     def _laid_out(self, candidate: LayoutCandidate) -> tuple[Workload, Layout, BlockSums] | None:
         """Return the share of *candidate* in a layout of one sample, and the sums of its blocks; None if the engine refuses it."""
-        key = (*self._share_of(candidate), _too_many(candidate))
+        key = self._share_of(candidate)
+        if _too_many(candidate):
+            key = (*key, candidate.micro_batches)
         if key not in self._laid:
             like = self._like(candidate)
             if like not in self._alike:

@@ -276,7 +276,7 @@ def _bounded(
     too_large = numpy.flatnonzero(left & (each.memory > memory))
     tally.infeasible += len(too_large)
     if too_large.size:
-        nearest = too_large[numpy.argmin(each.memory[too_large])]
+        nearest = int(too_large[numpy.argmin(each.memory[too_large])])
         _note_tightest(tally, float(each.memory[nearest]) - memory, PlacedLayout(setting, candidates[nearest]))
     fitting = [(int(place), PlacedLayout(setting, candidates[place])) for place in numpy.flatnonzero(left & (each.memory <= memory))]
     pending.add(fitting, each, _weight(PlacedLayout(setting, candidates[0]), limits))
