@@ -278,7 +278,8 @@ def _bounded(
     if too_large.size:
         nearest = int(too_large[numpy.argmin(each.memory[too_large])])
         _note_tightest(tally, float(each.memory[nearest]) - memory, PlacedLayout(setting, candidates[nearest]))
-    fitting = [(int(place), PlacedLayout(setting, candidates[place])) for place in numpy.flatnonzero(left & (each.memory <= memory))]
+    may_fit = numpy.flatnonzero(left & (each.memory <= memory)).tolist()
+    fitting = [(place, PlacedLayout(setting, candidates[place])) for place in may_fit]
     pending.add(fitting, each, _weight(PlacedLayout(setting, candidates[0]), limits))
 
 
