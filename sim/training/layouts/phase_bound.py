@@ -42,7 +42,7 @@ class _Reduction(NamedTuple):
     start: int
 
 
-_Kind = tuple[int, GroupAxis, tuple[Message, ...]]
+_GroupOperation = tuple[int, GroupAxis, tuple[Message, ...]]
 """The stage, axis and messages of an operation."""
 
 
@@ -51,7 +51,7 @@ def least_phased_time(scene: LayoutScene) -> float:
     if not scene.prices.mesh.is_even or not all(Wait(MEETING) in program for program in scene.programs):
         return 0.0
     stages = _StageCycles(scene)
-    gathers, reductions = list[tuple[_Kind, _Gather]](), list[tuple[_Kind, _Reduction]]()
+    gathers, reductions = list[tuple[_GroupOperation, _Gather]](), list[tuple[_GroupOperation, _Reduction]]()
     for stage in stages.each:
         for start, wait in stage.operations:
             kind = _kind(stage, start)
@@ -66,19 +66,19 @@ def least_phased_time(scene: LayoutScene) -> float:
     return least
 
 
-def _kind(stage: _StageCycle, start: int) -> _Kind:
+def _kind(stage: _StageCycle, start: int) -> _GroupOperation:
     """Return what determines the links that carry the operation which starts at that place of *stage*, and for how long."""
     each = stage.program[start]
     assert isinstance(each, Start)
     return stage.number, each.axis, each.messages
 
 
-def _unlike_links(scene: LayoutScene, kinds: Iterable[_Kind]) -> list[dict[_Kind, float]]:
+def _unlike_links(scene: LayoutScene, kinds: Iterable[_GroupOperation]) -> list[dict[_GroupOperation, float]]:
     """Return the seconds in which a link carries an operation of each of *kinds*, once for all links on which these are equal.
 
     Most of the links of a node carry the same as others: a ring has one from each GPU to the next.
     """
-    of_link: dict[str, list[tuple[_Kind, float]]] = defaultdict(list)
+    of_link: dict[str, list[tuple[_GroupOperation, float]]] = defaultdict(list)
     for kind in kinds:
         stage, axis, messages = kind
         carried: dict[str, float] = defaultdict(float)
