@@ -70,7 +70,7 @@ class Arrivals:
         ):
             if rate > 0:
                 due = a[kind == number]
-                waiting[due] += self._exponential(stream, rate)[due]
+                waiting[due] += self._exponential(stream, rate, due)
         share, after = self.run.repeats
         if share > 0:
             random = self.random["repeat"]
@@ -81,9 +81,10 @@ class Arrivals:
             self.children[parents, place] = at[fertile] + delay[parents]
             self.idle_children[parents, place] = idle[fertile]
 
-    def _exponential(self, stream: str, rate: float) -> Array:
-        drawn = self.random[stream].exponential(size=self.trials)
-        return np.asarray(drawn / (rate * self.others[stream])) if rate > 0 else np.full(self.trials, math.inf)
+    def _exponential(self, stream: str, rate: float, a: NDArray[np.intp] | slice = slice(None)) -> Array:
+        """Return the time until the next event of *stream* in the courses *a*; drawn for all, so that one does not depend on the others."""
+        drawn = self.random[stream].exponential(size=self.trials)[a]
+        return np.asarray(drawn / (rate * self.others[stream][a])) if rate > 0 else np.full(drawn.size, math.inf)
 
     def _next_fault(self, active: NDArray[np.intp]) -> Array:
         """Redraw the thresholds of the *active* courses, and return when their accumulated hazards reach them."""

@@ -214,12 +214,16 @@ class _Fleet:
         self.stages["restart"][:] = spent
         self.resume[:] = spent
 
-    def _start_time(self) -> Array:
-        """Draw the time from running processes to working communicators and compiled kernels."""
-        return self._uniform(self.run.communicators, "recovery") + self._uniform(self.run.compilation, "compilation")
+    def _start_time(self, a: NDArray[np.intp]) -> Array:
+        """Draw the time from running processes to working communicators and compiled kernels in the courses *a*."""
+        return self._uniform(self.run.communicators, "recovery", a) + self._uniform(self.run.compilation, "compilation", a)
 
-    def _uniform(self, span: Uniform, stream: str) -> Array:
-        return np.asarray(span.low + (span.high - span.low) * self.random[stream].random(self.trials))
+    def _uniform(self, span: Uniform, stream: str, a: NDArray[np.intp] | slice = slice(None)) -> Array:
+        return np.asarray(span.low + (span.high - span.low) * self._drawn(stream, a))
+
+    def _drawn(self, stream: str, a: NDArray[np.intp] | slice) -> Array:
+        """Return random numbers from 0 to 1 for the courses *a*; drawn for all, so that those of one do not depend on the others."""
+        return np.asarray(self.random[stream].random(self.trials)[a])
 
     def _advance(self, a: NDArray[np.intp], until: Array, stopped: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Advance the courses *a* to *until*, when they are *stopped* or an event strikes; return which have ended."""
@@ -350,29 +354,30 @@ class _Fleet:
 
     def _strike(self, a: NDArray[np.intp], kind: NDArray[np.intp], at: Array, going: NDArray[np.bool_]) -> None:
         """Apply a fault or a planned stop to the courses *a* that are still *going*, and schedule the recovery."""
-        drawn = self._draw_recovery(a[kind == REVOKED])
+        drawn = self._draw_recovery(a, kind == REVOKED)
         planned = going & (kind == PLANNED)
-        self._plan_stop(a[planned], at[planned], drawn)
+        self._plan_stop(a[planned], at[planned], drawn["start"][planned])
         faulty = going & (kind != PLANNED)
         if not faulty.any():
             return
         b, moment = a[faulty], at[faulty]
+        drawn = {name: values[faulty] for name, values in drawn.items()}
         several, joins = kind[faulty] == SEVERAL, kind[faulty] == JOINED
         member = (kind[faulty] >= REVOKED) & (self.run.elastic_rules is not None)
-        cause = drawn["cause"][b]
-        silent = np.where(several | joins, 0.0, drawn["silent"][b])
-        replaced = several | (drawn["replaces"][b] > 0) & ~member
+        cause = drawn["cause"]
+        silent = np.where(several | joins, 0.0, drawn["silent"])
+        replaced = several | (drawn["replaces"] > 0) & ~member
         leaves = replaced | (member & ~joins)
         alone = (self.run.nodes == 1) | (self.crew.lost_copies[b] & (kind[faulty] == REVOKED))  # no peer has a copy
         durable = several | (silent > 0) | (leaves & alone)
-        self.stored[b[leaves & self._loses_checkpoint(several, drawn["disk"][b])]] = 0.0
+        self.stored[b[leaves & self._loses_checkpoint(several, drawn["disk"])]] = 0.0
         restored = self._restored(b, durable, silent)
         self.lost["rework"][b] += self.work[b] - restored
         self.kept[b], self.part[b], self.hold[b] = restored, 0.0, 0.0
         self.stored[b] = np.minimum(self.stored[b], restored)
-        detection = np.where(joins, 0.0, drawn["detection"][b])
+        detection = np.where(joins, 0.0, drawn["detection"])
         detected = moment + detection
-        wait = self.spares.wait(b, several, replaced & ~several, detected, drawn["repair"][b], drawn["together"][b])
+        wait = self.spares.wait(b, several, replaced & ~several, detected, drawn["repair"], drawn["together"])
         dead = ~np.isfinite(wait) & (detected < self.run.horizon)
         self._die(b[dead], detected[dead])
         wait[~np.isfinite(wait)] = 0.0
@@ -380,7 +385,7 @@ class _Fleet:
         in_memory = np.where(leaves | joins, saving.peer_load, saving.memory_load)
         load = saving.load if saving.memory_interval is None else np.where(durable, saving.load, in_memory)
         restart = (
-            np.where(replaced, self.run.restart + drawn["spare"][b], self.run.restart_in_place) + drawn["start"][b] + load
+            np.where(replaced, self.run.restart + drawn["spare"], self.run.restart_in_place) + drawn["start"] + load
         )  # fmt: skip
         self._schedule_recovery(b, moment, {"detection": detection, "spare_wait": wait, "restart": restart})
         self.interruptions[b] += ~joins
@@ -389,36 +394,36 @@ class _Fleet:
         names = [one.name for one in self.run.causes]
         self._record_event(b, moment, lambda place: "several nodes" if several[place] else JOINS if joins[place] else names[cause[place]])
 
-    def _draw_recovery(self, revoked: NDArray[np.intp]) -> dict[str, Any]:
-        """Draw the cause and the times of a recovery for every course, so that the draws of one course do not depend on the others.
+    def _draw_recovery(self, a: NDArray[np.intp], revoked: NDArray[np.bool_]) -> dict[str, Any]:
+        """Draw the cause and the times of a recovery for the courses *a*; the draws of one course do not depend on the others.
 
-        The courses *revoked* have the last cause (a revocation). If node lifetimes are drawn, no other course can have this cause.
+        The courses that are *revoked* have the last cause (a revocation). If node lifetimes are drawn, no other course can have this cause.
         """
-        causes, random = self.run.causes, self.random["cause"]
-        shares = self.shares[:-1] if self.run.lives and len(causes) > 1 else self.shares
-        cause = np.minimum((shares <= random.random(self.trials) * shares[-1]).sum(axis=0), len(shares) - 1)
+        causes = self.run.causes
+        shares = (self.shares[:-1] if self.run.lives and len(causes) > 1 else self.shares)[:, a]
+        cause = np.minimum((shares <= self._drawn("cause", a) * shares[-1]).sum(axis=0), len(shares) - 1)
         cause[revoked] = len(causes) - 1
         return {
             "cause": cause,
-            "replaces": (random.random(self.trials) < self.replaces[cause]).astype(float),
+            "replaces": (self._drawn("cause", a) < self.replaces[cause]).astype(float),
             "silent": self.silent_for[cause],
-            "detection": self._spans(self.detection, cause) + self._spans(self.localisation, cause),
-            "spare": self._uniform(self.run.spare, "recovery"),
-            "start": self._start_time(),
-            "repair": self._repair(cause),
-            "together": self._uniform(self.run.correlated[2], "repair"),
-            "disk": self.random["disk"].random(self.trials),
+            "detection": self._spans(self.detection, cause, a) + self._spans(self.localisation, cause, a),
+            "spare": self._uniform(self.run.spare, "recovery", a),
+            "start": self._start_time(a),
+            "repair": self._repair(cause, a),
+            "together": self._uniform(self.run.correlated[2], "repair", a),
+            "disk": self._drawn("disk", a),
         }
 
-    def _spans(self, bounds: tuple[Array, Array], which: NDArray[np.intp]) -> Array:
+    def _spans(self, bounds: tuple[Array, Array], which: NDArray[np.intp], a: NDArray[np.intp]) -> Array:
         low, length = bounds
-        return np.asarray(low[which] + length[which] * self.random["recovery"].random(self.trials))
+        return np.asarray(low[which] + length[which] * self._drawn("recovery", a))
 
-    def _repair(self, cause: NDArray[np.intp]) -> Array:
-        uniform = self.random["repair"].random(self.trials)
-        drawn = np.full(self.trials, math.inf)
+    def _repair(self, cause: NDArray[np.intp], a: NDArray[np.intp]) -> Array:
+        uniform = self._drawn("repair", a)
+        drawn = np.full(a.size, math.inf)
         if self.run.repairs:
-            drawn = np.interp(uniform, self.repair_shares, self.repair_times) * self.others["repair"]
+            drawn = np.interp(uniform, self.repair_shares, self.repair_times) * self.others["repair"][a]
         for number, one in enumerate(self.run.causes):
             if one.repair is not None:
                 drawn = np.where(cause == number, one.repair.low + (one.repair.high - one.repair.low) * uniform, drawn)
@@ -446,8 +451,11 @@ class _Fleet:
         self.lost["detection"][b] += noticed
         self.crew.node_seconds[b] += self.crew.node_counts(b) * noticed
 
-    def _plan_stop(self, b: NDArray[np.intp], moment: Array, drawn: Mapping[str, Any]) -> None:
-        """Stop the courses *b* as planned, with all work saved; a stop during a recovery does not lengthen the recovery."""
+    def _plan_stop(self, b: NDArray[np.intp], moment: Array, start: Array) -> None:
+        """Stop the courses *b* as planned, with all work saved; a stop during a recovery does not lengthen the recovery.
+
+        *start* is the time from running processes to training.
+        """
         if not b.size:
             return
         self.stops[b] += 1
@@ -457,7 +465,7 @@ class _Fleet:
         self.kept[c] = self.stored[c] = self.work[c]
         self.part[c] = self.hold[c] = 0.0
         stop = self.run.saving.persist + self.run.planned[1] + self.run.restart_in_place
-        self.stages["planned"][c] = stop + drawn["start"][c] + self.run.saving.load
+        self.stages["planned"][c] = stop + start[running] + self.run.saving.load
         self.resume[b] = moment + sum(stage[b] for stage in self.stages.values())
         self._record_event(b, moment, lambda place: "planned stop")
 

@@ -151,7 +151,7 @@ def with_host_waits(instructions: Iterable[Instruction], ops: Container[Op]) -> 
     """Yield *instructions* with a ``Wait`` inserted directly after the start of each operation in *ops*."""
     for instruction in instructions:
         yield instruction
-        if isinstance(instruction, Start) and instruction.op in ops:
+        if type(instruction) is Start and instruction.op in ops:
             yield Wait(instruction.tag)
 
 
@@ -169,7 +169,7 @@ def works_before_use(program: Sequence[Instruction], at: int) -> Iterator[Work]:
 def with_loads(instructions: Iterable[Instruction]) -> Iterator[Instruction]:
     """Yield *instructions* with a ``Load`` of the micro-batch inserted before each forward of the model's first unit."""
     for instruction in instructions:
-        if isinstance(instruction, Work) and instruction.part == "F" and instruction.first == 0:
+        if type(instruction) is Work and instruction.part == "F" and instruction.first == 0:
             yield Load(instruction.micro_batch)
         yield instruction
 
@@ -177,13 +177,14 @@ def with_loads(instructions: Iterable[Instruction]) -> Iterator[Instruction]:
 def merge_work(instructions: Iterable[Instruction]) -> Program:
     """Return the program with consecutive work on neighboring units merged."""
     joined: list[Instruction] = []
+    before: Instruction | None = None
     for instruction in instructions:
-        before = joined[-1] if joined else None
-        if isinstance(instruction, Work) and isinstance(before, Work) and _follows(before, instruction):
+        if type(instruction) is Work and type(before) is Work and _follows(before, instruction):
             first, last = min(before.first, instruction.first), max(before.last, instruction.last)
-            joined[-1] = Work(before.part, first, last, before.micro_batch)
+            instruction = joined[-1] = Work(before.part, first, last, before.micro_batch)
         else:
             joined.append(instruction)
+        before = instruction
     return tuple(joined)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from itertools import chain
 
 from sim.parallel.lower.lowering import Layout, Lowering
@@ -185,10 +186,14 @@ def slices_host_time(tensors: float, ranks: int, slice_host: float) -> float:
 
 def _runs(part: PassPart, units: Sequence[int], action: Action) -> Iterator[Work]:
     """Yield the work of one pass over *units*, which are in the order of the model; consecutive units form one work."""
-    first = 0
-    runs = []
-    for index in range(1, len(units) + 1):
-        if index == len(units) or units[index] != units[index - 1] + 1:
-            runs.append(Work(part, units[first], units[index - 1], action.micro_batch))
-            first = index
-    yield from runs if part == "F" else reversed(runs)
+    runs = _consecutive(tuple(units))
+    for first, last in runs if part == "F" else reversed(runs):
+        yield Work(part, first, last, action.micro_batch)
+
+
+@lru_cache(maxsize=1024)
+def _consecutive(units: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
+    """Return the first and the last of each run of consecutive *units*, which every micro-batch passes."""
+    starts = [number for index, number in enumerate(units) if index == 0 or units[index - 1] != number - 1]
+    ends = [number for index, number in enumerate(units) if index == len(units) - 1 or units[index + 1] != number + 1]
+    return tuple(zip(starts, ends, strict=True))

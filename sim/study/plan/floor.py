@@ -1,10 +1,11 @@
 """What are the lower bounds of memory and time of thousands of layouts? Computed for many layouts at once with numpy.
 
-Memory: weights, gradients, states and the activations that the schedule must hold on its fullest stage, together with gathered weights.
+Memory: `sim.study.plan.least_memory`.
 Time: a stage cannot start before the first micro-batch has passed the stages before it, it works on every micro-batch, and its last
-gradient goes back through them. Times of units are computed once for each share and micro-batch, without messages for all layouts, and
-with messages, whose prices take much longer, for those that are requested. Messages between stages lengthen the way of the first and the
-last micro-batch, and the work of stages that wait for their sends; a step takes at least as long as a link needs for all of them
+gradient goes back through them. A share of the model is laid out once for all micro-batches. Times of units are computed once for each
+share and micro-batch: without messages for all layouts that fit, once for all machines with the same GPU, and with messages, whose prices
+take much longer, for those that are requested. Messages between stages lengthen the way of the first and the last micro-batch, and the
+work of stages that wait for their sends; a step takes at least as long as a link needs for all of them
 (`sim.training.layouts.link_bound`).
 """
 
@@ -12,17 +13,16 @@ from __future__ import annotations
 
 import hashlib
 import marshal
-from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final, NamedTuple, cast
+from operator import itemgetter
+from typing import Final, NamedTuple
 
 import numpy
 from numpy.typing import NDArray
 
-from sim.analysis.held_memory import widths
-from sim.analysis.layout_memory import COMMUNICATOR_BYTES, RESERVED_OVER_ALLOCATED
 from sim.mesh import compute_times_of, layout_prices, mesh_options, prepare, times_of, worker_node
 from sim.parallel.lower.layouts import Layout
 from sim.parallel.program import PassPart
@@ -30,32 +30,33 @@ from sim.parallel.schedule import RENDEZVOUS_SCHEDULES, holder
 from sim.parallel.split import Unit, split
 from sim.parallel.stages import distribution_of
 from sim.parallel.units import UnitKind
+from sim.spec import memo
 from sim.spec.extensions import has_registered
-from sim.spec.fields import Precision
 from sim.spec.hardware import Hardware
 from sim.spec.identity import content
-from sim.spec.layer import WIDTHS
 from sim.spec.parallel import SLOTTED, MeshOptions, Parallel
 from sim.spec.precision import PRECISION_TRAITS
+from sim.spec.training import MOST_MICRO_BATCHES
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 from sim.study.plan.block_sums import BlockSums, FloatRow, ShareShape, summed, sums_of
 from sim.study.plan.exchanges import SendRows, gather_time, least_sent, send_rows
-from sim.study.plan.geometry import Geometry, chunked_sums, geometry_of, staged_sums
-from sim.study.plan.in_flight import in_flight
+from sim.study.plan.geometry import Geometry, chunked_sums, geometry_of, staged_sums, unlike_rows
+from sim.study.plan.least_memory import least_memory
 from sim.study.plan.space import LayoutCandidate, cut_parts
 from sim.training.layouts.prices import LayoutPrices, PriceBook
 from sim.training.layouts.times import UnitTimes
 
-Marks = NDArray[numpy.bool_]
 CandidatePlaces = NDArray[numpy.intp]
 
 _BELOW: Final = 1.0 - 1e-12
 """Factor by which compute is below a time that is the same sum without messages, in spite of rounding."""
-
-
 _NOT_SEARCHED: Final = ("context_exchange", "capacity_factor", "pad_to_capacity")
 """Fields of a layout that stay as the workload has them."""
+_SHARE: Final = ("precision", "tensor", "sequence", "context", "pipeline", "expert", "shard", "checkpointing", "near")
+"""Fields that determine the share of the model on one rank, and whether the engine refuses it."""
+_CUT: Final = ("schedule", "virtual_stages", "micro_batches")
+"""Fields that matter as well where the workload's own layout cuts units."""
 
 
 @dataclass(frozen=True)
@@ -153,30 +154,20 @@ class _WithoutMessages(NamedTuple):
 
     memory: FloatRow
     compute: FloatRow
-    workload: Workload
-    """Kept alive, because its identity is part of a key."""
-
-
-_KEPT: Final[OrderedDict[Hashable, _WithoutMessages]] = OrderedDict()
-"""The last bounds that were computed: a machine often has the GPUs of another provider's, or is searched again."""
-_MOST_KEPT: Final = 64
-"""Maximum number of these: the two stacks of 32 clusters, 20 MB in all if each has some 20,000 layouts."""
 
 
 def _without_messages(shapes: _Shapes, candidates: Sequence[LayoutCandidate], most: float) -> _WithoutMessages:
-    """Return the bounds of *candidates*, which *shapes* divides; those that need more than *most* bytes have no time."""
+    """Return the bounds of *candidates*, which *shapes* divides; those that need more than *most* bytes have no time.
+
+    They are kept: a machine often has the GPUs of another provider's, or is searched again.
+    """
     setting = shapes.setting
     if has_registered():  # the user's own schedules may change
         return _bounded(shapes, candidates, most)
     described = hashlib.sha256(marshal.dumps([tuple(each) for each in candidates], 2)).digest()
     gpu = content(worker_node(setting.hardware).gpu)
-    key = id(setting.workload), setting.nodes, setting.gpus_per_node, most, described, gpu
-    if key not in _KEPT:
-        _KEPT[key] = _bounded(shapes, candidates, most)
-        if len(_KEPT) > _MOST_KEPT:
-            _KEPT.popitem(last=False)
-    _KEPT.move_to_end(key)
-    return _KEPT[key]
+    key = _WithoutMessages, id(setting.workload), setting.nodes, setting.gpus_per_node, most, described, gpu
+    return memo.get_or_make(key, lambda: _bounded(shapes, candidates, most), held=setting.workload)
 
 
 def _bounded(shapes: _Shapes, candidates: Sequence[LayoutCandidate], most: float) -> _WithoutMessages:
@@ -193,11 +184,11 @@ def _bounded(shapes: _Shapes, candidates: Sequence[LayoutCandidate], most: float
         own = [candidates[number] for number, _ in members]
         at = numpy.array([number for number, _ in members])
         geometry = shapes.geometry(own[0])
-        memory[at] = _memory(setting, geometry, own, [shape for _, shape in members])
+        memory[at] = least_memory(setting.workload, worker_node(setting.hardware).gpu, geometry, own, [shape for _, shape in members])
         if (fit := numpy.flatnonzero(memory[at] <= most)).size:
             own = [own[place] for place in fit]
             compute[at[fit]] = _BELOW * _time(geometry, own, [shapes.compute_passes(each) for each in own], None)
-    return _WithoutMessages(memory, compute, setting.workload)
+    return _WithoutMessages(memory, compute)
 
 
 def _form(candidate: LayoutCandidate) -> tuple[int, int, str]:
@@ -207,7 +198,8 @@ def _form(candidate: LayoutCandidate) -> tuple[int, int, str]:
 
 def _time(geometry: Geometry, own: Sequence[LayoutCandidate], passes: Sequence[PassRows], sends: Sequence[SendRows] | None) -> FloatRow:
     """Return lower bounds of the seconds of a step; without messages between stages if *sends* is None."""
-    forward, backward = (chunked_sums(geometry, rows) for rows in zip(*passes, strict=True))
+    unlike, which = unlike_rows(passes)
+    forward, backward = (chunked_sums(geometry, rows)[which] for rows in zip(*unlike, strict=True))
     steps = numpy.array([each.micro_batches for each in own], dtype=float)[:, None]
     work = steps * staged_sums(geometry, forward + backward)
     if sends is None:
@@ -234,74 +226,6 @@ def _way(geometry: Geometry, work: FloatRow, forward: FloatRow, backward: FloatR
     return least
 
 
-def _memory(setting: Setting, geometry: Geometry, own: Sequence[LayoutCandidate], held: Sequence[ShareShape]) -> FloatRow:
-    gpu, options = worker_node(setting.hardware).gpu, mesh_options(setting.workload)
-    weights, gradients, states = widths(setting.workload, options)
-    late = numpy.array([each.shard == "parameters" and each.micro_batches == 1 for each in own])  # gradients appear as activations go
-    kept, dense, experts = (
-        chunked_sums(geometry, rows) for rows in zip(*((each.kept_bytes, each.dense, each.experts) for each in held), strict=True)
-    )
-    level = numpy.array([("none", "optimizer", "gradients", "parameters").index(each.shard) for each in own])
-    shards = numpy.array([each.data * each.context // each.replicate for each in own], dtype=float)
-    holders = [each.data * each.context * (each.tensor if each.expert > 1 else 1) / each.expert for each in own]
-    fixed = numpy.zeros((len(own), geometry.pipeline))
-    for elements, ranks in ((dense, shards), (experts, numpy.array(holders))):
-        width = weights / numpy.where(level >= 3, ranks, 1.0) + states / numpy.where(level >= 1, ranks, 1.0)
-        width += numpy.where(late, 0.0, gradients / numpy.where(level >= 2, ranks, 1.0))
-        fixed += staged_sums(geometry, elements) * width[:, None]
-    flying = numpy.array([in_flight(geometry.schedule, geometry.pipeline, each.chunks, each.micro_batches) for each in own])
-    activations = numpy.zeros_like(fixed)
-    if geometry.even:
-        flying = numpy.ones_like(flying)
-    activations[:, : geometry.pipeline] = flying * (kept if kept.shape[1] == geometry.pipeline else kept.min(axis=1, keepdims=True))
-    sharded = (level == 3) & (shards > 1)
-    if sharded.any():
-        _gather(geometry, setting, own, held, sharded, flying, activations)
-    many = [sum(size > 1 for size in (each.tensor, each.context, each.data * each.context, each.pipeline)) for each in own]
-    other = numpy.minimum(numpy.array(many), 1) * COMMUNICATOR_BYTES + gpu.context_memory
-    least: FloatRow = (fixed + activations).max(axis=1) * RESERVED_OVER_ALLOCATED + other
-    return least
-
-
-def _gather(
-    geometry: Geometry,
-    setting: Setting,
-    own: Sequence[LayoutCandidate],
-    held: Sequence[ShareShape],
-    sharded: Marks,
-    flying: FloatRow,
-    bytes_: FloatRow,
-) -> None:
-    """Add to the activations *bytes_* the weights that are gathered in addition if layouts are *sharded* (FSDP, ZeRO-3).
-
-    A pipeline keeps the weights of all its units. Without one, backward starts each unit with its weights and the activations of all units
-    up to it. Gradients that are not reduced yet count if there are more micro-batches than in flight: under 1F1B, and without a pipeline
-    if only the last micro-batch reduces.
-    """
-    options = mesh_options(setting.workload)
-    element = numpy.array([min(PRECISION_TRAITS[cast(Precision, each.precision)].activation, WIDTHS[options.weights]) for each in own])[
-        :, None
-    ]
-    elements = numpy.stack([each.dense + each.experts for each in held])
-    stays = sharded & numpy.array([each.reshard is False or (each.reshard is None and geometry.pipeline > 1) for each in own])
-    of_stage = staged_sums(geometry, chunked_sums(geometry, list(elements)))
-    bytes_ += numpy.where(stays[:, None], of_stage * element, 0.0)
-    again = sharded[:, None] & (numpy.array([each.micro_batches for each in own])[:, None] > flying)
-    waits = (
-        geometry.schedule == "1f1b" and not geometry.even
-        if geometry.pipeline > 1
-        else not setting.workload.training.stack.synchronizes_each("parameters")
-    )
-    unreduced = numpy.where(again & waits, of_stage * numpy.minimum(element, WIDTHS[options.reduction]), 0.0)
-    if geometry.pipeline == 1:
-        up_to = (
-            numpy.stack([each.kept_bytes for each in held])[:, 1:]
-            + numpy.diff(numpy.stack([each.turned for each in held]), axis=1) * element
-        )
-        bytes_[:, 0] = numpy.where(sharded & ~stays, numpy.maximum(bytes_[:, 0], up_to.max(axis=1)), bytes_[:, 0])
-    bytes_ += unreduced
-
-
 class _Shapes:
     """The units of the model under each share, computed once."""
 
@@ -312,10 +236,18 @@ class _Shapes:
         units = split(setting.workload.model, Parallel())
         self.kinds: tuple[UnitKind, ...] = tuple(unit.kind for unit in units)
         self.structured = setting.hardware.fabric.has_structure
+        own_cuts = cut_parts(setting.workload.training.parallel) > 0
+        self._share_of = _fields(*_SHARE, *(_CUT if own_cuts else ()))
+        self._passes_of = _fields(*_SHARE, *(_CUT if own_cuts else ()), "batch", "micro_batches")
         self._laid: dict[object, tuple[Workload, Layout, BlockSums] | None] = {}
+        self._alike: dict[LayoutCandidate, tuple[Workload, Layout, BlockSums] | None] = {}
         self._rows: dict[tuple[object, ...], BlockSums] = {}
         self._passes: dict[object, PassRows] = {}
         self._compute: dict[object, PassRows] = {}
+        self._kept_compute: dict[object, tuple[PassRows, Sequence[Unit]]] = memo.get_or_make(
+            (_Shapes, id(setting.workload), content(worker_node(setting.hardware).gpu)), dict, held=setting.workload
+        )
+        """Seconds of passes without messages on this GPU, whatever its machine; the value keeps the units alive."""
         self._sends: dict[object, SendRows] = {}
         self._send_prices: dict[object, LayoutPrices] = {}
         self._placed_sends: dict[object, SendRows] = {}
@@ -345,25 +277,45 @@ class _Shapes:
         return None if laid is None else laid[2].shape
 
     def _laid_out(self, candidate: LayoutCandidate) -> tuple[Workload, Layout, BlockSums] | None:
-        """Return the workload and layout of *candidate*, and the sums of its blocks; None if the engine refuses it."""
-        key = self._key(candidate)
+        """Return the share of *candidate* in a layout of one sample, and the sums of its blocks; None if the engine refuses it."""
+        key = self._share_of(candidate)
+        if _too_many(candidate):
+            key = (*key, candidate.micro_batches)
         if key not in self._laid:
-            try:
-                self._laid[key] = self._lay(candidate)
-            except SpecError as error:
-                self._laid[key], self.refused = None, error
+            like = self._like(candidate)
+            if like not in self._alike:
+                try:
+                    self._alike[like] = self._lay(like)
+                except SpecError as error:
+                    self._alike[like], self.refused = None, error
+            self._laid[key] = self._alike[like]
         return self._laid[key]
+
+    def _like(self, candidate: LayoutCandidate) -> LayoutCandidate:
+        """Return a layout of one sample with the share of *candidate*, which the engine refuses if it refuses that."""
+        shard = "none" if candidate.shard == "optimizer" and "none" in self.options.shards else candidate.shard
+        like = candidate._replace(batch=1, shard=shard, reshard=None, replicate=1)
+        if self.setting.has_own_cuts(candidate):  # may cut units
+            return like
+        return like._replace(schedule="1f1b", virtual_stages=1, micro_batches=candidate.micro_batches if _too_many(candidate) else 1)
+
+    def _with_samples(self, candidate: LayoutCandidate) -> tuple[Workload, Layout, BlockSums]:
+        """Return what `_laid_out` returns for *candidate*, which has a shape, with its own micro-batches."""
+        laid = self._laid_out(candidate)
+        assert laid is not None
+        _, layout, rows = laid
+        input_bytes = tuple(candidate.batch * nbytes for nbytes in layout.input_bytes)
+        workload = self.setting.workload_in(candidate)
+        return workload, replace(layout, micro_batches=candidate.micro_batches, input_bytes=input_bytes), rows
 
     def passes(self, candidate: LayoutCandidate, sketched: bool = False) -> PassRows:
         """Return the seconds of the passes of *candidate*, which has a shape, on the quickest stage.
 
         *sketched*: as if only one group of a node sent messages, whose price takes a fraction of the time where a node has many groups.
         """
-        key = self._key(candidate), sketched
+        key = self._like(candidate), candidate.batch, candidate.micro_batches, sketched
         if key not in self._passes:
-            laid = self._laid_out(candidate)
-            assert laid is not None
-            workload, layout, rows = laid
+            workload, layout, rows = self._with_samples(candidate)
             times = times_of(self.setting.hardware, workload, layout, self._of_one if sketched else self.setting.book, one_group=sketched)
             self._passes[key] = self._pass_rows(times, layout.units, rows)
         return self._passes[key]
@@ -374,7 +326,7 @@ class _Shapes:
             return None
         rows = []
         for each in own:
-            key = self._key(each), each.schedule, each.chunks
+            key = self._like(each), each.batch, each.schedule, each.chunks
             if key not in self._sends:
                 self._sends[key] = self._send_rows(geometry, each)
             rows.append(self._sends[key])
@@ -387,7 +339,7 @@ class _Shapes:
         """
         if candidate.shard != "parameters" or candidate.pipeline > 1:
             return 0.0
-        key = self._key(candidate), candidate.replicate
+        key = self._like(candidate), candidate.batch, candidate.replicate
         if key not in self._gathers:
             try:
                 self._gathers[key] = self._gather_time(candidate)
@@ -401,9 +353,7 @@ class _Shapes:
         return gather_time(layout, layout_prices(self.setting.hardware, workload, layout, self.setting.book))
 
     def _send_rows(self, geometry: Geometry, candidate: LayoutCandidate) -> SendRows:
-        laid = self._laid_out(candidate)
-        assert laid is not None
-        workload, layout, _ = laid
+        workload, layout, _ = self._with_samples(candidate)
         holds = candidate.schedule in RENDEZVOUS_SCHEDULES and not self.options.sends_ahead
         stage_of, nbytes = tuple(map(int, geometry.stage)), least_sent(workload, layout)
         placed = (candidate.tensor, candidate.context, candidate.near, stage_of, nbytes, holds)  # which ranks send, and where they are
@@ -416,28 +366,29 @@ class _Shapes:
 
     def compute_passes(self, candidate: LayoutCandidate) -> PassRows:
         """Return the seconds of the passes of *candidate*, which has a shape, without messages."""
+        key = self._passes_of(candidate)
+        if key not in self._compute:
+            self._compute[key] = self._compute_passes(candidate)
+        return self._compute[key]
+
+    def _compute_passes(self, candidate: LayoutCandidate) -> PassRows:
         laid = self._laid_out(candidate)
         assert laid is not None
         workload, layout, rows = laid
-        steps = layout.micro_batches if PRECISION_TRAITS[workload.training.precision].is_quantized else 0  # over which casts are spread
+        steps = candidate.micro_batches if PRECISION_TRAITS[workload.training.precision].is_quantized else 0  # over which casts are spread
         recomputing = layout.mesh.stages if workload.training.recompute_blocks else 0  # stages, of which some blocks are recomputed
-        key = id(rows), layout.adds_shards, steps, recomputing  # rows are kept
-        if key not in self._compute:
+        key = id(rows.units), *_unit_fields(candidate), candidate.batch, candidate.micro_batches > 1, layout.adds_shards, steps, recomputing
+        if key not in self._kept_compute:
+            workload, layout, _ = self._with_samples(candidate)
             times = compute_times_of(self.setting.hardware, workload, layout, self.setting.book)
-            self._compute[key] = self._pass_rows([times], layout.units, rows)
-        return self._compute[key]
+            self._kept_compute[key] = self._pass_rows([times], layout.units, rows), rows.units
+        return self._kept_compute[key][0]
 
     def _pass_rows(self, times: Sequence[UnitTimes], units: Sequence[Unit], rows: BlockSums) -> PassRows:
         parts: tuple[PassPart, ...] = ("F", "B")
         return PassRows(*summed([self._quickest(times, units, part) for part in parts], rows.ends))
 
-    def _key(self, candidate: LayoutCandidate) -> object:
-        cut = self.setting.has_own_cuts(candidate) and (candidate.schedule, candidate.virtual_stages)  # wraps and cuts may cut units
-        return (*_unit_fields(candidate), candidate.pipeline, candidate.near, candidate.shard == "parameters", cut)
-
     def _lay(self, candidate: LayoutCandidate) -> tuple[Workload, Layout, BlockSums]:
-        if not self.setting.has_own_cuts(candidate):
-            candidate = candidate._replace(schedule="1f1b", virtual_stages=1)  # no share of a layer depends on these
         workload = self.setting.workload_in(candidate)
         layout = prepare(self.setting.hardware, workload, self.setting.gpus_per_node, check_deadlock=False)
         key = (id(layout.units), *_unit_fields(candidate))  # the rows keep the units alive, so that their id is not reused
@@ -460,5 +411,15 @@ class _Shapes:
 
 
 def _unit_fields(candidate: LayoutCandidate) -> tuple[object, ...]:
-    """Return the fields that determine memory and time of a unit of *candidate*."""
-    return (*candidate.split, candidate.batch, candidate.checkpointing, candidate.precision, candidate.micro_batches > 1)
+    """Return the fields that determine memory and time of a unit of *candidate* for one sample."""
+    return (*candidate.split, candidate.checkpointing, candidate.precision)
+
+
+def _too_many(candidate: LayoutCandidate) -> bool:
+    """Return whether the engine refuses *candidate* because of its micro-batches alone."""
+    return candidate.micro_batches > MOST_MICRO_BATCHES
+
+
+def _fields(*names: str) -> Callable[[LayoutCandidate], tuple[object, ...]]:
+    """Return a function that returns the fields *names* of a candidate."""
+    return itemgetter(*map(LayoutCandidate._fields.index, names))

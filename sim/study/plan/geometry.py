@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy
 from numpy.typing import NDArray
@@ -14,6 +14,8 @@ from sim.parallel.stages import stages
 from sim.parallel.units import UnitKind
 from sim.spec.parallel import Parallel
 from sim.study.plan.block_sums import FloatRow
+
+Item = TypeVar("Item")
 
 
 class Geometry(NamedTuple):
@@ -58,3 +60,11 @@ def staged_sums(geometry: Geometry, chunked: FloatRow) -> FloatRow:
     for chunk, stage in enumerate(geometry.stage):
         table[:, stage] += chunked[:, chunk]
     return table
+
+
+def unlike_rows(items: Sequence[Item]) -> tuple[list[Item], NDArray[numpy.intp]]:
+    """Return each object among *items* once, and for each of *items* its place among these."""
+    places: dict[int, int] = {}
+    which = numpy.array([places.setdefault(id(each), len(places)) for each in items])
+    _, first = numpy.unique(which, return_index=True)
+    return [items[place] for place in first], which

@@ -16,6 +16,7 @@ from sim.check import check_job, check_run
 from sim.cluster.build import with_nodes
 from sim.mesh import worker_node
 from sim.parallel.split import split
+from sim.spec import memo
 from sim.spec.defaults import REPLICATED_STACK
 from sim.spec.extensions import SCHEDULES, names
 from sim.spec.hardware import Hardware
@@ -178,7 +179,8 @@ def prepare_plan(question: PlanQuestion) -> LayoutPlan:
     _require_able(machine.spec, [one.spec for one in loaded], space)
     _require_eight_bits(question, [one.spec for one in loaded], space)
     layouts = []
-    kernels = KernelBook()
+    gpu = worker_node(machine.spec).gpu
+    kernels = KernelBook(passes=memo.get_or_make((KernelBook, id(gpu)), dict, held=gpu))  # machines of a study may have the same GPU
     for nodes, each in sizes:
         hardware = with_nodes(machine.spec, nodes)
         rate = price(hardware, question.scenario.market)
@@ -405,14 +407,14 @@ def _helpful_change(layout_plan: LayoutPlan, trying: Callable[[str], None]) -> s
 
 
 def any_fits(layout_plan: LayoutPlan) -> bool:
-    """Return whether a layout of *layout_plan* fits, trying the least memory bounds first. Raise SpecError if the engine refuses all."""
+    """Return whether a layout of *layout_plan* fits, trying the least memory bounds of each cluster and stack first.
+
+    Raise SpecError if the engine refuses all.
+    """
     memory = layout_plan.question.limits.memory
-    near: list[tuple[float, PlacedLayout]] = []
     for setting, every in layout_plan.layouts:
-        least = bounds(setting, every, most=0.0).memory
-        near += [
-            (float(need), PlacedLayout(setting, each))
-            for need, each in zip(least, every, strict=True)
-            if need <= usable_memory(setting, memory)
-        ]
-    return any(fits(placed_layout, memory) for _, placed_layout in sorted(near, key=lambda each: each[0]))
+        least, most = bounds(setting, every, most=0.0).memory, usable_memory(setting, memory)
+        near = sorted((float(need), place) for place, need in enumerate(least) if need <= most)
+        if any(fits(PlacedLayout(setting, every[place]), memory) for _, place in near):
+            return True
+    return False

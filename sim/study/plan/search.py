@@ -20,6 +20,8 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Final
 
+import numpy
+
 from sim.mesh import LayoutRun, worker_node
 from sim.spec.parallel import SCHEDULES, SHARDS
 from sim.spec.yaml import SpecError
@@ -268,16 +270,16 @@ def _bounded(
         return
     memory = usable_memory(setting, limits.memory)
     each = bounds(setting, candidates, memory)
-    fitting = []
-    done = first.candidate if first is not None and first.setting is setting else None
-    for place, (candidate, needed) in enumerate(zip(candidates, each.memory, strict=True)):
-        if candidate == done:
-            continue
-        if needed > memory:
-            tally.infeasible += 1
-            _note_tightest(tally, float(needed) - memory, PlacedLayout(setting, candidate))
-        else:
-            fitting.append((place, PlacedLayout(setting, candidate)))
+    left = numpy.ones(len(candidates), dtype=bool)
+    if first is not None and first.setting is setting:
+        left[:] = [candidate != first.candidate for candidate in candidates]
+    too_large = numpy.flatnonzero(left & (each.memory > memory))
+    tally.infeasible += len(too_large)
+    if too_large.size:
+        nearest = int(too_large[numpy.argmin(each.memory[too_large])])
+        _note_tightest(tally, float(each.memory[nearest]) - memory, PlacedLayout(setting, candidates[nearest]))
+    may_fit = numpy.flatnonzero(left & (each.memory <= memory)).tolist()
+    fitting = [(place, PlacedLayout(setting, candidates[place])) for place in may_fit]
     pending.add(fitting, each, _weight(PlacedLayout(setting, candidates[0]), limits))
 
 

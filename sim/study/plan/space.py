@@ -124,7 +124,8 @@ def candidates(workload: Workload, nodes: int, gpus_per_node: int, space: Space)
     if options is None:
         raise SpecError(f"--stack {workload.training.stack.name}: runs plain data parallelism only; write torchtitan-2.x or megatron-core")
     fixed = parse_fixed(space.fixed or {})
-    return [each for each in _all_candidates(workload, options, nodes, gpus_per_node, space) if _matches(each, fixed)]
+    every = _all_candidates(workload, options, nodes, gpus_per_node, space)
+    return [each for each in every if _matches(each, fixed)] if fixed else list(every)
 
 
 def unsupported_option(workload: Workload, space: Space) -> str:

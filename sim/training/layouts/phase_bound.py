@@ -12,13 +12,14 @@ Limits: nothing is bounded if stages do not meet (no gradient clipping), or if r
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import inf
 from typing import NamedTuple
 
-from sim.parallel.program import Instruction, Receive, Send, Start, Tag, Update, Wait, Work
+from sim.parallel.mesh import GroupAxis
+from sim.parallel.program import Instruction, Message, Receive, Send, Start, Tag, Update, Wait, Work
 from sim.parallel.schedule import holder
 from sim.training.layouts.link_bound import MEETING
 from sim.training.layouts.prices import SHARED
@@ -32,8 +33,6 @@ class _Gather(NamedTuple):
     start: int
     """Place in the program."""
     wait: int
-    seconds: float
-    """Time in which the link carries it."""
 
 
 class _Reduction(NamedTuple):
@@ -41,7 +40,10 @@ class _Reduction(NamedTuple):
 
     stage: int
     start: int
-    seconds: float
+
+
+_GroupOperation = tuple[int, GroupAxis, tuple[Message, ...]]
+"""The stage, axis and messages of an operation."""
 
 
 def least_phased_time(scene: LayoutScene) -> float:
@@ -49,22 +51,44 @@ def least_phased_time(scene: LayoutScene) -> float:
     if not scene.prices.mesh.is_even or not all(Wait(MEETING) in program for program in scene.programs):
         return 0.0
     stages = _StageCycles(scene)
-    gathers, reductions = defaultdict[str, list[_Gather]](list), defaultdict[str, list[_Reduction]](list)
+    gathers, reductions = list[tuple[_GroupOperation, _Gather]](), list[tuple[_GroupOperation, _Reduction]]()
     for stage in stages.each:
         for start, wait in stage.operations:
-            for link, seconds in _carried(scene, stage.number, stage.program[start]):
-                if wait < stage.first_backward:
-                    gathers[link].append(_Gather(stage.number, start, wait, seconds))
-                elif start > stage.last_forward:
-                    reductions[link].append(_Reduction(stage.number, start, seconds))
-    return max((stages.in_turn(gathers[link], reductions[link]) for link in {**gathers, **reductions}), default=0.0)
+            kind = _kind(stage, start)
+            if wait < stage.first_backward:
+                gathers.append((kind, _Gather(stage.number, start, wait)))
+            elif start > stage.last_forward:
+                reductions.append((kind, _Reduction(stage.number, start)))
+    least = 0.0
+    for seconds in _unlike_links(scene, dict.fromkeys(kind for kind, _ in (*gathers, *reductions))):
+        carried = [(each, seconds[kind]) for kind, each in gathers if kind in seconds]
+        least = max(least, stages.in_turn(carried, [(each, seconds[kind]) for kind, each in reductions if kind in seconds]))
+    return least
 
 
-def _carried(scene: LayoutScene, stage: int, start: Instruction) -> list[tuple[str, float]]:
-    """Return the links that carry the operation *start*, each with the time it needs (s)."""
-    assert isinstance(start, Start)
-    prices = [scene.prices.price(stage, start.axis, message.op, message.nbytes) for message in start.messages]
-    return [(link, load * price.volume / scene.prices.capacity[link]) for price in prices for link, load in price.load.items()]
+def _kind(stage: _StageCycle, start: int) -> _GroupOperation:
+    """Return what determines the links that carry the operation which starts at that place of *stage*, and for how long."""
+    each = stage.program[start]
+    assert isinstance(each, Start)
+    return stage.number, each.axis, each.messages
+
+
+def _unlike_links(scene: LayoutScene, kinds: Iterable[_GroupOperation]) -> list[dict[_GroupOperation, float]]:
+    """Return the seconds in which a link carries an operation of each of *kinds*, once for all links on which these are equal.
+
+    Most of the links of a node carry the same as others: a ring has one from each GPU to the next.
+    """
+    of_link: dict[str, list[tuple[_GroupOperation, float]]] = defaultdict(list)
+    for kind in kinds:
+        stage, axis, messages = kind
+        carried: dict[str, float] = defaultdict(float)
+        for message in messages:
+            price = scene.prices.price(stage, axis, message.op, message.nbytes)
+            for link, load in price.load.items():
+                carried[link] += load * price.volume / scene.prices.capacity[link]
+        for link, seconds in carried.items():
+            of_link[link].append((kind, seconds))
+    return [dict(seconds) for seconds in dict.fromkeys(map(tuple, of_link.values()))]
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,18 +143,18 @@ class _StageCycles:
                 worked.append(worked[-1] + _work_time(scene, number, one))
             self.each.append(_StageCycle(number, cycle, worked))
 
-    def in_turn(self, gathers: Sequence[_Gather], reductions: Sequence[_Reduction]) -> float:
-        """Return the time (s) from a meeting to the next, at least, given what one link carries."""
+    def in_turn(self, gathers: Sequence[tuple[_Gather, float]], reductions: Sequence[tuple[_Reduction, float]]) -> float:
+        """Return the time (s) from a meeting to the next, at least, given what one link carries, each for some seconds."""
         last: dict[int, int] = {}
-        for gather in gathers:
+        for gather, _ in gathers:
             last[gather.stage] = max(gather.wait, last.get(gather.stage, 0))
-        head = min((self.each[each.stage].worked[each.start] for each in gathers), default=0.0)
-        gathered = head + sum(each.seconds for each in gathers)
+        head = min((self.each[each.stage].worked[each.start] for each, _ in gathers), default=0.0)
+        gathered = head + sum(seconds for _, seconds in gathers)
         begins = []
-        for each in reductions:
+        for each, seconds in reductions:
             alone = self.each[each.stage].worked[each.start]
             path = min((self._path(stage, wait, each.stage, each.start) for stage, wait in last.items()), default=-inf)
-            begins.append((max(alone, gathered + path), each.seconds))
+            begins.append((max(alone, gathered + path), seconds))
         reduced, least = 0.0, gathered
         for begin, seconds in sorted(begins, reverse=True):
             reduced += seconds

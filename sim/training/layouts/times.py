@@ -262,13 +262,13 @@ class UnitTimes:
     def _checked(self, messages: Sequence[LayerMessage]) -> float:
         """Return the host time (s) to compare *messages* between the ranks of their groups."""
         mesh, message_time = self.prices.mesh, self.options.collective_check
-        if not message_time:
+        if not message_time or not messages:
             return 0.0
         return sum(check_time(mesh.group_size(message.axis), message_time) for message in messages)
 
     def _started(self, messages: Sequence[LayerMessage]) -> float:
         """Return the host time (s) to start those of *messages* that tensor ranks exchange."""
-        if self.workload.training.stack.kernels.cuda_graphs:
+        if not messages or not self.options.tensor_host or self.workload.training.stack.kernels.cuda_graphs:
             return 0.0
         return self.options.tensor_host * sum(message.axis == "tensor" for message in messages)
 
@@ -294,9 +294,11 @@ class UnitTimes:
         training = self.workload.training
         if self.options.permutes_tokens:  # counted in `_unfused`
             return 0.0
-        nbytes = sum(self._bytes(message, layer) for message in messages if message.op == "all_to_all")
+        nbytes = sum(self._bytes(message, layer) for message in messages if message.op == "all_to_all") if messages else 0.0
         if self.options.framework == "megatron" and self.prices.mesh.parallel.expert == 1:  # chunks of one rank are sorted as well
             nbytes = element_bytes(layer.op, training.precision) / 4.0 * training.batch * dispatched_bytes(layer)
+        if not nbytes:
+            return 0.0
         moved = sorted_bytes(nbytes, self._local_experts, self.options.one_copy)
         if self.options.framework == "megatron" and not self.prices.mesh.parallel.pad_to_capacity:
             moved += padded_bytes(nbytes, PRECISION_TRAITS[training.precision].is_quantized, self.options.one_copy)
@@ -321,8 +323,8 @@ class UnitTimes:
 
     def _merged(self, layer: Layer, backward: bool) -> float:
         """Return the GPU time (s) of merges and additions around torch's ring, beside which no message moves."""
-        training, ring = self.workload.training, ring_of(self.workload.training, self.options)
-        if ring is None or layer.attention is None:
+        training = self.workload.training
+        if layer.attention is None or (ring := ring_of(training, self.options)) is None:
             return 0.0
         width = element_bytes(layer.op, training.precision)
         moved = ring_passes(elements_of(layer.attention), training.parallel.context, width, ring, backward)

@@ -237,7 +237,6 @@ def test_layouts_on_equal_gpus_share_bounds_without_messages() -> None:
         both = [[floors(setting, each) for setting, each in of_machine] for of_machine in layouts]
     for (setting, each), first, second in zip(layouts[1], *both, strict=True):
         assert second.compute is first.compute and second.memory is first.memory
-        floor._KEPT.clear()
         alone, places = floors(setting, each), numpy.arange(0, len(each), 97)
         assert (alone.compute == second.compute).all() and (alone.memory == second.memory).all()
         assert (alone.time_of(places) == second.time_of(places)).all()

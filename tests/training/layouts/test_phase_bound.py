@@ -9,13 +9,14 @@ import pytest
 from hypothesis import strategies as st
 
 from sim.mesh import layout_scene, prepare
+from sim.parallel.program import Message
 from sim.spec.parallel import MEGATRON_ORDER
 from sim.study.plan.question import PlanQuestion, prepare_plan
 from sim.study.plan.refine import PlacedLayout, workload_and_layout
 from sim.study.scenario import Scenario
 from sim.training.layouts.bound import _least_cycle
 from sim.training.layouts.link_bound import least_link_time
-from sim.training.layouts.phase_bound import least_phased_time
+from sim.training.layouts.phase_bound import _unlike_links, least_phased_time
 from sim.training.layouts.play import play
 from tests.examples import examples
 from tests.harness import machine
@@ -75,6 +76,21 @@ def test_a_stage_with_little_work_may_reduce_soon_after_its_gather() -> None:
         scene, done = played(machine(2, 2, nic=NIC, pcie=1e15, nvlink=1e15), given)
         assert least_phased_time(scene) <= done.time * (1 + 1e-9)
         assert least_phased_time(scene) == pytest.approx(gathers + max(work / 10 + gathers, left + gathers / 2), rel=0.005)
+
+
+def test_links_that_carry_the_same_are_bounded_once() -> None:
+    """Against the seconds of each link by itself: gathers of weights and reductions of gradients load the same links on both sides."""
+    scene, _ = _replicas(4, 8, shard="optimizer")
+    kinds = [(stage, "shard", (Message(op, WEIGHTS),)) for stage in range(4) for op in ("all_gather", "reduce_scatter")]
+    each: dict[str, dict[object, float]] = {}
+    for kind in kinds:
+        stage, axis, (message,) = kind
+        price = scene.prices.price(stage, axis, *message)
+        for link, load in price.load.items():
+            each.setdefault(link, {})[kind] = load * price.volume / scene.prices.capacity[link]
+    unlike = _unlike_links(scene, kinds)
+    assert len(unlike) < len(each)
+    assert {tuple(one.items()) for one in each.values()} == {tuple(one.items()) for one in unlike}
 
 
 def test_nothing_is_known_of_steps_in_which_stages_do_not_meet() -> None:

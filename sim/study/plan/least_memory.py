@@ -1,0 +1,103 @@
+"""How many bytes does a rank of a layout need at least? Computed for many layouts at once with numpy.
+
+Weights, gradients, states and the activations that the schedule must hold on the fullest stage, together with gathered weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+import numpy
+from numpy.typing import NDArray
+
+from sim.analysis.held_memory import widths
+from sim.analysis.layout_memory import COMMUNICATOR_BYTES, RESERVED_OVER_ALLOCATED
+from sim.mesh import mesh_options
+from sim.spec.fields import Precision
+from sim.spec.hardware import Gpu
+from sim.spec.layer import WIDTHS
+from sim.spec.precision import PRECISION_TRAITS
+from sim.spec.workload import Workload
+from sim.study.plan.block_sums import FloatRow, ShareShape
+from sim.study.plan.geometry import Geometry, chunked_sums, staged_sums, unlike_rows
+from sim.study.plan.in_flight import in_flight
+from sim.study.plan.space import LayoutCandidate
+
+Marks = NDArray[numpy.bool_]
+
+
+def least_memory(workload: Workload, gpu: Gpu, geometry: Geometry, own: Sequence[LayoutCandidate], held: Sequence[ShareShape]) -> FloatRow:
+    """Return the least bytes that a rank of each of the layouts *own* of *workload* needs, whose chunks are those of *geometry*.
+
+    *held* are their shares of the model, for one sample: activations are proportional to a micro-batch.
+    """
+    options = mesh_options(workload)
+    weights, gradients, states = widths(workload, options)
+    late = numpy.array([each.shard == "parameters" and each.micro_batches == 1 for each in own])  # gradients appear as activations go
+    unlike, which = unlike_rows(held)
+    batch = numpy.array([each.batch for each in own], dtype=float)[:, None]
+    kept, dense, experts = (
+        chunked_sums(geometry, rows)[which] for rows in zip(*((each.kept_bytes, each.dense, each.experts) for each in unlike), strict=True)
+    )
+    kept *= batch
+    level = numpy.array([("none", "optimizer", "gradients", "parameters").index(each.shard) for each in own])
+    shards = numpy.array([each.data * each.context // each.replicate for each in own], dtype=float)
+    holders = [each.data * each.context * (each.tensor if each.expert > 1 else 1) / each.expert for each in own]
+    fixed = numpy.zeros((len(own), geometry.pipeline))
+    for elements, ranks in ((dense, shards), (experts, numpy.array(holders))):
+        width = weights / numpy.where(level >= 3, ranks, 1.0) + states / numpy.where(level >= 1, ranks, 1.0)
+        width += numpy.where(late, 0.0, gradients / numpy.where(level >= 2, ranks, 1.0))
+        fixed += staged_sums(geometry, elements) * width[:, None]
+    counts, of_count = numpy.unique([each.micro_batches for each in own], return_inverse=True)
+    flying = numpy.array([in_flight(geometry.schedule, geometry.pipeline, own[0].chunks, int(count)) for count in counts])[of_count]
+    activations = numpy.zeros_like(fixed)
+    if geometry.even:
+        flying = numpy.ones_like(flying)
+    activations[:, : geometry.pipeline] = flying * (kept if kept.shape[1] == geometry.pipeline else kept.min(axis=1, keepdims=True))
+    sharded = (level == 3) & (shards > 1)
+    if sharded.any():
+        _gather(geometry, workload, own, held, sharded, flying, activations)
+    many = [sum(size > 1 for size in (each.tensor, each.context, each.data * each.context, each.pipeline)) for each in own]
+    other = numpy.minimum(numpy.array(many), 1) * COMMUNICATOR_BYTES + gpu.context_memory
+    least: FloatRow = (fixed + activations).max(axis=1) * RESERVED_OVER_ALLOCATED + other
+    return least
+
+
+def _gather(
+    geometry: Geometry,
+    workload: Workload,
+    own: Sequence[LayoutCandidate],
+    held: Sequence[ShareShape],
+    sharded: Marks,
+    flying: FloatRow,
+    bytes_: FloatRow,
+) -> None:
+    """Add to the activations *bytes_* the weights that are gathered in addition if layouts are *sharded* (FSDP, ZeRO-3).
+
+    A pipeline keeps the weights of all its units. Without one, backward starts each unit with its weights and the activations of all units
+    up to it. Gradients that are not reduced yet count if there are more micro-batches than in flight: under 1F1B, and without a pipeline
+    if only the last micro-batch reduces.
+    """
+    options = mesh_options(workload)
+    element = numpy.array([min(PRECISION_TRAITS[cast(Precision, each.precision)].activation, WIDTHS[options.weights]) for each in own])[
+        :, None
+    ]
+    elements = numpy.stack([each.dense + each.experts for each in held])
+    stays = sharded & numpy.array([each.reshard is False or (each.reshard is None and geometry.pipeline > 1) for each in own])
+    of_stage = staged_sums(geometry, chunked_sums(geometry, list(elements)))
+    bytes_ += numpy.where(stays[:, None], of_stage * element, 0.0)
+    again = sharded[:, None] & (numpy.array([each.micro_batches for each in own])[:, None] > flying)
+    waits = (
+        geometry.schedule == "1f1b" and not geometry.even
+        if geometry.pipeline > 1
+        else not workload.training.stack.synchronizes_each("parameters")
+    )
+    unreduced = numpy.where(again & waits, of_stage * numpy.minimum(element, WIDTHS[options.reduction]), 0.0)
+    if geometry.pipeline == 1:
+        up_to = (
+            numpy.stack([each.kept_bytes for each in held])[:, 1:] * numpy.array([each.batch for each in own])[:, None]
+            + numpy.diff(numpy.stack([each.turned for each in held]), axis=1) * element
+        )
+        bytes_[:, 0] = numpy.where(sharded & ~stays, numpy.maximum(bytes_[:, 0], up_to.max(axis=1)), bytes_[:, 0])
+    bytes_ += unreduced
