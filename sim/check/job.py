@@ -204,6 +204,11 @@ def _precision(hardware: Hardware, workload: Workload) -> Iterator[Problem]:
             yield from _recipe(gpu, workload)
 
 
+def precision_problems(hardware: Hardware, workload: Workload) -> list[str]:
+    """Return why the GPUs of *hardware* cannot compute in the precision of *workload*."""
+    return located_messages(_precision(hardware, workload), None)
+
+
 def _recipe(gpu: Gpu, workload: Workload) -> Iterator[Problem]:
     """Find an FP8 recipe that the stack or the GPU lacks."""
     requested, stack = workload.training.effective_recipe, workload.training.stack
