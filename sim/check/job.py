@@ -206,7 +206,7 @@ def _precision(hardware: Hardware, workload: Workload) -> Iterator[Problem]:
 
 def precision_problems(hardware: Hardware, workload: Workload) -> list[str]:
     """Return why the GPUs of *hardware* cannot compute in the precision of *workload*."""
-    return located_messages(_precision(hardware, workload), None)
+    return located_messages([*_precision(hardware, workload)], None)
 
 
 def _recipe(gpu: Gpu, workload: Workload) -> Iterator[Problem]:
