@@ -1,6 +1,6 @@
 """What must be simulated to predict a measured run? The row's machine and job, with every override applied and checked.
 
-The GPU memory check is skipped, because a measured run did fit.
+The GPU memory check is skipped, because a measured run did fit; `calibration.validate.memory` notes the rows that it would reject.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Final
 from calibration import HARDWARE
 from calibration.catalogue.without_source import machine_without, workload_without
 from calibration.run_records import TOO_MANY_PROBLEMS, RunRecord, SkippedRun, row_name
-from sim.check import check_hardware, check_workload, require
+from sim.check import check_hardware, check_workload, precision_problems, require
 from sim.cluster.build import place, with_nodes
 from sim.spec.catalogue import SUFFIX, UnknownName, file_of, is_file, locate, suggestions
 from sim.spec.hardware import Gpu, Hardware
@@ -187,6 +187,7 @@ def _question(record: RunRecord, folders: Folders) -> RunQuestion:
     if lacking:
         for_workload = (*for_workload, *(override for overrides in lacking.values() for override in overrides))
         workload = workload_named(record.workload, for_workload, folders.workloads, folders.without)
+    require(precision_problems(machine, workload))
     question = RunQuestion(record, machine, Job(workload, place(machine, None, pattern)), "\n".join(lacking))
     _require_one_speed(question)
     return question

@@ -74,12 +74,16 @@ _RELEASES: Final[Mapping[str, tuple[tuple[tuple[int, int], str], ...]]] = {
 """Newest release of each framework that a stack stands for; without a release, the last."""
 _FIRST_CONTAINER: Final = 17
 """Year of the first containers, from which a release is a year and a month; no framework has reached it."""
-_OF_NGC: Final[Mapping[str, tuple[tuple[tuple[int, int], str], ...]]] = {
-    "torch": (((20, 8), "ngc-pytorch-20.03"), ((23, 2), "torch-1.13-ddp"), ((99, 0), "torch-2.x-ddp")),
-    "tensorflow": (((20, 11), "ngc-tensorflow-20.03"), ((99, 0), "tensorflow-2.3")),
-    "mxnet": (((99, 0), "ngc-mxnet-20.03"),),
+_FRAMEWORK_OF: Final[Mapping[str, str]] = {"pytorch": "torch", "tensorflow": "tensorflow", "mxnet": "mxnet"}
+"""Frameworks by the names of NVIDIA's containers."""
+_CONTAINER: Final = re.compile(rf"ngc-({'|'.join(_FRAMEWORK_OF)})-(\d\d)\.(\d\d)(-xla)?")
+"""Names of the stacks in the catalog that stand for a container of NVIDIA, not for one model or memory format in it."""
+_NEXT_MAJOR: Final[Mapping[str, tuple[tuple[int, int], str]]] = {
+    "torch": ((23, 3), "torch-2.x-ddp"),
+    "tensorflow": ((20, 12), "tensorflow-2.3"),
 }
-"""Newest of NVIDIA's containers that a stack stands for; without a release, the first (NVIDIA's support matrix: 23.03 has PyTorch 2)."""
+"""First container with the next major release of its framework (NVIDIA's support matrix: 23.03 has PyTorch 2), and the stack that stands
+for such containers where none is described."""
 _NAMES_OF: Final[Mapping[str, tuple[str, ...]]] = {"torch": ("torch", "pytorch"), "tensorflow": ("tensorflow", "tf"), "mxnet": ("mxnet",)}
 _OF_TF_CNN_BENCHMARKS: Final = (1, 15)
 """Last release of TensorFlow that tf_cnn_benchmarks is written for (tensorflow/benchmarks, scripts/tf_cnn_benchmarks/README.md)."""
@@ -111,12 +115,10 @@ def read_stack(text: str) -> StackReading:
         return _over_horovod(framework, words) or StackReading(text)
     if not _SERVER_NAMES.isdisjoint(others) or (framework == "tensorflow" and "grpc" in others):
         return _over_servers(framework, others)
-    if framework in _OF_NGC:
+    if framework in _NAMES_OF:
         release = _release(words, _NAMES_OF[framework])
-        if release is None and "ngc" in others:
-            return StackReading(_OF_NGC[framework][0][1], "the container of March 2020")
-        if release is not None and release[0] >= _FIRST_CONTAINER:
-            return StackReading(next(stack for newest, stack in _OF_NGC[framework] if release <= newest))
+        if ("ngc" in others) if release is None else release[0] >= _FIRST_CONTAINER:
+            return _of_container(framework, release, "xla" in words)
     return _by_release(framework, words) if framework and _SERVERS.isdisjoint(others) else StackReading(text)
 
 
@@ -152,6 +154,31 @@ def _by_release(framework: str, words: Sequence[str]) -> StackReading:
     if framework == "mxnet":
         return StackReading(stack, "gradients are all-reduced after the backward pass")
     return StackReading(stack)
+
+
+def _of_container(framework: str, release: tuple[int, int] | None, xla: bool) -> StackReading:
+    """Return the stack of NVIDIA's container *release* of *framework*, a year and a month: the nearest with the same major release.
+
+    Without a release, the first container.
+    """
+    first_of_next, stack_of_next = _NEXT_MAJOR.get(framework, ((99, 0), ""))
+    described = {
+        (int(named[2]), int(named[3])): named[0]
+        for named in map(_CONTAINER.fullmatch, all_files(STACKS_FOLDER))
+        if named and _FRAMEWORK_OF[named[1]] == framework and bool(named[4]) == xla
+    }
+    if release is None:
+        first = min(described)
+        return StackReading(described[first], f"container {_month(first)}")
+    alike = [month for month in described if (month >= first_of_next) == (release >= first_of_next)]
+    if not alike:
+        return StackReading(f"{stack_of_next}-xla" if xla else stack_of_next)
+    nearest = min(alike, key=lambda month: abs(12 * (month[0] - release[0]) + month[1] - release[1]))
+    return StackReading(described[nearest], "" if nearest == release else f"container {_month(nearest)}, the nearest that is described")
+
+
+def _month(release: tuple[int, int]) -> str:
+    return f"{release[0]}.{release[1]:02}"
 
 
 def _over_horovod(framework: str, words: Sequence[str]) -> StackReading | None:

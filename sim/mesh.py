@@ -129,6 +129,8 @@ class LayoutRun:
 
     def memory_over_time(self, stage: int) -> list[tuple[float, float, StageMemory]]:
         """Return (begin, end, memory) of each instruction of *stage* in the last simulated step: seconds, and bytes of one rank."""
+        if not 0 <= stage < len(self.played.stages):
+            raise SpecError(f"stage {stage}: a pipeline of {len(self.played.stages)} has stages 0 to {len(self.played.stages) - 1}")
         played = self.played.stages[stage]
         course = memory_timeline(self.layout, self.workload, self.node.gpu, stage)
         begins = (played.begin, *played.clock[:-1])

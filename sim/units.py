@@ -179,9 +179,9 @@ def ambiguous_count(text: str) -> str:
 
 
 def shorten(value: object, length: int = 40) -> str:
-    """Return ``repr(value)`` for a message, cut to *length* characters."""
+    """Return ``repr(value)`` for a message, cut to *length* characters; None is the ``null`` of YAML."""
     try:
-        text = repr(value)
+        text = "null" if value is None else repr(value)
     except ValueError:  # an integer beyond Python's limit for decimal conversion
         return "an enormous number"
     return text if len(text) <= length else text[: length - 3] + "..."

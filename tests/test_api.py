@@ -169,3 +169,34 @@ def test_a_sweep_takes_any_sequence_of_values() -> None:
 def test_a_comparison_carries_the_rest_of_its_document() -> None:
     table = compare("resnet18", ["p3.2xlarge", "g4dn.xlarge"])
     assert table.attrs["workload"] == "resnet18" and "rows" not in table.attrs and table.attrs["schema"] == 1
+
+
+def test_module_paths_may_be_a_list() -> None:
+    """As in a file, and as the text that joins them."""
+    job = {"hardware": "hgx-h100", "workload": "gpt2", "nodes": 1}
+    listed, joined = (run(**job, parallel={"shard": "parameters", "wrap": wrap}) for wrap in (["layers.*"], "layers.*"))
+    assert listed.step_time == joined.step_time
+    pipeline = {"pp": 2, "tp": 2}
+    cut, both = (run(**job, parallel=pipeline | {"cuts": cuts}, micro_batches=2) for cuts in (["layers.4"], ("layers.4",)))
+    assert cut.step_time == both.step_time
+    with pytest.raises(SpecError, match=r"^stage 5: a pipeline of 2 has stages 0 to 1$"):
+        cut.memory_over_time(5)
+    with pytest.raises(SpecError, match=r"^stage -1: a pipeline of 2 has stages 0 to 1$"):
+        cut.memory_over_time(-1)
+
+
+def test_integers_of_numpy_are_whole_numbers() -> None:
+    count = np.int64(2)
+    assert (
+        run("p3.16xlarge", "vgg16", nodes=count, batch=np.int32(32)).step_time == run("p3.16xlarge", "vgg16", nodes=2, batch=32).step_time
+    )
+    assert set(compare("resnet18", ["p3.2xlarge"], nodes=[np.int64(1), count]).nodes) == {1, 2}
+    with pytest.raises(SpecError, match=r"^nodes=np.float64\(2.0\): expected a whole number$"):
+        run("p3.16xlarge", "vgg16", nodes=np.float64(2.0))
+
+
+def test_none_is_the_null_of_a_file() -> None:
+    with pytest.raises(
+        SpecError, match=r"^overrides\['training.batch'\]=null: null is not a whole number; write a whole number, 1 or more$"
+    ):
+        run("p3.16xlarge", "vgg16", overrides={"training.batch": None})

@@ -81,7 +81,7 @@ COMPLAINTS = [
     ("nan GB", "size", f"'nan GB' is not a size; {SIZES}"),
     ("1e999 GB", "size", "'1e999 GB' is not a finite number"),
     (True, "size", f"expected a size, not True; {SIZES}"),
-    (None, "size", f"expected a size, not None; {SIZES}"),
+    (None, "size", f"expected a size, not null; {SIZES}"),
     ([16, "GiB"], "size", f"expected a size, not [16, 'GiB']; {SIZES}"),
     (math.nan, "fraction", "nan is not a finite number"),
     (10**400, "fraction", "1000000000000000000000000000000000000... is too large for a fraction"),

@@ -36,7 +36,7 @@ from calibration.llm.table import LlmRow, read_table
 from calibration.run_records import SkippedRun
 from calibration.validate.other_unit import IMPOSSIBLE
 from calibration.validate.validation import reason_lines
-from calibration.validate.validation_report import number, pair, percent
+from calibration.validate.validation_report import counted, number, pair, percent
 from sim.spec.yaml import SpecError
 from sim.study.pool import each
 
@@ -310,15 +310,12 @@ def _memory_lines(document: Mapping[str, Any]) -> list[str]:
     memory, failed = document["memory"], document["feasibility"]
     lines = ["", "peak memory" + " " * 23 + "  rows            median/p90   bias"]
     lines += [f"{one['source'][-34:]:34} {one['points']:5} {'':8}  {pair(one):>12} {percent(one['bias']):>6}" for one in memory["sources"]]
-    lines.append(
-        f"successful runs predicted as does_not_fit: {percent(memory['fitted']['called_does_not_fit'])} of {memory['fitted']['points']}"
-    )
-    edge = memory["thrashes"]
-    lines.append(
-        f"near the memory limit: {edge['points']}, detected {percent(edge['recalled'])}, false alarms {percent(edge['false_alarms'])}"
-    )
+    fits, edge = memory["fitted"], memory["thrashes"]
+    lines.append(f"successful runs predicted as does_not_fit: {counted(fits['called_does_not_fit'], fits['points'])}")
+    alarms = "" if edge["false_alarms"] is None else f"; false alarms: {percent(edge['false_alarms'])}% of the others"
+    lines.append(f"runs near the memory limit that are detected: {counted(edge['recalled'], edge['points'])}{alarms}")
     if failed["failed"]:
-        lines.append(f"failed runs predicted as does_not_fit: {percent(failed['called_does_not_fit'])} of {failed['failed']}")
+        lines.append(f"failed runs predicted as does_not_fit: {counted(failed['called_does_not_fit'], failed['failed'])}")
     return lines
 
 

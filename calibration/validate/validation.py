@@ -23,6 +23,7 @@ from calibration.run_records import SkippedRun, read_table, row_name
 from calibration.validate.baselines import RunCompute, closed_form, copy_row, fit_closed_form, free_communication
 from calibration.validate.blank_input import contradicted_predictions, without_contradicted_input
 from calibration.validate.groups import novelty
+from calibration.validate.memory import without_room
 from calibration.validate.other_unit import other_unit
 from calibration.validate.scores import ScoredRow
 from calibration.validate.splits import DISAGREEMENT, contradicting_repeats
@@ -109,6 +110,7 @@ def validate(
         *contradicted_predictions([row for cluster in clusters for row in cluster.scored_rows], folders, processes),
         *contradictions,
         *_likely_mistakes(questions),
+        *without_room(questions),
         *_other_unit(questions, clusters, Evaluator(folders, processes)),
     )
     return Validation(tuple(clusters), notes, questions=tuple(questions), not_described=tuple(missing))

@@ -262,6 +262,11 @@ def percent(value: float | None) -> str:
     return "-" if value is None else f"{100 * value:.1f}"
 
 
+def counted(share: float | None, rows: int) -> str:
+    """Return the number of *rows* that a *share* of them is, with the share in percent: ``2 of 18 (11.1%)``."""
+    return f"0 of {rows}" if share is None else f"{round(share * rows)} of {rows} ({percent(share)}%)"
+
+
 def signed(value: float | None) -> str:
     """Return *value* in percent with its sign; a dash for None."""
     return "-" if value is None else f"{100 * value:+.1f}"

@@ -204,6 +204,11 @@ def _precision(hardware: Hardware, workload: Workload) -> Iterator[Problem]:
             yield from _recipe(gpu, workload)
 
 
+def precision_problems(hardware: Hardware, workload: Workload) -> list[str]:
+    """Return why the GPUs of *hardware* cannot compute in the precision of *workload*."""
+    return located_messages([*_precision(hardware, workload)], None)
+
+
 def _recipe(gpu: Gpu, workload: Workload) -> Iterator[Problem]:
     """Find an FP8 recipe that the stack or the GPU lacks."""
     requested, stack = workload.training.effective_recipe, workload.training.stack
@@ -249,7 +254,7 @@ def _without_half_units(hardware: Hardware, workload: Workload) -> Iterator[str]
 
 
 LARGEST_DOMAIN: Final = 72
-"""GPUs in the largest NVLink domain for rent: 18 trays of 4 (GB200 and GB300 NVL72)."""
+"""GPUs in the largest NVLink domain for rent: 18 trays of 4 (NVIDIA's data sheets of GB200 NVL72 and GB300 NVL72)."""
 
 
 def domain_warnings(hardware: Hardware) -> Iterator[str]:
@@ -257,8 +262,8 @@ def domain_warnings(hardware: Hardware) -> Iterator[str]:
     for gpus in dict.fromkeys(group.node.gpu_count for group in hardware.worker_groups if group.node.nvlink):
         if gpus > LARGEST_DOMAIN:
             yield (
-                f"trays: NVLink joins {gpus} GPUs here, but at most {LARGEST_DOMAIN} in racks that can be rented (18 trays of 4); "
-                "--nodes counts racks"
+                f"trays: NVLink joins {gpus} GPUs here, but at most {LARGEST_DOMAIN} in racks that can be rented (18 trays of 4 in a "
+                "GB200 or GB300 NVL72, by NVIDIA's data sheets); --nodes counts racks"
             )
 
 

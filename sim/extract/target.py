@@ -25,13 +25,15 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from sim.spec import scalars
 from sim.spec.catalogue import roots
 from sim.spec.yaml import SpecError
+from sim.units import pluralized
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 
 MOST_DEFINED: Final = 8
-"""Maximum number of a file's callables that a message lists: the last ones, because they are built from earlier ones."""
+"""Maximum number of a file's callables that a message lists: those nearest to the one that is missing, or the last ones, because they are
+built from earlier ones."""
 
 
 class InputShape(NamedTuple):
@@ -92,7 +94,7 @@ def check_target(target: str) -> None:
     module_name, colon, name = target.rpartition(":")
     file = Path(target.removesuffix(":"))
     if file.suffix == ".py" and (defined := _defined(file)):
-        raise SpecError(f"{file}: name the callable that returns the model, such as {file}:{defined[-1]}; it has {', '.join(defined)}")
+        raise SpecError(f"{file}: name the callable that returns the model, such as {file}:{defined[-1]}; it has {_listed(defined)}")
     if not colon or not module_name or not name:
         hub = f"; for a decoder of the Hugging Face hub, use 'python -m sim new workload {target}'"
         example = f"for example torchvision.models:vgg16{hub if '/' in target else ''}"
@@ -108,13 +110,22 @@ def _file(name: str) -> Path:
 
 
 def _defined(file: Path) -> list[str]:
-    """Return the last public classes and functions that the Python *file* defines, without running it; none if it cannot be read."""
+    """Return the public classes and functions that the Python *file* defines, without running it; none if it cannot be read."""
     try:
         body = ast.parse(file.read_bytes()).body
     except (OSError, SyntaxError, ValueError):
         return []
-    defined = [item.name for item in body if isinstance(item, ast.ClassDef | ast.FunctionDef) and not item.name.startswith("_")]
-    return defined[-MOST_DEFINED:]
+    return [item.name for item in body if isinstance(item, ast.ClassDef | ast.FunctionDef) and not item.name.startswith("_")]
+
+
+def _listed(defined: Sequence[str], meant: str = "") -> str:
+    """Return the names *defined*; of many, those that resemble *meant* most or, without it, the last, and how many others there are."""
+    others = len(defined) - MOST_DEFINED
+    if others <= 0:
+        return ", ".join(defined)
+    nearest = sorted(defined, key=lambda name: difflib.SequenceMatcher(None, name.lower(), meant.lower()).ratio(), reverse=True)
+    shown = nearest[:MOST_DEFINED] if meant else defined[-MOST_DEFINED:]
+    return f"{', '.join(shown)} and {pluralized(others, 'other')}"
 
 
 def load_target(target: str) -> Callable[..., Any]:
@@ -126,7 +137,7 @@ def load_target(target: str) -> Callable[..., Any]:
         if not hasattr(value, part):
             near = difflib.get_close_matches(part, dir(value), n=1)
             defined = _defined(_file(module_name)) if module_name.endswith(".py") else []
-            has = f"; did you mean '{near[0]}'?" if near else f"; it has {', '.join(defined)}" if defined else ""
+            has = f"; did you mean '{near[0]}'?" if near else f"; it has {_listed(defined, part)}" if defined else ""
             raise SpecError(f"{target}: {module_name} has no '{part}'{has}")
         value = getattr(value, part)
     if hasattr(value, "forward") and not isinstance(value, type):

@@ -9,6 +9,7 @@ from itertools import pairwise
 from typing import Any
 
 from sim import __version__
+from sim.check import domain_warnings
 from sim.report.collective_error import collective_error, error_lines, unmeasured
 from sim.report.fabric_plot import fabric_plot
 from sim.report.nccl_choice import NOTEWORTHY
@@ -101,8 +102,8 @@ def assumptions(table: Table) -> list[str]:
 
 
 def collective_warnings(table: Table) -> list[str]:
-    """Return warnings about links or algorithms that were never measured, and about sizes that take longer than the next larger one."""
-    return [*unmeasured(table), *_falls(table)]
+    """Return warnings about racks that do not exist, what was never measured, and sizes that take longer than the next larger one."""
+    return [*(domain_warnings(table.machine) if table.machine else []), *unmeasured(table), *_falls(table)]
 
 
 def _falls(table: Table) -> list[str]:

@@ -10,7 +10,7 @@ from sim.spec.fields import Duration, Source, Spec, Whole
 
 
 class Phases(Spec):
-    """Phases of a machine's start-up, from the request to its first process; only booting is billed."""
+    """Phases of a machine's start-up, from the request to its first process. Jobs pay for all of it, as for that of other machines."""
 
     provisioning: Duration
     """Time until a machine is found."""

@@ -8,13 +8,15 @@ only group. A null drops the key. An option such as ``--batch 64`` is also an ov
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Set
 from typing import Final, NamedTuple, TypeGuard
 
 from pydantic import BaseModel
 
-from sim.spec import schema, yaml
-from sim.spec.hardware import Cpu, Group, Hardware, Volume
+from sim.spec import catalogue, schema, yaml
+from sim.spec.catalogue import file_of, is_path
+from sim.spec.hardware import Cpu, Gpu, Group, Hardware, Node, Volume
 from sim.spec.own_prices import PriceOverride, prices_of
 from sim.spec.references import IMPLIED, UNRESOLVED, MarkedValue, Resolver, SpecKind, child, put, replaces, without
 from sim.spec.sections import file_fields, inherited_foreign
@@ -54,11 +56,37 @@ def apply(resolver: Resolver, document: Document, kind: SpecKind, overrides: Ite
             continue
         for part in parts:
             try:
-                document, keys = _apply(resolver, document, kind, part)
-                changed.extend(keys)
+                before, (document, keys) = document, _apply(resolver, document, kind, part)
+                changed += [key for key in keys if kind is not Hardware or not _keeps_gpus(resolver, key, before, document)]
             except SpecError as error:
                 resolver.problems.extend(error.problems)
     return _matched(document, changed) if kind is Hardware and not resolver.problems else document
+
+
+def _keeps_gpus(resolver: Resolver, key: str, before: Document, after: Document) -> bool:
+    """Return whether *key*, which was set between *before* and *after*, sets the GPUs of a node to those that it had."""
+    group = re.match(r"groups\.(\d+)\.", key)
+    if key[group.end() if group else 0 :] not in _OWN_GPUS:
+        return False
+    had, has = (_gpus(resolver, document, int(group[1]) if group else 0) for document in (before, after))
+    return had == has
+
+
+def _gpus(resolver: Resolver, document: Document, at: int) -> tuple[object, object]:
+    """Return the GPU of a node of group *at* of the hardware *document*, by name if it is a part as it is, and the number of them."""
+    group = child(child(MarkedValue(document.value, document.root), "groups"), at)
+    node = resolver.resolve_named(child(group, "node"), Node)
+    if not isinstance(node.value, dict):
+        return node.value, None
+    return _part_name(node.value.get("gpu")), node.value.get("gpu_count")
+
+
+def _part_name(gpu: object) -> object:
+    """Return the name of the part of the catalogue that a block or reference *gpu* is; *gpu* itself if it is none, or changes one."""
+    reference = gpu["extends"] if isinstance(gpu, dict) and gpu.keys() == {"extends"} else gpu
+    if isinstance(reference, str) and not is_path(reference) and (path := file_of(reference, schema.FOLDERS[Gpu])) is not None:
+        return catalogue.read(path).value.get("name", path.stem)
+    return gpu.get("name") if isinstance(gpu, dict) and "extends" not in gpu else gpu
 
 
 def _matched(document: Document, changed: Iterable[str]) -> Document:

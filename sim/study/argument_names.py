@@ -9,6 +9,7 @@ import inspect
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import wraps
+from numbers import Integral
 from types import MappingProxyType
 from typing import Final, ParamSpec, TypeVar
 
@@ -83,6 +84,13 @@ def _require_known(names: Iterable[str], arguments: Collection[str]) -> None:
         raise SpecError(f"{name}: unknown option; {likely_or_all(name, sorted(arguments))}")
 
 
+def plain_integers(value: object) -> object:
+    """Return *value*, or the list *value*, with Python's integers for those of other types, such as numpy's."""
+    if isinstance(value, Integral) and not isinstance(value, int):
+        return int(value)
+    return [plain_integers(each) for each in value] if type(value) is list else value
+
+
 def names_arguments(*groups: type) -> Callable[[Callable[P, T]], Callable[P, T]]:
     """Return a decorator: each SpecError of the function names arguments, also one for an unknown argument.
 
@@ -98,7 +106,7 @@ def names_arguments(*groups: type) -> Callable[[Callable[P, T]], Callable[P, T]]
         def called(*args: P.args, **given: P.kwargs) -> T:
             _require_known(given.keys() - fields, arguments)
             try:
-                return function(*args, **given)
+                return function(*map(plain_integers, args), **{name: plain_integers(value) for name, value in given.items()})  # type: ignore[arg-type]
             except SpecError as error:
                 problems = [arguments_in(_of_own_part(problem, given)) for problem in error.problems]
                 if problems == error.problems:

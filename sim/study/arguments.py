@@ -40,7 +40,7 @@ def scenario_of(
     for option in _TEXT:
         if not isinstance(options.get(option), str | None):
             raise SpecError(f"{option}={options[option]!r}: expected a string")
-    texts = tuple(f"{key}={value}" for key, value in (overrides or {}).items())
+    texts = tuple(f"{key}={'null' if value is None else value}" for key, value in (overrides or {}).items())
     return Scenario(str(hardware), str(workload), texts, market=market_of(market), **options)
 
 

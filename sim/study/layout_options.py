@@ -11,6 +11,8 @@ from sim.spec.strict import whole_number
 from sim.spec.yaml import SpecError
 
 _LISTS = ("order", "layers_per_stage")
+_PATHS: Final = ("wrap", "cuts")
+"""Keys that take module paths, as a list or joined by ``+``."""
 _SHORT = {"tp": "tensor", "pp": "pipeline", "cp": "context", "ep": "expert", "sp": "sequence", "vp": "virtual_stages"}
 FIELDS = {name: f"training.parallel.{key}" for name, key in _SHORT.items()} | {"micro_batches": "training.gradient_accumulation_steps"}
 """Fields of a workload by their short names in options."""
@@ -21,11 +23,19 @@ LAYOUT_KEYS: Final = frozenset({*_SHORT, "replicate", "shard", "wrap", "schedule
 def texts_of(parallel: Mapping[str, object]) -> list[str]:
     """Return the layout *parallel* as `layout_of` reads it; a schedule may be the user's object, which is then registered by its name.
 
-    Raise SpecError for an object that is no schedule, and for a layout that is no mapping.
+    Module paths may be a list. Raise SpecError for an object that is no schedule, and for a layout that is no mapping.
     """
     if not isinstance(parallel, Mapping):
         raise SpecError(f"parallel={parallel!r}: expected a mapping, such as {{'tensor': 8, 'shard': 'optimizer'}}")
-    return [f"{name}={schedule_name(value) if name == 'schedule' else value}" for name, value in parallel.items()]
+    return [f"{name}={_text(name, value)}" for name, value in parallel.items()]
+
+
+def _text(name: str, value: object) -> object:
+    if name in _PATHS and isinstance(value, list | tuple):
+        return "+".join(map(str, value))
+    if name == "wrap" and isinstance(value, Mapping):
+        return "+".join(f"{key}={least}" for key, least in value.items())
+    return schedule_name(value) if name == "schedule" else value
 
 
 def schedule_name(value: object) -> object:

@@ -3,6 +3,7 @@
 Speeds are simulated with all workers and, if the job continues with fewer, also with fewer. Lifetimes, start-up and checkpoints are those
 of `sim.analysis.transient`. A worker is one machine: a revocation takes all its GPUs. A checkpoint holds weights and optimizer state and
 goes to cloud storage, because the disk is lost with the machine. Epochs in which page caches fill lower the mean speed of the whole job.
+Machines are paid for from the request on, as in the whole job of `run`, although some providers bill from the boot on (a minute less).
 Limits: those of `sim.study.transient`; the page caches of replacements are as full as the others.
 """
 
@@ -104,7 +105,6 @@ def spot(scenario: Scenario, request: SpotRequest, documents: MakesDocument, pro
         lives,
         policy,
         measured.start_up.total if measured else START_UP,
-        measured.start_up.total - measured.start_up.booting if measured else 0.0,
         measured.replacement if measured else START_UP,
         cloud_checkpoint_time(nbytes),
         restore_time(nbytes),
@@ -217,10 +217,8 @@ def _interval(wanted: SpotRequest, job: SpotJob, seed: int) -> float:
 
 def _on_demand(job: SpotJob, measured: Lifetimes | None, rate: float | None) -> tuple[float, float | None]:
     """Return time and cost of the job on machines at *rate* (USD/s) that are never revoked; only its result is saved."""
-    phases = measured.on_demand_start_up if measured else None
-    start_up = phases.total if phases else START_UP
-    time = undisturbed_time(replace(job, start_up=start_up))
-    return time, None if rate is None else rate * (time - (start_up - phases.booting if phases else 0.0))
+    time = undisturbed_time(replace(job, start_up=measured.on_demand_start_up.total if measured else START_UP))
+    return time, None if rate is None else rate * time
 
 
 class ExpectedOutcome(NamedTuple):
@@ -260,7 +258,6 @@ def expected_outcome(
         lives,
         "wait",
         measured.start_up.total if measured else START_UP,
-        measured.start_up.total - measured.start_up.booting if measured else 0.0,
         measured.replacement if measured else START_UP,
         cloud_checkpoint_time(nbytes) if saves else 0.0,
         restore_time(nbytes),
@@ -273,6 +270,6 @@ def expected_outcome(
     outcomes = draw_courses(job, interval, EXPECTED_TRIALS)
     time, cost = (spread(outcomes, of).mean for of in (lambda drawn: drawn.time, lambda drawn: drawn.cost))
     scale = work / drawn_work  # the parts of a long job are alike, except for its start
-    started = (job.start_up, nodes * (job.start_up - job.unpaid) * job.price)
+    started = (job.start_up, nodes * job.start_up * job.price)
     time, cost = (start + scale * (mean - start) for start, mean in zip(started, (time, cost), strict=True))
     return ExpectedOutcome(time, cost, interval, max(1, ceil(work / interval)) * job.checkpoint, job.start_up)

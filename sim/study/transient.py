@@ -48,9 +48,7 @@ class SpotJob:
     lives: Lives
     policy: SpotPolicy
     start_up: float = 0.0
-    """From the request until the workers run."""
-    unpaid: float = 0.0
-    """Part of the start-up (and of a replacement's) that is not paid for."""
+    """From the request until the workers run; paid for, as in the whole job of `run`."""
     replacement: float = 0.0
     checkpoint: float = 0.0
     restore: float = 0.0
@@ -101,10 +99,10 @@ def draw_courses(job: SpotJob, interval: float, trials: int, seed: int = 0, long
     *longest_mean* (s), all figures are infinite.
     """
     drawn = draw(as_long_run(job, interval), trials, seed, all_or_none=True, longest_mean=longest_mean - job.start_up)
-    rented = len(job.speeds) * (job.start_up - job.unpaid) + drawn.rented_nodes * max(0.0, job.replacement - job.unpaid)
+    rented = len(job.speeds) * job.start_up + drawn.rented_nodes * job.replacement
     ends = np.isfinite(drawn.elapsed)
     times = job.start_up + np.where(ends, drawn.elapsed, 0.0)
-    costs = (rented + drawn.node_seconds) * job.price + (times - job.unpaid) * job.fixed_price
+    costs = (rented + drawn.node_seconds) * job.price + times * job.fixed_price
     figures = (np.where(ends, of, math.inf).tolist() for of in (times, costs, drawn.lost["rework"] * job.speeds[-1]))
     return [
         DrawnCourse(time, cost, int(count), lost) for time, cost, lost, count in zip(*figures, drawn.interruptions.tolist(), strict=True)

@@ -25,7 +25,7 @@ from sim.spec.catalogue import all_files
         ("OneFlow", "oneflow-0.2"), ("NGC PyTorch", "ngc-pytorch-20.03"), ("NGC MxNet", "ngc-mxnet-20.03"),
         ("PyTorch 1.13 (CUDA 11.7)", "torch-1.13-ddp"), ("PyTorch 2.1 DDP NCCL backend", "torch-2.x-ddp"),
         ("PyTorch 1.9.0 + apex AMP", "torch-1.6-ddp"), ("NGC PyTorch 19.05", "ngc-pytorch-20.03"), ("NGC PyTorch 23.10", "torch-2.x-ddp"),
-        ("NGC PyTorch 21.02", "torch-1.13-ddp"), ("NGC TensorFlow 22.01", "tensorflow-2.3"), ("DALI + PyTorch", "torch-2.x-ddp"),
+        ("NGC PyTorch 21.02", "ngc-pytorch-20.10"), ("NGC TensorFlow 22.01", "tensorflow-2.3"), ("DALI + PyTorch", "torch-2.x-ddp"),
         ("tf_cnn_benchmarks", "tensorflow-1.12"),
         ("TensorFlow parameter server (async)", "tf-parameter-server"), ("async PS", "tf-parameter-server"),
         ("synchronous parameter servers", "tf-parameter-server-sync"), ("MXNet dist_async", "tf-parameter-server"),
@@ -33,6 +33,27 @@ from sim.spec.catalogue import all_files
 )  # fmt: skip
 def test_frameworks(text: str, meant: str) -> None:
     assert read_stack(text).stack == meant and meant in all_files("workloads/stacks")
+
+
+@pytest.mark.parametrize(
+    ("release", "nearest"),
+    [
+        ("20.10", "20.10"), ("20.06", "20.03"), ("20.07", "20.10"), ("20.11", "20.10"), ("21.05", "20.10"), ("21.09", "20.10"),
+        ("21.10", "22.09"), ("22.08", "22.09"), ("22.09", "22.09"), ("22.10", "22.09"), ("23.02", "22.09"),
+    ],
+)  # fmt: skip
+def test_containers_between_the_described_ones_are_the_nearest_by_month(release: str, nearest: str) -> None:
+    """Months are counted by hand: 20.10 and 22.09 are 23 apart; PyTorch 2 is in containers from 23.03."""
+    reading = read_stack(f"NGC PyTorch {release}")
+    assert reading.stack == f"ngc-pytorch-{nearest}"
+    assert ("the nearest" in reading.assumed) == (release != nearest)
+    assert read_stack("NGC PyTorch 23.03").stack == "torch-2.x-ddp"
+
+
+def test_containers_with_xla_are_read_as_those_with_xla() -> None:
+    assert read_stack("NGC TensorFlow 20.05 XLA").stack == "ngc-tensorflow-20.03-xla"
+    assert read_stack("NGC TensorFlow 21.02 XLA").stack == "ngc-tensorflow-20.12-xla"
+    assert read_stack("NGC TensorFlow 21.02").stack == "tensorflow-2.3"
 
 
 @pytest.mark.parametrize(

@@ -133,7 +133,10 @@ def test_more_trays_than_a_rack_has_are_warned_of(library: Path, trays: int, war
     large = [
         text for text in job_warnings(load_hardware("tray", [f"trays={trays}"]).spec, load_workload("toy-job").spec) if "NVLink" in text
     ]
-    expected = "trays: NVLink joins 74 GPUs here, but at most 72 in racks that can be rented (18 trays of 4); --nodes counts racks"
+    expected = (
+        "trays: NVLink joins 74 GPUs here, but at most 72 in racks that can be rented (18 trays of 4 in a GB200 or GB300 NVL72, by "
+        "NVIDIA's data sheets); --nodes counts racks"
+    )
     assert large == [expected] * warned
 
 

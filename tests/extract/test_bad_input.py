@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sim.extract import extract, run_extract
-from sim.extract.target import parse_arguments, parse_input
+from sim.extract.target import check_target, load_target, parse_arguments, parse_input
 from sim.spec.yaml import SpecError
 
 
@@ -106,6 +106,16 @@ def test_one_sentence_and_nothing_written(
     assert message.format(nets=nets) in str(caught.value)
     assert "\n" not in str(caught.value)
     assert not list(tmp_path.iterdir())
+
+
+def test_the_nearest_of_many_callables_are_named(tmp_path: Path) -> None:
+    """As often as `difflib` finds none that is meant: the nearest first, and how many others there are."""
+    code = tmp_path / "many.py"
+    code.write_text("".join(f"class {name}: pass\n" for name in ["Transformer", *(f"Block{letter}" for letter in "abcdefghijk")]))
+    with pytest.raises(SpecError, match=r"has no 'TransformerLanguageModelling'; it has Transformer, .* and 4 others$"):
+        load_target(f"{code}:TransformerLanguageModelling")
+    with pytest.raises(SpecError, match=r"such as .*:Blockk; it has Blockd, .*, Blockk and 4 others$"):
+        check_target(str(code))
 
 
 def test_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:

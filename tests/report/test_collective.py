@@ -52,6 +52,13 @@ def test_a_size_that_takes_longer_than_a_larger_one_is_told() -> None:
     assert collective_warnings(Table("toy", "all_reduce", 1, 8, tuple(rows[:2]))) == []
 
 
+def test_racks_larger_than_any_are_warned_of_as_in_runs() -> None:
+    machines = (load_hardware("coreweave-gb200-nvl72", [f"trays={trays}"]).spec for trays in (18, 32))
+    rack, larger = (collective_warnings(Table(machine.name, "all_reduce", 1, 72, ROWS, machine=machine)) for machine in machines)
+    assert not any("NVLink joins" in warning for warning in rack)
+    assert larger[0].startswith("trays: NVLink joins 128 GPUs here, but at most 72 in racks that can be rented")
+
+
 def test_pictures() -> None:
     assert collective_plot(Table("toy", "all_reduce", 1, 8, ROWS)).png.startswith(b"\x89PNG")
     plain, cluster = (load_hardware(name).spec for name in ("p3.16xlarge", "64x-dgx-a100-torus"))

@@ -275,6 +275,14 @@ def test_other_gpus_are_not_rented_at_the_machine_s_price() -> None:
         assert price is not None and price.on_demand == pytest.approx(30 / 3600) and price.date == ""
     named = load_hardware("2x-p3.8xlarge").spec.groups[0].price  # that of the machine that the cluster is made of
     assert named is not None and load_hardware("2x-p3.8xlarge", ["node.nic.bandwidth=100 Gbps"]).spec.groups[0].price == named
+    for name, gpu, count in (
+        ("p3.16xlarge", "V100-SXM2-16GB", 8),
+        ("p4d.24xlarge", "a100-sxm4-40gb", 8),
+        ("2x-p3.8xlarge", "V100-SXM2-16GB", 4),
+    ):
+        kept = load_hardware(name).spec.groups[0].price  # the GPUs are the machine's own
+        for changes in ([f"node.gpu={gpu}"], [f"groups.0.node.gpu_count={count}"], [f"node.gpu={{extends: {gpu}}}"]):
+            assert kept is not None and load_hardware(name, changes).spec.groups[0].price == kept
     own = load_hardware("p5.48xlarge").spec.groups[0].price
     assert load_hardware("p4d.24xlarge", ["node=p5.48xlarge"]).spec.groups[0].price == own
     assert load_hardware("p4d.24xlarge", ["node.gpu.memory=90 GiB"]).spec.groups[0].price is not None

@@ -87,7 +87,7 @@ class Course:
         for worker in range(len(self.job.speeds)):
             self.number = worker - len(self.job.speeds)
             self.join(worker)
-            self.paid += self.job.start_up - self.job.unpaid
+            self.paid += self.job.start_up
 
     def step(self) -> None:
         """Go on until the next event, or the end."""
@@ -123,7 +123,7 @@ class Course:
         again = [worker] if self.job.policy != "shrink" else list(range(len(self.job.speeds))) if not self.alive else []
         for each in again:
             heapq.heappush(self.events, (self.now + self.job.replacement, each, True))
-            self.paid += max(0.0, self.job.replacement - self.job.unpaid)
+            self.paid += self.job.replacement
 
 
 def course(job: SpotJob, interval: float, life: Callable[[int], float]) -> DrawnCourse:
@@ -131,5 +131,5 @@ def course(job: SpotJob, interval: float, life: Callable[[int], float]) -> Drawn
     run = Course(job, life, Progress(job.work, min(interval, job.work), job.checkpoint), job.start_up)
     while not run.progress.finished:
         run.step()
-    cost = run.paid * job.price + (run.now - job.unpaid) * job.fixed_price
+    cost = run.paid * job.price + run.now * job.fixed_price
     return DrawnCourse(run.now, cost, run.revocations, run.lost)

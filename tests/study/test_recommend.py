@@ -64,10 +64,9 @@ def brute_force(rows: list[ComparedMachine]) -> list[tuple[float, float, str, in
 def on_spot(work: float, rate: float, nodes: int) -> tuple[float, float]:
     """Mean time and cost where revocations send all back to the beginning, as there are no checkpoints."""
     lives = load_part(Lifetimes, "v100", "hardware/parts/lifetimes")
-    unpaid = lives.start_up.provisioning + lives.start_up.staging
     parameters = load_workload("resnet18").spec.model.parameters
     job = SpotJob(
-        work, (1.0,) * nodes, survival(lives), "wait", lives.start_up.total, unpaid, lives.replacement, 0.0, parameters * 8 / 57.19e6, rate
+        work, (1.0,) * nodes, survival(lives), "wait", lives.start_up.total, lives.replacement, 0.0, parameters * 8 / 57.19e6, rate
     )
     outcomes = draw_courses(job, math.inf, 200)
     return sum(outcome.time for outcome in outcomes) / 200, sum(outcome.cost for outcome in outcomes) / 200
@@ -139,7 +138,6 @@ def test_spot_checkpoints_as_often_as_costs_least(pair: list[ComparedMachine]) -
         survival(lives),
         "wait",
         lives.start_up.total,
-        0.0,
         lives.replacement,
         cloud_checkpoint_time(nbytes),
         restore_time(nbytes),

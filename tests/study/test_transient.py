@@ -184,15 +184,15 @@ def test_a_job_is_never_faster_nor_cheaper_than_undisturbed(
     policy: SpotPolicy, workers: int, interval: float, mean: float, seed: int
 ) -> None:
     speeds = tuple(float(count + 1) for count in range(workers))
-    job = SpotJob(1000.0, speeds, ExponentialLives(mean), policy, 20.0, 5.0, 15.0, 2.0, 1.0, price=1.0, fixed_price=0.5)
+    job = SpotJob(1000.0, speeds, ExponentialLives(mean), policy, 20.0, 15.0, 2.0, 1.0, price=1.0, fixed_price=0.5)
     (course,) = draw_courses(job, interval, 1, seed)
     assert [course] == draw_courses(job, interval, 1, seed)
     if not course.revocations:
         assert course.time == pytest.approx(undisturbed_time(job, interval))
-        assert course.cost == pytest.approx((course.time - 5.0) * (workers + 0.5))
+        assert course.cost == pytest.approx(course.time * (workers + 0.5))
     assert course.time >= undisturbed_time(job, interval) - 1e-6
     # each worker that computes is paid for: linear speeds make that the work itself
-    assert course.cost >= 1000.0 + 0.5 * (course.time - 5.0)
+    assert course.cost >= 1000.0 + 0.5 * course.time
 
 
 def test_work_by_hand() -> None:
@@ -248,7 +248,7 @@ def test_drawn_in_arrays_is_simulated_with_a_heap(
     """Oracle: a simulation of one course, event by event, with the same lives: all that is told of it, to rounding."""
     speeds = tuple(1.7 * (count + 1) ** 0.9 for count in range(workers))
     job = SpotJob(
-        1000.0, speeds, ExponentialLives(1.0), policy, 20.0, 5.0, replacement, checkpoint, 4.0, price=1.0, fixed_price=0.5, in_step=in_step
+        1000.0, speeds, ExponentialLives(1.0), policy, 20.0, replacement, checkpoint, 4.0, price=1.0, fixed_price=0.5, in_step=in_step
     )  # fmt: skip
     expected = heap_course.course(job, interval, lambda number: ([*lives, *[math.inf] * 500])[workers + number])
     course = scripted(job, lives, interval)

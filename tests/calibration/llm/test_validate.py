@@ -14,6 +14,7 @@ from calibration.llm import closed_form
 from calibration.llm.constants import fitted_constants
 from calibration.llm.score import quantile, sweeps
 from calibration.llm.validate import llm_document, llm_table, validate_tables
+from calibration.validate.validation_report import counted
 from sim.spec.yaml import SpecError
 from tests.calibration.llm.tables import table
 
@@ -33,6 +34,17 @@ def test_the_document_has_what_was_agreed(tmp_path: Path) -> None:
     assert document["feasibility"]["called_does_not_fit"] == 1.0
     assert document["ranking"]["sweeps"] == 1
     assert document["overall"]["predicted"]["median"] < document["overall"]["constant_mfu"]["median"] + 0.5
+
+
+@pytest.mark.parametrize(("share", "rows", "said"), [(2 / 18, 18, "2 of 18 (11.1%)"), (1.0, 1, "1 of 1 (100.0%)"), (None, 0, "0 of 0")])
+def test_shares_are_said_with_the_rows_that_they_are(share: float | None, rows: int, said: str) -> None:
+    assert counted(share, rows) == said
+
+
+def test_the_text_counts_runs_that_fail(tmp_path: Path) -> None:
+    failed = table(tmp_path, [{"micro_batch": "16", "step_time_s": "", "status": "oom_or_crash"}], name="failed.csv")
+    text = llm_table(validate_tables([table(tmp_path, SWEEP)], failed))
+    assert "failed runs predicted as does_not_fit: 1 of 1 (100.0%)" in text
 
 
 def test_ranking_against_a_hand_count(tmp_path: Path) -> None:

@@ -14,8 +14,9 @@ import pytest
 from calibration.cli import main
 from calibration.clusters.evaluate import predict
 from calibration.clusters.network_parameters import NetworkParameter
-from calibration.questions import question
+from calibration.questions import Folders, question, questions
 from calibration.run_records import COMMITTED_RUNS, read_records
+from calibration.validate.memory import without_room
 from sim.spec.memo import caching
 from sim.spec.yaml import SpecError
 
@@ -349,3 +350,30 @@ def test_a_row_that_is_faster_than_the_network_says_nothing_about_its_input(tmp_
     path.write_text("\n".join([columns, *rows]))
     assert main(["validate", str(path), "--json", "-j", "1"]) == 0
     assert "delivers" not in capsys.readouterr().err
+
+
+def test_what_a_run_refuses_is_refused_or_noted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Data sheets: a V100 has neither bf16 nor fp8. A step that was measured did fit, so that row is scored, with the batch in a note."""
+    path = tmp_path / "mine.csv"
+    rows = [(64, "amp_fp16"), (64, "bf16"), (64, "fp8"), (99_999, "amp_fp16")]
+    lines = [f"p3.2xlarge,resnet50,synthetic,1,1,{batch},{precision},400" for batch, precision in rows]
+    head = "hardware,workload,input,nodes,gpus_per_node,batch_per_gpu,precision,throughput_samples_per_s"
+    path.write_text("\n".join([head, *lines]) + "\n")
+    assert main(["validate", str(path), "--json", "-j", "1"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["overall"]["zero_shot"]["points"] == 2
+    refused = {one["where"].rpartition(":")[2]: one["reason"] for one in document["not_described"]}
+    assert refused == {
+        line: f"training.precision: V100-SXM2-16GB has no {precision} units, which {precision} needs; write one of fp32, amp_fp16"
+        for line, precision in (("3", "bf16"), ("4", "fp8"))
+    }
+    (note,) = (note for note in document["notes"] if "predicted not to fit" in note)
+    assert note.startswith(
+        f"1 of 2 rows is predicted not to fit into GPU memory, but scored, because a measured run did fit: {path}:5 (batch"
+    )
+
+
+def test_few_published_runs_are_predicted_not_to_fit() -> None:
+    """Oracle: every published run did fit. The two jobs that are said not to are a few percent above the memory."""
+    (note,) = without_room(questions(read_records(COMMITTED_RUNS).records, Folders()))
+    assert re.match(r"4 of 1,848 rows are predicted not to fit .*:1462 \(batch 1 per GPU .*:1691 \(batch 48 per GPU ", note)

@@ -120,3 +120,21 @@ def test_what_attention_the_utilization_counts_is_said(fields: tuple[str, ...], 
     described = layout_document(layout_answer(Scenario("hgx-h100", "llama-3.2-1b", overrides, nodes=1, layout=layout)))
     sentence = f"model FLOPS utilization counts {words} and no recomputation, relative to the dense 16-bit peak"
     assert sentence in described["assumptions"]
+
+
+@pytest.mark.parametrize("schedule", ["dualpipev", "1f1b"])
+def test_experts_that_nothing_hides_are_told(schedule: str) -> None:
+    """DualPipeV was made to hide dispatch (github.com/deepseek-ai/DualPipe), but its pairs are simulated one after the other."""
+    field, nodes = "training.stack.mesh.expert_overlap", 2
+    layout = (("--pp", "parallel.pipeline", 2), ("--ep", "parallel.expert", 8), ("--shard", "parallel.shard", "optimizer"))
+    layout = (*layout, ("--schedule", "parallel.schedule", schedule), ("--micro-batches", "gradient_accumulation_steps", 4))
+
+    def said(*overrides: str) -> list[str]:
+        overrides = ("node.nic.bandwidth=50 Gbps", "node.topology.nvlink.link.bandwidth=5 GB/s", *overrides)
+        answer = layout_answer(Scenario("hgx-h100", "deepseek-v2-lite", overrides, nodes=nodes, layout=layout, stack="torchtitan-2.x"))
+        assert answer.run.exposed["expert"] > 0.05 * answer.run.step_time
+        return [text for text in layout_document(answer)["assumptions"] if field in text]
+
+    (sentence,) = said()
+    assert ("dualpipev runs the forward and backward of a pair one after the other" in sentence) == (schedule == "dualpipev")
+    assert said(f"{field}=20%") == []
