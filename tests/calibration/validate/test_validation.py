@@ -7,6 +7,7 @@ import io
 import json
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,10 +15,12 @@ import pytest
 from calibration.cli import main
 from calibration.clusters.evaluate import predict
 from calibration.clusters.network_parameters import NetworkParameter
-from calibration.questions import question
+from calibration.questions import Folders, question
 from calibration.run_records import COMMITTED_RUNS, read_records
+from calibration.validate.validation import validate_clusters
 from sim.spec.memo import caching
 from sim.spec.yaml import SpecError
+from tests.calibration.runs import record, simulated
 
 COLUMNS = ["source", "hardware", "workload", "input", "placement", "batch_per_gpu", "step_time_s", "exposed_sync_s", "role"]
 SLOW = ((NetworkParameter("nic", "efficiency", 0.7), -1.0), (NetworkParameter("host_transport", "efficiency", 0.4), -0.5))
@@ -349,3 +352,21 @@ def test_a_row_that_is_faster_than_the_network_says_nothing_about_its_input(tmp_
     path.write_text("\n".join([columns, *rows]))
     assert main(["validate", str(path), "--json", "-j", "1"]) == 0
     assert "delivers" not in capsys.readouterr().err
+
+
+def test_jobs_whose_compute_was_measured_on_several_gpus_do_not_show_what_other_gpus_cost() -> None:
+    """By hand: two GPUs take 2% longer than one. With the measured wait, the job's compute is known on two GPUs, and one GPU did other work.
+
+    On one GPU, petuum/adaptdl copies all gradients, so its steps there are up to 13% longer than on several.
+    """
+    alone = simulated([record(placement="1", role="compute")])
+    together = [
+        replace(row, record=replace(row.record, role="network", step_time=1.02 * row.step_time))
+        for row in simulated([record(placement="2", role="prediction")])
+    ]
+    [cluster] = validate_clusters([*alone, *together], Folders(), 1, print)
+    [shown] = cluster.network_rows
+    assert shown.log_slowdown == pytest.approx(math.log(1.02), abs=1e-3)
+    known = [replace(row, record=replace(row.record, exposed_sync=0.001)) for row in together]
+    [cluster] = validate_clusters([*alone, *known], Folders(), 1, print)
+    assert [row.log_slowdown for row in cluster.network_rows] == [None]
