@@ -159,9 +159,9 @@ def widening(
 def interval_score(rows: Sequence[ScoredRow], form: float, unseen: float) -> float:
     """Return the mean score of 95% intervals of *rows* with these widths for model errors, with equal weight per cluster; less is better.
 
-    It is an interval's length, plus 40 times (2 / 5%) the distance of what lies outside (Gneiting and Raftery, JASA 102, 2007, section 6.2),
-    of log step times. A required coverage does not tell the widths of several kinds of error apart: wide intervals of one kind of row pay
-    for narrow ones of another.
+    It is an interval's length plus 40 times (2 / 5%) the distance of what lies outside, both of log step times (Gneiting and Raftery, JASA
+    102, 2007, section 6.2). A required coverage does not tell the widths of several kinds of error apart: wide intervals of one kind of row
+    pay for narrow ones of another.
     """
     price = 2.0 / (1.0 - _INTERVAL)
     totals = [

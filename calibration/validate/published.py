@@ -69,7 +69,7 @@ def _figures(rows: Sequence[ScoredRow]) -> dict[str, Any]:
 
 
 def validated_block(validation: Validation, unequal: Validation) -> str:
-    """Return the block of the page with the scores, the scores of `UNEQUAL_RUNS`, the constants that these rows determine, and the aims."""
+    """Return the block of the page: scores, scores of `UNEQUAL_RUNS`, the constants that the rows determine, and the aims."""
     parts = [
         validation_table(validation),
         group_table(unequal.scored_rows, "workload", "in unequal.csv alone"),
@@ -80,7 +80,7 @@ def validated_block(validation: Validation, unequal: Validation) -> str:
 
 
 def derived_table(validation: Validation) -> str:
-    """Return the constants of `calibration/clusters/priors.yaml` that all runs of *validation* determine, and their values from these runs."""
+    """Return the constants of `calibration/clusters/priors.yaml` that all sources determine, and their values from *validation*."""
     again = constants_without(validation, "")
     lines = [f"{'constants that all sources determine':38} {'in use':>8}  {'derived again':>13}"]
     for name, field in DERIVED.items():

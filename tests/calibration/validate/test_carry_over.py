@@ -38,7 +38,7 @@ def test_the_usual_loss_and_the_form_are_those_of_other_sources() -> None:
     fitted = [row("mine", "a", 0.0, 0.09), row("other", "b", 0.0, 0.01), row("other", "b", 0.0, 0.03), row("third", "c", 0.0, 0.04)]
     without = constants_without(validation(rows, fitted), "mine")
     assert without.usual_slowdown == pytest.approx(0.03)  # of two clusters: 2% and 4%
-    # all errors are 8%, so the shortest intervals that hold them score best: the least on the grid with 1.96 hypot(0.01, form 0.4) above 0.08
+    # all errors are 8%; the shortest intervals that hold them score best: the least form on the grid with 1.96 hypot(0.01, form 0.4) > 0.08
     assert without.exchange_deviation == pytest.approx(0.1) and without.unseen_job_deviation == UNSEEN_JOB_DEVIATION
     # 60% is the widest on the grid, and does not hold errors of 50%
     assert constants_without(validation(rows, fitted), "other").exchange_deviation == pytest.approx(0.6)

@@ -355,9 +355,9 @@ def test_a_row_that_is_faster_than_the_network_says_nothing_about_its_input(tmp_
 
 
 def test_jobs_whose_compute_was_measured_on_several_gpus_do_not_show_what_other_gpus_cost() -> None:
-    """By hand: two GPUs take 2% longer than one. With the measured wait, the job's compute is known on two GPUs, and one GPU did other work.
+    """By hand: two GPUs take 2% longer than one. If their wait was measured, so was their compute, and one GPU may have done other work.
 
-    On one GPU, petuum/adaptdl copies all gradients, so its steps there are up to 13% longer than on several.
+    On one GPU, AdaScale copies all gradients, so that steps of siasosp23/artifacts are up to 13% longer there than on several.
     """
     alone = simulated([record(placement="1", role="compute")])
     together = [
