@@ -367,6 +367,6 @@ def test_jobs_whose_compute_was_measured_on_several_gpus_do_not_show_what_other_
     [cluster] = validate_clusters([*alone, *together], Folders(), 1, print)
     [shown] = cluster.network_rows
     assert shown.log_slowdown == pytest.approx(math.log(1.02), abs=1e-3)
-    known = [replace(row, record=replace(row.record, exposed_sync=0.001)) for row in together]
-    [cluster] = validate_clusters([*alone, *known], Folders(), 1, print)
+    with_wait = [replace(row, record=replace(row.record, exposed_sync=0.001)) for row in together]
+    [cluster] = validate_clusters([*alone, *with_wait], Folders(), 1, print)
     assert [row.log_slowdown for row in cluster.network_rows] == [None]
