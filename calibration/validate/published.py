@@ -13,10 +13,11 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from calibration import FOLDER, RECORDS
+from calibration.clusters.cluster_fit import SHARED_CONSTANTS
 from calibration.questions import Folders
 from calibration.run_records import COMMITTED_RUNS
 from calibration.validate.aims import aims_table
-from calibration.validate.carry_over import KINDS, score_left_out
+from calibration.validate.carry_over import KINDS, constants_without, score_left_out
 from calibration.validate.scores import ScoredRow
 from calibration.validate.validation import Validation, validate
 from calibration.validate.validation_report import group_table, validation_table
@@ -28,6 +29,13 @@ ROOT: Final = FOLDER.parent
 BLOCK: Final = re.compile(r"<!-- validated -->\n.*?<!-- end -->", re.DOTALL)
 UNEQUAL_RUNS: Final = RECORDS / "unequal.csv"
 """Runs with inputs of unequal size, or bound by their hosts; they are scored separately."""
+DERIVED: Final = {
+    "compute.usual loss": "usual_slowdown",
+    "exchange.form": "exchange_deviation",
+    "compute.unseen": "unseen_job_deviation",
+    "interval.widening": "widening",
+}
+"""Priors that runs of all sources determine together, with their fields of `SharedConstants`."""
 LEAST_POINTS: Final = 5
 """Least number of runs of a group for which percentiles are reported."""
 
@@ -61,13 +69,23 @@ def _figures(rows: Sequence[ScoredRow]) -> dict[str, Any]:
 
 
 def validated_block(validation: Validation, unequal: Validation) -> str:
-    """Return the block of the page with the scores, the scores of `UNEQUAL_RUNS`, and the aims."""
+    """Return the block of the page: scores, scores of `UNEQUAL_RUNS`, the constants that the rows determine, and the aims."""
     parts = [
         validation_table(validation),
         group_table(unequal.scored_rows, "workload", "in unequal.csv alone"),
+        derived_table(validation),
         aims_table(validation.scored_rows, validation.left_out),
     ]
     return "<!-- validated -->\n```\n" + "\n\n".join(parts) + "\n```\n<!-- end -->"
+
+
+def derived_table(validation: Validation) -> str:
+    """Return the constants of `calibration/clusters/priors.yaml` that all sources determine, and their values from *validation*."""
+    again = constants_without(validation, "")
+    lines = [f"{'constants that all sources determine':38} {'in use':>8}  {'derived again':>13}"]
+    for name, field in DERIVED.items():
+        lines.append(f"{name:38} {getattr(SHARED_CONSTANTS, field):8.3g}  {getattr(again, field):13.3g}")
+    return "\n".join(lines)
 
 
 def publish() -> None:

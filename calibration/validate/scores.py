@@ -40,7 +40,7 @@ class ScoredRow:
     """Whether compute was measured only on one GPU, and no network row has the same job."""
     log_slowdown: float | None = None
     """Logarithm of the measured step over the step predicted from one GPU, which is the slowdown of compute by other GPUs; None if compute
-    was not measured on one GPU or communication is exposed."""
+    was not measured on one GPU, or on several as well, or communication is exposed."""
     noise_widths: float = 0.0
     """Logarithm of the calibrated over the measured step, in standard deviations of the noise of the cluster's rows."""
     widening: float = 1.0

@@ -269,7 +269,7 @@ def _scored(
             "closed_form": closed_form(measured, constants) if constants else None,
             "copy_row": copy_row(measured, calibration),
         }
-        joins = zero_shot.compute.needs_slowdown(row)
+        joins = calibrated.compute.needs_slowdown(row)
         rows_scored.append(
             ScoredRow(
                 row,

@@ -12,6 +12,7 @@ from statistics import mean
 import pytest
 
 from calibration import FOLDER, HARDWARE
+from calibration.clusters.network_parameters import AS_DESCRIBED, places_used
 from calibration.clusters.scatter import LEAST_NOISE
 from calibration.questions import RunQuestion, question
 from calibration.run_records import COMMITTED_RUNS, read_records
@@ -74,6 +75,20 @@ def test_placements_that_calibrate_are_the_agreed_ones(rows: list[RunQuestion]) 
         if row.record.source == "dlperf" and row.record.role == "network":
             assert row.nodes == 2
     assert count == 6
+
+
+def test_bert_of_paddle_perf_runs_as_its_scripts_and_topology_say(rows: list[RunQuestion]) -> None:
+    """By hand: run_benchmark.sh sums gradients of 67,584 sequences of all GPUs, Paddle's of that many on eight.
+
+    nvidia-smi topo -m says NODE between the NIC and every GPU, farther than PXB, up to which NCCL uses GPUDirect: copies pass the host.
+    """
+    bert = [row for row in rows if row.record.source == "paddle-perf" and row.record.workload == "bert-base-seq128"]
+    assert len(bert) == 30
+    for row in bert:
+        of_eight = row.samples * 8 // row.job.ranks
+        assert (row.samples if row.record.stack.startswith("ngc-") else of_eight) == 67_584, row.record.where
+        if row.nodes > 1:
+            assert {"nic", "host_transport"} <= places_used(row, AS_DESCRIBED)
 
 
 def test_no_run_is_both_fitted_and_predicted(rows: list[RunQuestion]) -> None:

@@ -12,7 +12,7 @@ import pytest
 from calibration.cli import main
 from calibration.clusters.cluster_fit import EXCHANGE_DEVIATION, UNSEEN_JOB_DEVIATION
 from calibration.questions import question
-from calibration.validate.carry_over import constants_without, few_sources_factor, parse_kinds, widening
+from calibration.validate.carry_over import constants_without, few_sources_factor, interval_score, parse_kinds, widening
 from calibration.validate.scores import ScoredRow
 from calibration.validate.validation import ClusterOutcome, Validation
 from sim.spec.yaml import SpecError
@@ -38,16 +38,41 @@ def test_the_usual_loss_and_the_form_are_those_of_other_sources() -> None:
     fitted = [row("mine", "a", 0.0, 0.09), row("other", "b", 0.0, 0.01), row("other", "b", 0.0, 0.03), row("third", "c", 0.0, 0.04)]
     without = constants_without(validation(rows, fitted), "mine")
     assert without.usual_slowdown == pytest.approx(0.03)  # of two clusters: 2% and 4%
-    # the least on the grid with 1.96 hypot(0.01, form 0.4) above 0.08
+    # all errors are 8%; the shortest intervals that hold them score best: the least form on the grid with 1.96 hypot(0.01, form 0.4) > 0.08
     assert without.exchange_deviation == pytest.approx(0.1) and without.unseen_job_deviation == UNSEEN_JOB_DEVIATION
-    assert (
-        constants_without(validation(rows, fitted), "other").exchange_deviation == EXCHANGE_DEVIATION
-    )  # none on the grid covers errors of 50%
+    # 60% is the widest on the grid, and does not hold errors of 50%
+    assert constants_without(validation(rows, fitted), "other").exchange_deviation == pytest.approx(0.6)
+    everything = constants_without(validation(rows, fitted), "")  # the middle of 9%, 2% and 4%
+    assert everything.usual_slowdown == pytest.approx(0.04)
+
+
+def test_the_form_is_that_with_which_exposed_communication_was_drawn() -> None:
+    """Oracle: 30 clusters whose errors are drawn with a form of 0.25; half of the rows wait for 5 to 80% of a step, the others for 1%.
+
+    A required coverage would choose a narrower one: rows that hardly wait lie inside their intervals whatever the form is.
+    """
+    drawn = np.random.default_rng(2)
+    half = 1.96 * math.hypot(0.01, EXCHANGE_DEVIATION * 0.4)
+    rows = []
+    for number in range(30):
+        for wait in (*drawn.uniform(0.05, 0.8, 20), *[0.01] * 20):
+            error = float(drawn.normal(0.0, math.hypot(0.01, 0.25 * wait)))
+            deviations = {"calibrated": math.hypot(0.01, EXCHANGE_DEVIATION * wait)}
+            rows.append(replace(row("s", f"c{number}", error), wait_share=float(wait), deviations=deviations))
+    assert constants_without(validation(rows, []), "").exchange_deviation == pytest.approx(0.25, abs=0.026)
+    # by hand: a length of 2 half, and one of two rows lies 0.1 outside, which costs 40 times 0.1
+    [inside, outside] = [row("s", "c", 0.0), row("s", "c", half + 0.1)]
+    assert interval_score([inside, outside], EXCHANGE_DEVIATION, 0.0) == pytest.approx(2.0 * half + 40.0 * 0.1 / 2.0)
 
 
 def test_priors_that_rest_on_one_source_are_wide_without_it() -> None:
     outcome = validation([row("mine", "a", 0.0)], [])
-    assert dict(constants_without(outcome, "pollux").widths) == {"pair": 0.7} and constants_without(outcome, "lambda").widths == ()
+    assert {source: dict(constants_without(outcome, source).widths) for source in ("pollux", "sia", "lambda", "dlperf")} == {
+        "pollux": {"pair": 0.7},
+        "sia": {"total": 0.7},
+        "lambda": {"distributed": 0.7},
+        "dlperf": {},
+    }
 
 
 def test_a_spread_that_few_sources_tell_is_wider_by_what_their_number_leaves_open() -> None:

@@ -8,9 +8,10 @@ from dataclasses import replace
 
 import pytest
 
+from calibration.clusters.cluster_fit import SHARED_CONSTANTS
 from calibration.questions import Folders, question
 from calibration.run_records import COMMITTED_RUNS
-from calibration.validate.published import BLOCK, ROOT, UNEQUAL_RUNS, summary, validated_block
+from calibration.validate.published import BLOCK, DERIVED, ROOT, UNEQUAL_RUNS, summary, validated_block
 from calibration.validate.scores import ScoredRow
 from calibration.validate.validation import ClusterOutcome, Validation, validate
 from sim.report.document import run_document
@@ -41,6 +42,17 @@ def test_a_run_quotes_the_nearest_group_and_says_when_it_extrapolates() -> None:
     inside = answer(replace(Scenario("dlperf", "resnet50", ("input.loader=synthetic",)), stack="torch-1.6-ddp"))
     expected_error = run_document(inside.run, inside.inputs)["expected_error"]
     assert not expected_error["extrapolates"] and "V100-SXM2-16GB, infiniband between nodes, torch-1.6-ddp" in expected_error["basis"]
+
+
+def test_constants_in_use_are_those_that_the_published_validation_derived_again() -> None:
+    """A change of the simulator moves them; then `calibration/clusters/priors.yaml` needs their new values, to the digits given there."""
+    shown = BLOCK.search((ROOT / "docs" / "trust" / "validation.md").read_text(encoding="utf-8"))
+    assert shown is not None
+    for name, field in DERIVED.items():
+        [line] = [line for line in shown[0].splitlines() if line.startswith(f"{name} ")]
+        in_use, derived = map(float, line.removeprefix(name).split())
+        assert in_use == getattr(SHARED_CONSTANTS, field), "run `make validated`"
+        assert in_use == pytest.approx(derived, rel=0.03), name
 
 
 @pytest.mark.nightly

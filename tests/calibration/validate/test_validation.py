@@ -7,6 +7,7 @@ import io
 import json
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,10 @@ from calibration.clusters.network_parameters import NetworkParameter
 from calibration.questions import Folders, question, questions
 from calibration.run_records import COMMITTED_RUNS, read_records
 from calibration.validate.memory import without_room
+from calibration.validate.validation import validate_clusters
 from sim.spec.memo import caching
 from sim.spec.yaml import SpecError
+from tests.calibration.runs import record, simulated
 
 COLUMNS = ["source", "hardware", "workload", "input", "placement", "batch_per_gpu", "step_time_s", "exposed_sync_s", "role"]
 SLOW = ((NetworkParameter("nic", "efficiency", 0.7), -1.0), (NetworkParameter("host_transport", "efficiency", 0.4), -0.5))
@@ -377,3 +380,21 @@ def test_few_published_runs_are_predicted_not_to_fit() -> None:
     """Oracle: every published run did fit. The two jobs that are said not to are a few percent above the memory."""
     (note,) = without_room(questions(read_records(COMMITTED_RUNS).records, Folders()))
     assert re.match(r"4 of 1,848 rows are predicted not to fit .*:1462 \(batch 1 per GPU .*:1691 \(batch 48 per GPU ", note)
+
+
+def test_jobs_whose_compute_was_measured_on_several_gpus_do_not_show_what_other_gpus_cost() -> None:
+    """By hand: two GPUs take 2% longer than one. If their wait was measured, so was their compute, and one GPU may have done other work.
+
+    On one GPU, AdaScale copies all gradients, so that steps of siasosp23/artifacts are up to 13% longer there than on several.
+    """
+    alone = simulated([record(placement="1", role="compute")])
+    together = [
+        replace(row, record=replace(row.record, role="network", step_time=1.02 * row.step_time))
+        for row in simulated([record(placement="2", role="prediction")])
+    ]
+    [cluster] = validate_clusters([*alone, *together], Folders(), 1, print)
+    [shown] = cluster.network_rows
+    assert shown.log_slowdown == pytest.approx(math.log(1.02), abs=1e-3)
+    with_wait = [replace(row, record=replace(row.record, exposed_sync=0.001)) for row in together]
+    [cluster] = validate_clusters([*alone, *with_wait], Folders(), 1, print)
+    assert [row.log_slowdown for row in cluster.network_rows] == [None]
