@@ -20,7 +20,7 @@ from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 from sim.study.saved_parts import require_room, saved_parts
 from sim.study.weeks import Slowed, store_of
-from sim.training.layouts.play import play
+from sim.training.layouts.turning import play_steadily
 
 StepWithTraffic = Callable[[Sequence[Outflow]], float]
 """Returns the seconds of a step while each node writes these parts of checkpoints throughout."""
@@ -87,7 +87,7 @@ def _saved_to(run: Run | LayoutRun, name: str, store: Store | None) -> SavedRun:
 def _layout_beside(run: LayoutRun) -> StepWithTraffic:
     def again(flows: Sequence[Outflow]) -> float:
         scene = layout_scene(run.hardware, run.workload, run.layout)
-        return play(replace(scene, outflows=flows)).time
+        return play_steadily(replace(scene, outflows=flows)).time
 
     return again
 

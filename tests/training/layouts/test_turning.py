@@ -8,29 +8,31 @@ import pytest
 from hypothesis import strategies as st
 
 from sim.mesh import layout_scene, prepare
-from sim.training.layouts import steady
 from sim.training.layouts.play import play
-from sim.training.layouts.scene import PlayedLayout
-from sim.training.layouts.steady import play_steadily
-from sim.training.layouts.turning import play_turns
+from sim.training.layouts.scene import LayoutScene, PlayedLayout
+from sim.training.layouts.turning import play_steadily, play_turns
 from tests.examples import examples
 from tests.harness import machine
 from tests.training.layouts.drawn_layouts import layouts, model, stacks
 from tests.training.layouts.toys import blocks, workload
 
-PIPELINES: tuple[dict[str, Any], ...] = (
+MANY: tuple[dict[str, Any], ...] = (
     {"pipeline": 4, "micro_batches": 64, "shard": "optimizer"},
     {"pipeline": 4, "micro_batches": 66},
     {"pipeline": 2, "micro_batches": 48, "tensor": 2, "schedule": "interleaved_1f1b", "virtual_stages": 4, "shard": "optimizer"},
     {"pipeline": 4, "micro_batches": 64, "schedule": "interleaved_1f1b", "virtual_stages": 2, "mesh": {"pipeline_overlap": True}},
     {"pipeline": 4, "micro_batches": 64, "schedule": "zb_h1", "mesh": {"pipeline_overlap": True}},
     {"micro_batches": 32, "shard": "optimizer"},
+    {"micro_batches": 40, "shard": "parameters"},
+    {"micro_batches": 40, "shard": "parameters", "mesh": {"framework": "fsdp1", "backward_prefetch": "post", "limit_all_gathers": True}},
+    {"pipeline": 2, "micro_batches": 40, "shard": "parameters", "reshard_after_forward": True},
+    {"pipeline": 2, "micro_batches": 40, "mesh": {"overlap_gradients": True}, "no_sync": False},
 )
 
 
 def assert_same(shortened: PlayedLayout, full: PlayedLayout) -> None:
     for one, other in zip(shortened.stages, full.stages, strict=True):
-        within = 1e-8 * other.time
+        within = 1e-9 * other.time
         assert one.time == pytest.approx(other.time, abs=within) == pytest.approx(sum(one.stalls.values()), abs=within)
         for name in ("stalls", "resources", "exposed"):
             mine, theirs = getattr(one, name), getattr(other, name)
@@ -63,15 +65,20 @@ def test_a_pipeline_of_many_micro_batches(
 
 
 @pytest.mark.parametrize("slow", [{"launch_cpu": "40 ms"}, {}], ids=["host", "gpu"])
-@pytest.mark.parametrize("fields", PIPELINES, ids=str)
-def test_turns_of_a_pipeline_are_left_out(fields: dict[str, Any], slow: dict[str, Any]) -> None:
-    given_ = workload(model(), stack={"gradient_clipping": True} | slow, **fields)
+@pytest.mark.parametrize("fields", MANY, ids=str)
+def test_turns_are_left_out(fields: dict[str, Any], slow: dict[str, Any]) -> None:
+    synchronizes = {"no_sync": fields.get("no_sync", True)}
+    given_ = workload(
+        model(), stack={"gradient_clipping": True} | synchronizes | slow, **{key: fields[key] for key in fields.keys() - {"no_sync"}}
+    )
     hardware = machine(2, 4, nvlink=2e8, nic=5e7)
     scene = layout_scene(hardware, given_, prepare(hardware, given_))
     few, every = play_turns(scene), play(scene)
     assert few is not None
     assert_same(few, every)
     assert len(few.log.work) < 0.7 * len(every.log.work)
+    assert few.left_out > 0.3 * fields["micro_batches"]
+    assert every.left_out == 0
 
 
 def test_stages_that_drift_apart_are_simulated_completely() -> None:
@@ -83,22 +90,48 @@ def test_stages_that_drift_apart_are_simulated_completely() -> None:
     assert play_steadily(scene).time == play(scene).time
 
 
-def test_few_are_simulated(monkeypatch: pytest.MonkeyPatch) -> None:
-    simulated: list[int] = []
+def scene_of(machine_: Any, draw: bool = False, cv: float = 0.02, **fields: Any) -> LayoutScene:
+    """Return a scene whose ranks differ, drawn at each step if *draw*."""
+    made = workload(model(), stack={"gradient_clipping": True}, **fields)
+    noise = made.training.noise.model_copy(update={"compute_cv": cv, "persistent_cv": 0.0, "draw": draw})
+    given_ = made.model_copy(update={"training": made.training.model_copy(update={"noise": noise})})
+    return layout_scene(machine_, given_, prepare(machine_, given_))
 
-    def noted(scene: Any) -> PlayedLayout:
-        simulated.append(scene.layout.micro_batches)
-        return play(scene)
 
-    monkeypatch.setattr(steady, "play", noted)
-    for fields, wanted in (
-        ({"shard": "parameters", "micro_batches": 64}, [4, 5, 6]),
-        ({"shard": "parameters", "micro_batches": 16}, [16]),
-        ({"shard": "optimizer", "micro_batches": 8}, [8]),
-        ({"pipeline": 2, "schedule": "gpipe", "micro_batches": 64}, [64]),
-    ):
-        given_ = workload(blocks(4), **fields)
-        hardware = machine(2)
-        play_steadily(layout_scene(hardware, given_, prepare(hardware, given_)))
-        assert simulated == wanted
-        simulated.clear()
+@pytest.mark.parametrize("fields", [{"pipeline": 2, "micro_batches": 32, "shard": "optimizer"}, {"micro_batches": 16, "shard": "parameters"}])
+def test_each_drawn_step_settles_by_itself(fields: dict[str, Any]) -> None:
+    """A drawn pace lasts a whole step: each step has turns of its own, all of them equal."""
+    hardware = machine(2, 2, nvlink=2e8, nic=5e7)
+    few, every = (steps(scene_of(hardware, draw=True, **fields)) for steps in (play_turns, play))
+    assert few is not None
+    assert_same(few, every)
+    assert len(every.drawn_times) == 100
+    assert few.drawn_times == pytest.approx(every.drawn_times, rel=1e-9)
+    assert max(every.drawn_times) > 1.001 * min(every.drawn_times)
+
+
+def test_stages_on_unlike_nodes_leave_out_turns() -> None:
+    given_ = workload(model(), pipeline=2, micro_batches=48, shard="optimizer")
+    hardware = machine(2, 3, nvlink=2e8, nic=5e7)
+    scene = layout_scene(hardware, given_, prepare(hardware, given_))
+    assert not scene.layout.mesh.is_even
+    few, every = play_turns(scene), play(scene)
+    assert few is not None
+    assert_same(few, every)
+
+
+@pytest.mark.parametrize(
+    ("fields", "simulated"),
+    [
+        ({"shard": "parameters", "micro_batches": 64}, 6),
+        ({"shard": "parameters", "micro_batches": 8}, 8),
+        ({"shard": "optimizer", "micro_batches": 8}, 8),
+        ({"pipeline": 2, "schedule": "gpipe", "micro_batches": 64}, 64),
+    ],
+    ids=str,
+)
+def test_few_are_simulated(fields: dict[str, Any], simulated: int) -> None:
+    given_ = workload(blocks(4), **fields)
+    hardware = machine(2)
+    played = play_steadily(layout_scene(hardware, given_, prepare(hardware, given_)))
+    assert fields["micro_batches"] - played.left_out == simulated
