@@ -19,7 +19,7 @@ from sim.cluster.build import with_nodes
 from sim.cluster.shared_gpu import remaining_gpu
 from sim.events import LAYOUT_STALLS, Cause
 from sim.parallel.checkpointing import check_saves
-from sim.parallel.lower.layouts import Layout, program
+from sim.parallel.lower.layouts import Layout, programs_of
 from sim.parallel.mesh import Mesh, mesh_of
 from sim.parallel.own_schedule import own_passes
 from sim.parallel.program import PassPart
@@ -130,7 +130,8 @@ class LayoutRun:
     def memory_over_time(self, stage: int) -> list[tuple[float, float, StageMemory]]:
         """Return (begin, end, memory) of each simulated instruction of *stage* in the last step: seconds, and bytes of one rank."""
         played = self.played.stages[stage]
-        simulated = replace(self.layout, micro_batches=self.layout.micro_batches - self.played.left_out)
+        left_out = self.played.left_out
+        simulated = replace(self.layout, micro_batches=self.layout.micro_batches - left_out) if left_out else self.layout
         course = memory_timeline(simulated, self.workload, self.node.gpu, stage)
         begins = (played.begin, *played.clock[:-1])
         return list(zip(begins, played.clock, course, strict=True)) if played.clock else []
@@ -375,7 +376,7 @@ def layout_scene(hardware: Hardware, workload: Workload, layout: Layout, book: P
     updates = tuple(_update(workload, node.gpu, layout, stage) for stage in range(mesh.stages))
     return LayoutScene(
         layout=layout,
-        programs=tuple(program(layout, stage) for stage in range(mesh.stages)),
+        programs=programs_of(layout),
         times=of_stage,
         updates=updates,
         prices=prices,

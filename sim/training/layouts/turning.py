@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from sim.parallel.lower.layouts import program
+from sim.parallel.lower.layouts import Layout, program
 from sim.parallel.turns import Turns, turns_of
 from sim.training.layouts.play import play
 from sim.training.layouts.run import SimProcess, Simulation, Stage
@@ -24,6 +24,8 @@ _SAME: Final = 1e-10
 """Tolerance, as a share of a turn, for the difference between the times of two turns."""
 _FEW: Final = (6, 12, 24, 48)
 """Turns that are simulated: filling and draining take one to two each, and three are compared; with backlogs, it takes more to settle."""
+_COMPARED: Final = 2
+"""Turns by which a program is longer than another, to find its turns."""
 _WORTH: Final = 0.5
 """Maximum share of a step's micro-batches that is simulated before all of them are, if turns are not equal."""
 
@@ -42,7 +44,7 @@ def play_turns(scene: LayoutScene, exact: bool = False) -> PlayedLayout | None:
     for count in _FEW:
         micro_batches = count * each + layout.micro_batches % each
         tried += micro_batches
-        turns = _turns(scene, micro_batches) if tried <= _WORTH * layout.micro_batches else None
+        turns = turns_by_stage(layout, micro_batches) if tried <= _WORTH * layout.micro_batches else None
         if turns is None:
             return None
         watched = _Watched(turns)
@@ -56,17 +58,20 @@ def play_turns(scene: LayoutScene, exact: bool = False) -> PlayedLayout | None:
     return None
 
 
-def _turns(scene: LayoutScene, micro_batches: int) -> list[Turns] | None:
-    """Return the turns of each stage in a step of *micro_batches* with unchanged times; None if a program has none."""
-    layout = replace(scene.layout, micro_batches=micro_batches)
+def turns_by_stage(layout: Layout, micro_batches: int) -> list[Turns] | None:
+    """Return the turns that steps of *layout* have in addition to *micro_batches*, for each stage; None if a program has none.
+
+    Two turns more show how a program grows; that those of further ones are the same is not read from the program of the whole step, which
+    takes longer to write than its turns to simulate (a test compares the two).
+    """
     each = layout.mesh.stages
-    left_out = (scene.layout.micro_batches - micro_batches) // each
+    short, longer = (replace(layout, micro_batches=micro_batches + more * each) for more in (0, _COMPARED))
     turns = []
-    for stage, of_step in enumerate(scene.programs):
-        of_stage = turns_of(of_step, program(layout, stage), each, left_out)
+    for stage in range(each):
+        of_stage = turns_of(program(longer, stage), program(short, stage), each, _COMPARED)
         if of_stage is None:
             return None
-        turns.append(of_stage)
+        turns.append(of_stage._replace(left_out=(layout.micro_batches - micro_batches) // each))
     return turns
 
 

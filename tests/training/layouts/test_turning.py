@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import strategies as st
 
 from sim.mesh import layout_scene, prepare
+from sim.parallel.lower.layouts import program
+from sim.parallel.turns import turns_of
 from sim.training.layouts.play import play
 from sim.training.layouts.scene import LayoutScene, PlayedLayout
-from sim.training.layouts.turning import play_steadily, play_turns
+from sim.training.layouts.turning import play_steadily, play_turns, turns_by_stage
 from tests.examples import examples
 from tests.harness import machine
 from tests.training.layouts.drawn_layouts import layouts, model, stacks
@@ -62,6 +65,23 @@ def test_a_pipeline_of_many_micro_batches(
     given_ = workload(model(), **stack, **fields)
     scene = layout_scene(hardware, given_, prepare(hardware, given_))
     assert_same(play_steadily(scene), play(scene))
+
+
+@examples(6, 60, layouts(), stacks(), st.integers(4, 12), st.integers(3, 9), st.integers(0, 3))
+def test_turns_are_those_of_the_whole_step(
+    drawn: tuple[dict[str, Any], int, int], stack: dict[str, Any], few: int, more: int, rest: int
+) -> None:
+    """Oracle: the program of all micro-batches."""
+    fields, each, nodes = drawn
+    turn = fields["pipeline"]
+    rest = 0 if fields["schedule"] == "interleaved_1f1b" else rest % turn
+    fields |= {"micro_batches": turn * (few + more) + rest}
+    given_ = workload(model(), **stack, **fields)
+    layout = prepare(machine(each, nodes), given_)
+    shown = turns_by_stage(layout, turn * few + rest)
+    short = replace(layout, micro_batches=turn * few + rest)
+    whole = [turns_of(program(layout, stage), program(short, stage), turn, more) for stage in range(turn)]
+    assert shown == (None if None in whole else whole)
 
 
 @pytest.mark.parametrize("slow", [{"launch_cpu": "40 ms"}, {}], ids=["host", "gpu"])
