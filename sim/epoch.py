@@ -78,6 +78,8 @@ class EpochScene:
     steps: Sequence[int]
     """Steps of an epoch, by job."""
     exact: bool = False
+    complete: bool = False
+    """Whether all micro-batches of a step are simulated."""
     fold: bool = True
     keep_rates: bool = False
     executor: str = "phase"
@@ -210,7 +212,7 @@ class EpochRun:
         disks = tuple((name, most_iops(storage, burst=False)) for name, storage in self._storage.items())
         credits = tuple((slot, bucket.baseline, bucket.capacity, bucket.level) for slot, bucket in scene.credits.items())
         beside = tuple((slot, *flows) for slot, flows in scene.checkpoint_writes)
-        options = tuple(scene.steps), scene.exact, scene.keep_rates, scene.keep_log, repr(self.log.decisions), beside
+        options = tuple(scene.steps), scene.exact, scene.complete, scene.keep_rates, scene.keep_log, repr(self.log.decisions), beside
         return options, jobs, tuple(self.log.ranks), tuple([rank.cache_key for rank in ranks]), exchanges, links, disks, credits
 
     def _run(self) -> None:
@@ -267,7 +269,7 @@ class EpochRun:
     def _leaves_out_micro_batches(self) -> bool:
         """Return whether equal micro-batches of a step are simulated only until they repeat; their log would lack the others."""
         (job, *others), scene = self.scene.jobs, self.scene
-        alone = not others and not job.asynchronous and not scene.exact and not scene.keep_rates
+        alone = not others and not job.asynchronous and not scene.exact and not scene.complete
         return alone and job.workload.training.gradient_accumulation_steps >= LEAST
 
     # --- step boundaries -----------------------------------------------------------------------------------------

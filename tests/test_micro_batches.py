@@ -20,8 +20,8 @@ from tests.harness import cluster, layer, machine, run, toy_node, toy_workload, 
 
 
 def both(hardware: Hardware, workload: Workload, **keys: Any) -> tuple[Run, Run]:
-    """The same job with few of its micro-batches, and with all of them in a log that keeps rates."""
-    return run(hardware, workload, **keys), run(hardware, workload, keep_rates=True, **keys)
+    """The same job with few of its micro-batches, and with all of them."""
+    return run(hardware, workload, **keys), run(hardware, workload, complete=True, **keys)
 
 
 def left_out(epoch: Epoch) -> list[Window]:

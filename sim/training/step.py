@@ -61,6 +61,7 @@ class Replica(Rank):
         """Compute time (s) in this step since the ranks last met."""
         self.micro_batch = 0
         """Number of the current micro-batch of the step."""
+        self._simulated = 0
         self.leave_out: Callable[[Replica, int], int] = lambda rank, number: 0
         """Called with this rank and the number of its next micro-batch; returns how many micro-batches it leaves out."""
         begins = [at for at, each in enumerate(plan.program) if isinstance(each, Load)]
@@ -84,15 +85,17 @@ class Replica(Rank):
             self.worked = 0.0
             yield from self.run()
             self.host = self.env.now
+            self.log.micro_batches.setdefault(self.index, []).append(self._simulated)
             self.finished_step(self.index)
 
     def run(self) -> SimProcess:
         """Run one step, without the micro-batches that are left out."""
-        self.clock, self.micro_batch = [], 0
+        self.clock, self.micro_batch, self._simulated = [], 0, 0
         while self.micro_batch < self.micro_batches:
             self.micro_batch += self.leave_out(self, self.micro_batch)
             yield from self.play(*self._begins[self.micro_batch : self.micro_batch + 2])
             self.micro_batch += 1
+            self._simulated += 1
 
     @property
     def micro_batches(self) -> int:
