@@ -352,7 +352,9 @@ class EpochRun:
         )
         started = (start for rank in ranks for start in (*rank.input.since(), rank.host))
         since = (*(start for _, (_, start) in waits), *(start for _, start in exchanges), *started)
-        return State(queues, (*(now - start for start in since), *(left for _, left in progress)), micro_batch or max(now - times[-2], 1e-9))
+        return State(
+            queues, (*(now - start for start in since), *(left for _, left in progress)), micro_batch or max(now - times[-2], 1e-9)
+        )
 
     def _new_regime(self) -> None:
         self._detector.forget()
@@ -394,7 +396,9 @@ class EpochRun:
         repeats, rest = divmod(self._steps_left(), period.steps)
         elapsed = self.env.now + self._skipped_time
         waits = [live.boundaries[0] - elapsed for live in self._live if not live.ranks]
-        limits = [wait // self._live[0].seconds(period.first, period.last) for wait in waits] + [self._periods_until_baseline(slot, period) for slot in self.scene.credits]
+        limits = [wait // self._live[0].seconds(period.first, period.last) for wait in waits] + [
+            self._periods_until_baseline(slot, period) for slot in self.scene.credits
+        ]
         allowed = min(limits, default=math.inf)
         to_the_end = allowed >= repeats + (rest > 0)
         periods = repeats if to_the_end else int(min(repeats, allowed))

@@ -43,8 +43,10 @@ class LiveJob:
 
     def seconds(self, first: int, last: int) -> float:
         """Return the seconds from the end of step *first* to that of step *last*, with what was left out of the simulation."""
-        return self.boundaries[last] - self.boundaries[first] + sum(
-            (window.end - window.start) * window.repeats for window in self._left_out_of(first, last)
+        return (
+            self.boundaries[last]
+            - self.boundaries[first]
+            + sum((window.end - window.start) * window.repeats for window in self._left_out_of(first, last))
         )
 
     def windows(self, first: int, last: int, repeats: float = 1.0) -> list[Window]:

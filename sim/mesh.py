@@ -42,8 +42,8 @@ from sim.training.layouts.noise import LayoutNoise, RankVariation
 from sim.training.layouts.play import play
 from sim.training.layouts.prices import LayoutPrices, PriceBook
 from sim.training.layouts.scene import GROUPS, LayoutScene, PlayedLayout
-from sim.training.layouts.turning import play_steadily
 from sim.training.layouts.times import UnitTimes, optimizer_time
+from sim.training.layouts.turning import play_steadily
 from sim.training.sequences import layers_run, length_variation
 from sim.units import shorten
 
@@ -346,19 +346,24 @@ def run_layout(
     exact: bool = False,
     complete: bool = False,
     fits: Callable[[Layout, tuple[StageMemory, ...]], None] = lambda layout, memory: None,
+    notice: Callable[[], None] = lambda: None,
 ) -> LayoutRun:
     """Simulate one step of *workload* on *hardware*, using *gpus_per_node* GPUs of each node (default: all).
 
     Layouts of one cluster and stack may share a *book* of cached message times. *seed* is for randomly drawn steps, whose mean is
     returned. Of many equal micro-batches, a few are simulated and logged; *complete* simulates all, as *steps* does (0: as many as it takes
     for a steady one) and *exact*, which also simulates ranks individually if only switches divide them unevenly (`play`). *fits* is called
-    with layout and memory, and may raise before the simulation.
+    with layout and memory, and may raise before the simulation; *notice* is called before all micro-batches are simulated.
     """
     layout = prepare(hardware, workload, gpus_per_node)
     memory = memory_by_stage(layout, workload, worker_node(hardware).gpu)
     fits(layout, memory)
     scene = layout_scene(hardware, workload, layout, book, seed)
-    played = play(scene, steps, exact=exact) if steps or exact or complete else play_steadily(scene)
+    if steps or exact or complete:
+        notice()
+        played = play(scene, steps, exact=exact)
+    else:
+        played = play_steadily(scene, notice)
     return LayoutRun(hardware, workload, layout, played, memory, seed)
 
 

@@ -22,6 +22,7 @@ from sim.report.page.markup import Child, Figures, Html, join, note_box, section
 from sim.report.page.timeline import TimelineSpan, lanes_of
 from sim.report.page.whole_job import whole_job
 from sim.report.page.words import as_memory, as_money, as_number, as_percent, as_time
+from sim.report.trace.excerpt import micro_batches_shown
 from sim.report.whole_job import tokens_text
 from sim.units import pluralized, show
 
@@ -148,7 +149,10 @@ def _stages(run: LayoutRun) -> PagePart:
     causes = (tag("li", swatch(cause.value), cause.value) for cause in LAYOUT_STALLS if cause in waits)
     uses = (tag("li", swatch(use), use.replace("_", " ")) for use in _SHOWN_USES) if courses else ()
     key = tag("ul", *shades, *causes, *uses, class_="key")
-    lead = f"One step of {as_time(end - begin)}: what each stage computes; colored gaps are waits by cause."
+    left_out, every = run.played.left_out, run.layout.micro_batches
+    lead = f"One step of {as_time(run.step_time if left_out else end - begin)}: what each stage computes; colored gaps are waits by cause."
+    if left_out:
+        lead += f" {micro_batches_shown(every - left_out, every)}."
     if len(stages) > 1:
         lead += " The strip below each lane shows what the stage sends to others, by network."
     if courses:

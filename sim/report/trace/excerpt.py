@@ -52,6 +52,8 @@ class Excerpt:
     ranks: Sequence[RankExcerpt]
     loads: dict[str, list[tuple[float, float]]]
     note: str
+    left_out: str = ""
+    """How many of the micro-batches of a step are shown, if not all."""
 
 
 def excerpt(run: Run, steps: int = 3) -> Excerpt:
@@ -63,7 +65,6 @@ def excerpt(run: Run, steps: int = 3) -> Excerpt:
     note = f"{loop.copies * window.steps} steady-state steps"
     if not repeats:
         note = "the last simulated steps of a warm epoch; their mean may differ from that of the epoch"
-    note += _left_out(run)
     workers = [job.job.workload.input.num_workers for job in run.jobs]
     comm = _comm(log)
     ranks = []
@@ -76,13 +77,19 @@ def excerpt(run: Run, steps: int = 3) -> Excerpt:
             ends = zip(log.steps[index], log.micro_batches[index], strict=True)
             taken = sum(count for end, count in ends if loop.ends_in(end)) if loop.copies else 0
             ranks.append(_rank(log, index, boundaries, loop, pieces, _Builders(taken, workers[rank.job])))
-    return Excerpt(ranks, _played_loads(log, loop, ranks), note)
+    left_out = _left_out(run)
+    return Excerpt(ranks, _played_loads(log, loop, ranks), f"{note}; {left_out}" if left_out else note, left_out)
 
 
 def _left_out(run: Run) -> str:
-    """Return a clause that says how many micro-batches of a step are not shown."""
+    """Return a clause that says how many of the micro-batches of a step are shown, if not all."""
     every, shown = run.jobs[0].job.workload.training.gradient_accumulation_steps, run.log.micro_batches[0][-1]
-    return "" if shown == every else f"; {shown} of {every:,} micro-batches of each are shown, the others repeat them (--exact: all)"
+    return "" if shown == every else micro_batches_shown(shown, every)
+
+
+def micro_batches_shown(shown: int, every: int) -> str:
+    """Return a clause that says that only *shown* of *every* micro-batch of a step are shown."""
+    return f"{shown:,} of the {every:,} micro-batches of a step are shown, which the others repeat (--exact shows all)"
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,7 @@ MOST_CLASSES: Final = 256
 """Maximum number of classes of ranks that are simulated; with more, as above. 192 classes of a 16-stage pipeline take 3 s."""
 
 
-def play(
-    scene: LayoutScene, steps: int = 0, keep_rates: bool = False, exact: bool = False, make_stage: MakeStage = Stage
-) -> PlayedLayout:
+def play(scene: LayoutScene, steps: int = 0, keep_rates: bool = False, exact: bool = False, make_stage: MakeStage = Stage) -> PlayedLayout:
     """Simulate *steps* steps (0: as many as needed to reach a steady step) and return the last. *keep_rates* logs the load of links.
 
     *exact* computes classes of ranks also if only the distribution of a stage over switches is uneven, which takes about ten times as long.

@@ -102,9 +102,7 @@ MakeStage = Callable[["Simulation", int, int], Stage]
 class Simulation:
     """The simulation of all stages."""
 
-    def __init__(
-        self, scene: LayoutScene, steps: int, keep_rates: bool, starved: bool = False, make_stage: MakeStage = Stage
-    ) -> None:
+    def __init__(self, scene: LayoutScene, steps: int, keep_rates: bool, starved: bool = False, make_stage: MakeStage = Stage) -> None:
         self.scene = scene
         self.make_stage = make_stage
         self.starved = starved

@@ -10,6 +10,7 @@ Limits: the log does not cover the turns that were left out.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -30,12 +31,19 @@ _WORTH: Final = 0.5
 """Maximum share of a step's micro-batches that is simulated before all of them are, if turns are not equal."""
 
 
-def play_steadily(scene: LayoutScene, exact: bool = False) -> PlayedLayout:
-    """Return the result of `play`, with an accuracy of 1e-6 (most: 1e-11); with many micro-batches, the log has fewer of them."""
-    return play_turns(scene, exact) or play(scene, exact=exact)
+def play_steadily(scene: LayoutScene, notice: Callable[[], None] = lambda: None) -> PlayedLayout:
+    """Return the result of `play`, with an accuracy of 1e-6 (most: 1e-11); with many micro-batches, the log has fewer of them.
+
+    *notice* is called before all of them are simulated.
+    """
+    few = play_turns(scene)
+    if few is not None:
+        return few
+    notice()
+    return play(scene)
 
 
-def play_turns(scene: LayoutScene, exact: bool = False) -> PlayedLayout | None:
+def play_turns(scene: LayoutScene) -> PlayedLayout | None:
     """Return the result of `play`, without most turns in the log; None if the step has too few turns, or they are not seen to be equal."""
     layout = scene.layout
     if scene.outflows or layout.own_passes is not None:
@@ -50,7 +58,7 @@ def play_turns(scene: LayoutScene, exact: bool = False) -> PlayedLayout | None:
         watched = _Watched(turns)
         few = replace(scene, programs=[of_stage.program for of_stage in turns])
         try:
-            played = play(few, exact=exact, make_stage=watched.make_stage)
+            played = play(few, make_stage=watched.make_stage)
         except _NotSteady:
             continue
         if watched.is_steady:
@@ -75,7 +83,7 @@ def turns_by_stage(layout: Layout, micro_batches: int) -> list[Turns] | None:
     return turns
 
 
-class _NotSteady(Exception):  # noqa: N818 - ends a simulation early, and is not an error
+class _NotSteady(Exception):
     """The turns of a step are not equal."""
 
 
@@ -205,7 +213,7 @@ class _TurningStage(Stage):
         return last.host <= first.host + within
 
     def _operations_repeat(self, first: _TurnState, last: _TurnState) -> bool:
-        """Return whether operations of groups are as far at the end of the turn as at its beginning, and none is under way if it has none."""
+        """Return whether operations of groups are as far as a turn before; none may be under way if turns start none."""
         if first.progress is None or last.progress is None:
             return self.kernels.waiting == 0 and self.meetings.only_messages_left()
         before, after = first.progress, last.progress

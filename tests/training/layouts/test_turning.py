@@ -118,7 +118,9 @@ def scene_of(machine_: Any, draw: bool = False, cv: float = 0.02, **fields: Any)
     return layout_scene(machine_, given_, prepare(machine_, given_))
 
 
-@pytest.mark.parametrize("fields", [{"pipeline": 2, "micro_batches": 32, "shard": "optimizer"}, {"micro_batches": 16, "shard": "parameters"}])
+@pytest.mark.parametrize(
+    "fields", [{"pipeline": 2, "micro_batches": 32, "shard": "optimizer"}, {"micro_batches": 16, "shard": "parameters"}]
+)
 def test_each_drawn_step_settles_by_itself(fields: dict[str, Any]) -> None:
     """A drawn pace lasts a whole step: each step has turns of its own, all of them equal."""
     hardware = machine(2, 2, nvlink=2e8, nic=5e7)
