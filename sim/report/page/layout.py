@@ -11,6 +11,7 @@ from sim.events import LAYOUT_STALLS, Cause, WaitSpan, WorkSpan
 from sim.mesh import LayoutRun
 from sim.report.energy import epoch_tokens
 from sim.report.layouts.layout import layout_name
+from sim.report.layouts.memory_error import memory_error_text
 from sim.report.page.bars import ERROR_BARS, BarPiece, bar, error_tile, named_bars, p90_error, step_stalls, swatch
 from sim.report.page.basis import basis
 from sim.report.page.chart import ChartPoint, axis, chart, linear_axis, with_errors_up
@@ -238,7 +239,8 @@ def _memory(figures: Figures, memory: float) -> PagePart:
         name = f"stage {stage['stage']}" if len(stages) > 1 else "each GPU"
         rows.append((name, bar(own, pieces, "total", max(memory, stage["total"])), own.format("total", as_memory)))
     key = tag("ul", *(tag("li", swatch(use), use.replace("_", " ")) for use in _SHOWN_USES if use in USES), class_="key")
-    lead = f"Peak of a step; a full bar is the GPU's {as_memory(memory)}."
+    error = memory_error_text(figures.value("memory_expected_error"))
+    lead = f"Peak of a step; a full bar is the GPU's {as_memory(memory)}. {error[0].upper()}{error[1:]}."
     return PagePart("memory", "GPU memory", section("memory", "GPU memory", named_bars(rows, "GPU memory by stage"), key, lead=lead))
 
 
