@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +12,11 @@ from hypothesis import strategies as st
 from sim.analysis.critical_path import critical_path
 from sim.analysis.stalls import Window
 from sim.epoch import Epoch
+from sim.report.document import run_document
 from sim.report.nccl_choice import messages_of_step
+from sim.report.page.run import run_page
+from sim.report.trace.excerpt import excerpt
+from sim.report.trace.run_trace import write_trace
 from sim.simulate import Run
 from sim.spec.hardware import Hardware
 from sim.spec.workload import Workload
@@ -138,3 +143,16 @@ def test_burst_credits_are_spent_on_all_micro_batches() -> None:
     few, every = both(machine(1, disk=disk, memory=1.0), workload)
     assert left_out(few.jobs[0].first)
     assert few.jobs[0].first.time == pytest.approx(every.jobs[0].first.time, rel=1e-9)
+
+
+def test_a_page_and_a_trace_say_how_many_micro_batches_they_show(tmp_path: Path) -> None:
+    workload = toy_workload([layer(0.03, 0.06, 1000)], samples=600, accumulation=30)
+    few, every = both(machine(2), workload, keep_rates=True)
+    shown = few.log.micro_batches[0][-1]
+    assert 2 < shown < 30
+    clause = f"{shown} of the 30 micro-batches of a step are shown"
+    assert clause in excerpt(few).note
+    assert clause in write_trace(few, tmp_path / "trace.json")
+    document = run_document(few, {"hardware": "", "workload": "", "stack": "", "records": ""})
+    assert clause in run_page(few, document)
+    assert "are shown" not in excerpt(every).note

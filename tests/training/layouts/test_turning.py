@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import strategies as st
 
-from sim.mesh import layout_scene, prepare
+from sim.mesh import layout_scene, prepare, run_layout
 from sim.parallel.lower.layouts import program
 from sim.parallel.turns import turns_of
+from sim.report.layouts.layout import layout_document
+from sim.report.page.layout import layout_page
+from sim.report.trace.layout_trace import write_layout_trace
+from sim.study.layout import layout_answer
+from sim.study.scenario import Scenario
 from sim.training.layouts.play import play
 from sim.training.layouts.scene import LayoutScene, PlayedLayout
 from sim.training.layouts.turning import play_steadily, play_turns, turns_by_stage
@@ -157,3 +164,23 @@ def test_few_are_simulated(fields: dict[str, Any], simulated: int) -> None:
     hardware = machine(2)
     played = play_steadily(layout_scene(hardware, given_, prepare(hardware, given_)))
     assert fields["micro_batches"] - played.left_out == simulated
+
+
+def test_a_trace_shows_all_micro_batches(tmp_path: Path) -> None:
+    few = run_layout(machine(2), workload(blocks(4), shard="parameters", micro_batches=64))
+    assert few.played.left_out == 58
+    assert few.completed().played.left_out == 0
+    assert few.completed().step_time == pytest.approx(few.step_time, rel=1e-9)
+    assert few.memory_over_time(0)
+    write_layout_trace(few, tmp_path / "trace.json")
+    events = json.loads((tmp_path / "trace.json").read_text(encoding="utf-8"))["traceEvents"]
+    forwards = [event for event in events if event.get("args", {}).get("what") == "forward"]
+    assert len(forwards) == 4 * 64  # of each block
+
+
+def test_a_page_says_how_many_micro_batches_it_shows() -> None:
+    layout = (("--shard", "parallel.shard", "parameters"),)
+    answer = layout_answer(Scenario("hgx-h100", "llama-3.2-1b", ("training.gradient_accumulation_steps=40",), nodes=1, layout=layout))
+    shown = 40 - answer.run.played.left_out
+    assert shown < 40
+    assert f"{shown} of the 40 micro-batches of a step are shown" in layout_page(answer.run, layout_document(answer))
