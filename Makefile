@@ -86,11 +86,12 @@ docs: $(VENV)/.dev
 	$(BIN)/python -m tests.reference
 	$(BIN)/python -m mkdocs build --strict --site-dir build/site
 
-# Predicts the committed measurements again and writes the errors to docs/trust/validation.md and transformers.md, hardware/validated.json
-# and validated_llm.json. Takes half an hour on two cores.
+# Predicts the committed measurements again and writes the errors to docs/trust/validation.md and transformers.md, hardware/validated.json,
+# validated_llm.json and validated_power.json. Takes half an hour on two cores.
 validated: $(VENV)/.dev
 	$(BIN)/python -m calibration.validate.published
 	$(BIN)/python -m calibration.llm --published
+	$(BIN)/python -m calibration.energy
 
 # Reads INPUTS mutated files of every kind and command lines, and fails where one ends in anything but a result or an error message.
 fuzz: $(VENV)/.dev

@@ -9,18 +9,22 @@ H200 does, so its BERT rows are scored.
 
 from __future__ import annotations
 
+import json
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from calibration import FOLDER
 from calibration.longrun import read_rows
 from sim.analysis.energy import computing_power, gpu_power, node_power, power_model
+from sim.report.power_error import SUMMARY
 from sim.spec.energy import KernelMix
 from sim.spec.fields import curve_value
 from sim.spec.hardware import Gpu
 from sim.spec.library import load_hardware, load_part, load_workload
+from sim.spec.whole_file import write_file
 from sim.training.layer_times import mix_of
 
 MACHINES = {"H100-SXM5-80GB": "hgx-h100", "B200-SXM-180GB": "hgx-b200"}
@@ -49,6 +53,10 @@ _BENCHMARKS = {
 config_SMCH100.sh (BATCHSIZE 400, resnet-v1b-mainloop-fl); smc/benchmarks/resnet config_SMCH100_multi_8x8x50.sh (resnet-v1b-fl, whose
 convolutions do not compute the sums of norms: element-wise traffic of ngc-mxnet-20.03); smc-dc-power/benchmarks/llama2-70b_lora
 config_SMCH100_8x8x1xtp4pp1cp2.sh (FP8, also taken for one node), on sequences of 8,192 (mlcommons/training_results_v5.1 @ Krai, README)."""
+
+
+LEAST_ROWS = 5
+"""Measured rows of a GPU from which documents quote their errors: of fewer, a 90th percentile says nothing."""
 
 
 class ScoredFigure(NamedTuple):
@@ -226,6 +234,21 @@ def scaled_tdp(rows: Sequence[ScoredFigure]) -> dict[str, float | None]:
     }
 
 
+def expected_errors() -> dict[str, Any]:
+    """Return the errors of predicted power that documents of runs quote, by GPU: of nodes by mix of kernels, or of single GPUs."""
+    nodes = [("node_power_w", row.name.rsplit(" x ", 1)[1], row) for row in score_nodes_by_mix()]
+    scored = limited_runs(SCORED_NETWORKS) + [run for run in limited_runs([BERT]) if run.gpu == "RTX6000"]
+    gpus = [("gpu_power_w", run.part.name, row) for run, row in zip(scored, score_power(scored), strict=True)]
+    groups: dict[str, dict[str, Any]] = {}
+    for of, gpu in dict.fromkeys((of, gpu) for of, gpu, _ in (*nodes, *gpus)):
+        rows = [row for own, name, row in (*nodes, *gpus) if (own, name) == (of, gpu)]
+        if len(rows) >= LEAST_ROWS:
+            summary = _summary(rows)
+            errors = {name: round(summary[f"{name}_error"], 3) for name in ("median", "p90", "worst")}
+            groups[gpu] = {"of": of, "points": len(rows), **errors, "sources": ["MLPerf" if of == "node_power_w" else "Zeus"]}
+    return {"source": "calibration/records/longrun/node_power.csv and power_limits.csv", "groups": groups}
+
+
 def energy_text(document: Mapping[str, Any]) -> str:
     """Return *document* as Markdown tables: one line per node, then one per group."""
     lines = ["| node | measured, W | predicted, W | error | TDP alone |", "|---|--:|--:|--:|--:|"]
@@ -245,3 +268,7 @@ def energy_text(document: Mapping[str, Any]) -> str:
             f"{100 * row['within_15_percent']:.0f}% | {' | '.join('-' if error is None else f'{100 * error:.1f}%' for error in others)} |"
         )
     return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    write_file(FOLDER.parent / SUMMARY, json.dumps(expected_errors(), indent=1) + "\n")

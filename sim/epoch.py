@@ -26,20 +26,15 @@ from sim.cluster.clock import Clock
 from sim.cluster.network import Network
 from sim.cluster.storage import Credits, most_iops
 from sim.events import Cause, EventLog
+from sim.live_job import DRIFT_LIMIT, LEAST_LIVE_STEPS, LiveJob
+from sim.micro_batches import LEAST, MicroBatches
 from sim.spec import memo
 from sim.spec.identity import content
 from sim.training.job import Job, JobStage, RankWiring, add_disks, iops_link, make_ranks
 from sim.training.own_loader import blame_loaders
-from sim.training.step import Replica
 
 MOST_LIVE_STEPS = 400
 """Steps simulated one by one in a regime without an exact period before the mean of the later ones represents the rest of the epoch."""
-LEAST_LIVE_STEPS = 100
-"""Minimum of such steps if they have no period but drift slowly, as with a loader nearly as fast as the GPU (see `DRIFT_LIMIT`)."""
-DRIFT_LIMIT = 1e-3
-"""Largest difference, as a share of a step, between two states at least half of these steps apart for the drift to count as slow. The
-mean of the steps in between is then off by a fiftieth of that, and the mean of an epoch, over which the drift goes on, by at most 1e-4
-(Stash's cases of DALI on p2.8xlarge, compared with simulating every step)."""
 MOST_DRAWN_STEPS = 500
 """Maximum of steps drawn in a regime: their mean then represents the rest, however wide its interval."""
 ENOUGH_PRECISION = 0.005
@@ -83,6 +78,8 @@ class EpochScene:
     steps: Sequence[int]
     """Steps of an epoch, by job."""
     exact: bool = False
+    complete: bool = False
+    """Whether all micro-batches of a step are simulated."""
     fold: bool = True
     keep_rates: bool = False
     executor: str = "phase"
@@ -116,45 +113,6 @@ class EpochScene:
                 for link, counts in plan.crossings(slot).items() if plan else ():
                     links[link] = (links.get(link), number, counts)
         return crossings
-
-
-@dataclass
-class _LiveJob:
-    """One job while it is simulated: its ranks, and the times (s) at which its first rank started and ended each step.
-
-    Asynchronous *workers* do not wait for each other: a step of the job ends when their steps since the last one add up to *workers*.
-    """
-
-    ranks: list[Replica]
-    boundaries: list[float]
-    workers: int = 0
-    """Ranks of an asynchronous job; 0 if all ranks are synchronous."""
-    updates: int = 0
-    detector: PeriodDetector = field(default_factory=PeriodDetector)
-    """The job's own states in this regime, if several jobs run: together they may never recur."""
-    regime_start: int = 0
-    """Steps of the job before this regime."""
-
-    @property
-    def durations(self) -> list[float]:
-        """Return the seconds of each step since rates last changed."""
-        return [end - start for start, end in pairwise(self.boundaries[self.regime_start :])]
-
-    def is_steady(self) -> bool:
-        """Return whether the job's own state hardly drifts, and the mean of its steps is precise to the same limit."""
-        enough = len(self.durations) >= LEAST_LIVE_STEPS and self.detector.mismatch() <= DRIFT_LIMIT
-        mean = steady_mean(self.durations) if enough else None
-        return mean is not None and mean.half_width <= DRIFT_LIMIT * mean.mean
-
-    def counts(self, rank: int, size: int) -> bool:
-        """Record that the *size* ranks of the class *rank* have ended a step; return whether the job has ended one."""
-        if not self.workers:
-            return rank == self.ranks[0].index
-        self.updates += size
-        if self.updates < self.workers:
-            return False
-        self.updates -= self.workers
-        return True
 
 
 class EpochRun:
@@ -196,7 +154,7 @@ class EpochRun:
         for slot, flows in scene.checkpoint_writes:
             CheckpointWrites(self.network, flows, scene.live_cluster.live_links[slot].__getitem__)
         self._stage = JobStage(self.network, self.log, scene.live_cluster, self._burst, scene.executor, scene.seed, scene.lag)
-        self._live = [_LiveJob([], [start], job.asynchronous) for job, start in zip(scene.jobs, starts, strict=True)]
+        self._live = [LiveJob([], [start], job.asynchronous) for job, start in zip(scene.jobs, starts, strict=True)]
         for number, start in enumerate(starts):
             if start > 0:
                 self.env.process(self._launch_later(number, hits[number]))
@@ -254,7 +212,7 @@ class EpochRun:
         disks = tuple((name, most_iops(storage, burst=False)) for name, storage in self._storage.items())
         credits = tuple((slot, bucket.baseline, bucket.capacity, bucket.level) for slot, bucket in scene.credits.items())
         beside = tuple((slot, *flows) for slot, flows in scene.checkpoint_writes)
-        options = tuple(scene.steps), scene.exact, scene.keep_rates, scene.keep_log, repr(self.log.decisions), beside
+        options = tuple(scene.steps), scene.exact, scene.complete, scene.keep_rates, scene.keep_log, repr(self.log.decisions), beside
         return options, jobs, tuple(self.log.ranks), tuple([rank.cache_key for rank in ranks]), exchanges, links, disks, credits
 
     def _run(self) -> None:
@@ -301,8 +259,18 @@ class EpochRun:
         if plan is not None:
             self.log.decisions[f"job {number}"] = plan.decision
         self._new_regime()
+        if self._leaves_out_micro_batches:
+            micro_batches = MicroBatches(live.ranks, lambda scale: self._state([live], scale))
+            live.left_out = micro_batches.left_out
         for rank in live.ranks:
             self.env.process(rank.train())
+
+    @property
+    def _leaves_out_micro_batches(self) -> bool:
+        """Return whether equal micro-batches of a step are simulated only until they repeat; their log would lack the others."""
+        (job, *others), scene = self.scene.jobs, self.scene
+        alone = not others and not job.asynchronous and not scene.exact and not scene.complete
+        return alone and job.workload.training.gradient_accumulation_steps >= LEAST
 
     # --- step boundaries -----------------------------------------------------------------------------------------
 
@@ -360,9 +328,14 @@ class EpochRun:
             if mean and enough and mean.half_width <= ENOUGH_PRECISION * mean.mean:
                 self._period = self._stretch()
 
-    def _state(self, jobs: Sequence[_LiveJob]) -> State:
-        """Return the state of *jobs* at the end of a step of the first of them; what is left of activities is part of that of all jobs."""
+    def _state(self, jobs: Sequence[LiveJob], micro_batch: float = 0.0) -> State:
+        """Return the state of *jobs* at the end of a step of the first of them; what is left of activities is part of that of all jobs.
+
+        With the time (s) of a *micro_batch*, return that between two of the first rank's, with places relative to it.
+        """
         now, times, ranks = self.env.now, jobs[0].boundaries, [rank for live in jobs for rank in live.ranks]
+        first = ranks[0].micro_batch
+        places = [(rank.micro_batch - first, rank.place) if micro_batch else rank.at for rank in ranks]
         own = {rank.index for rank in ranks}
         waits = [wait for wait in sorted(self.log.waiting_since.items()) if wait[0] in own]
         # sorted, so that the order in which equal activities were started does not matter
@@ -374,12 +347,14 @@ class EpochRun:
         queues = (
             tuple((rank, cause) for rank, (cause, _) in waits),
             tuple(name for name, _ in progress),
-            tuple((rank.at, rank.input.state()) for rank in ranks),
+            tuple((place, rank.input.state()) for place, rank in zip(places, ranks, strict=True)),
             (*(name for name, _ in exchanges), *learned),
         )
         started = (start for rank in ranks for start in (*rank.input.since(), rank.host))
         since = (*(start for _, (_, start) in waits), *(start for _, start in exchanges), *started)
-        return State(queues, (*(now - start for start in since), *(left for _, left in progress)), max(now - times[-2], 1e-9))
+        return State(
+            queues, (*(now - start for start in since), *(left for _, left in progress)), micro_batch or max(now - times[-2], 1e-9)
+        )
 
     def _new_regime(self) -> None:
         self._detector.forget()
@@ -392,11 +367,12 @@ class EpochRun:
 
     def _spend_credits(self) -> None:
         """Charge the reads of the last step; a disk without credits falls to its baseline for the rest of the epoch."""
-        start, end = self._live[0].boundaries[-2:]
+        ended = len(self._live[0].boundaries) - 1
+        seconds = self._live[0].seconds(ended - 1, ended)
         reads = [rank.input.site.take_reads() for live in self._live for rank in live.ranks]
         self._ios.append({slot: sum(ios.get(iops_link(slot), 0.0) for ios in reads) for slot in self.scene.credits})
         for slot, credits in self.scene.credits.items():
-            credits.advance(end - start, self._ios[-1][slot] / (end - start))
+            credits.advance(seconds, self._ios[-1][slot] / seconds)
             if self._burst[slot] and not credits.can_burst:
                 self._burst[slot] = False
                 self.network.set_capacity(iops_link(slot), most_iops(self._storage[slot], burst=False))
@@ -404,11 +380,11 @@ class EpochRun:
 
     def _periods_until_baseline(self, slot: str, period: Period) -> float:
         """Return how many times *period* can recur before the credits of *slot* run out in one of its steps."""
-        credits, times = self.scene.credits[slot], self._live[0].boundaries
+        credits, live = self.scene.credits[slot], self._live[0]
         if not self._burst[slot]:
             return math.inf
         steps = range(period.first, period.last)
-        spent = list(accumulate(self._ios[step][slot] - credits.baseline * (times[step + 1] - times[step]) for step in steps))
+        spent = list(accumulate(self._ios[step][slot] - credits.baseline * live.seconds(step, step + 1) for step in steps))
         if spent[-1] <= 0:
             return math.inf
         return max(0.0, math.ceil((credits.level - max(spent)) / spent[-1]))
@@ -420,27 +396,29 @@ class EpochRun:
         repeats, rest = divmod(self._steps_left(), period.steps)
         elapsed = self.env.now + self._skipped_time
         waits = [live.boundaries[0] - elapsed for live in self._live if not live.ranks]
-        limits = [wait // period.duration for wait in waits] + [self._periods_until_baseline(slot, period) for slot in self.scene.credits]
+        limits = [wait // self._live[0].seconds(period.first, period.last) for wait in waits] + [
+            self._periods_until_baseline(slot, period) for slot in self.scene.credits
+        ]
         allowed = min(limits, default=math.inf)
         to_the_end = allowed >= repeats + (rest > 0)
         periods = repeats if to_the_end else int(min(repeats, allowed))
-        times = self._live[0].boundaries
+        live = self._live[0]
         self._cover(period.first)
-        self.windows.append(Window(period.start, period.end, period.steps, 1.0 + periods))
+        self.windows += live.windows(period.first, period.last, 1.0 + periods)
         if to_the_end and rest:
-            self.windows.append(Window(period.start, times[period.first + rest], rest))
-        self._covered = len(times) - 1
+            self.windows += live.windows(period.first, period.first + rest)
+        self._covered = len(live.boundaries) - 1
         self._advance(period, periods, rest if to_the_end else 0)
 
     def _advance(self, period: Period, periods: int, rest: int) -> None:
         """Advance time and credits by *periods* recurrences of *period* and *rest* more steps."""
-        times = self._live[0].boundaries
-        part = times[period.first + rest] - period.start
+        live = self._live[0]
+        whole, part = live.seconds(period.first, period.last), live.seconds(period.first, period.first + rest)
         self._skipped_steps += periods * period.steps + rest
-        self._skipped_time += periods * period.duration + part
+        self._skipped_time += periods * whole + part
         for slot, credits in self.scene.credits.items():
             ios = [self._ios[step][slot] for step in range(period.first, period.last)]
-            for repeats, seconds, spent in ((periods, period.duration, sum(ios)), (1, part, sum(ios[:rest]))):
+            for repeats, seconds, spent in ((periods, whole, sum(ios)), (1, part, sum(ios[:rest]))):
                 if seconds > 0:
                     credits.advance(repeats * seconds, spent / seconds)
         self._new_regime()
@@ -450,9 +428,8 @@ class EpochRun:
 
     def _cover(self, until: int) -> None:
         """Add a window with the simulated steps from the end of the last window up to step *until*, without repeats."""
-        times, since = self._live[0].boundaries, self._covered
-        if since is not None and until > since:
-            self.windows.append(Window(times[since], times[until], until - since))
+        if self._covered is not None and until > self._covered:
+            self.windows += self._live[0].windows(self._covered, until)
         self._covered = until
 
     # --- outcome -------------------------------------------------------------------------------------------------
@@ -481,7 +458,7 @@ class EpochRun:
         resources = resource_table(self.log, windows, job)
         return Epoch(
             steps=epoch_steps,
-            time=times[done] - times[0] + rest,
+            time=self._live[job].seconds(0, done) + rest,
             step_time=step_time,
             stalls=stall_table(resources),
             resources=resources,

@@ -138,6 +138,8 @@ class EventLog:
     decisions: dict[str, Any] = field(default_factory=dict)
     steps: dict[int, list[float]] = field(default_factory=dict)
     """The times at which each rank ended its steps (s)."""
+    micro_batches: dict[int, list[int]] = field(default_factory=dict)
+    """How many micro-batches of each of these steps were simulated; the others repeat some of them."""
     waiting_since: dict[int, tuple[Cause, float]] = field(default_factory=dict)
     """Waits in progress, by rank, with their start times: part of the state that decides what happens next."""
 

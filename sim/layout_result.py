@@ -119,7 +119,7 @@ class LayoutResult:
         """
         import pandas
 
-        course = self.run.memory_over_time(stage)
+        course = self.run.completed().memory_over_time(stage)
         start = course[0][0] if course else 0.0
         return pandas.DataFrame([{"begin_s": begin - start, "end_s": end - start, **memory.by_use()} for begin, end, memory in course])
 

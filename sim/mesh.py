@@ -19,7 +19,7 @@ from sim.cluster.build import with_nodes
 from sim.cluster.shared_gpu import remaining_gpu
 from sim.events import LAYOUT_STALLS, Cause
 from sim.parallel.checkpointing import check_saves
-from sim.parallel.lower.layouts import Layout, program
+from sim.parallel.lower.layouts import Layout, programs_of
 from sim.parallel.mesh import Mesh, mesh_of
 from sim.parallel.own_schedule import own_passes
 from sim.parallel.program import PassPart
@@ -42,8 +42,8 @@ from sim.training.layouts.noise import LayoutNoise, RankVariation
 from sim.training.layouts.play import play
 from sim.training.layouts.prices import LayoutPrices, PriceBook
 from sim.training.layouts.scene import GROUPS, LayoutScene, PlayedLayout
-from sim.training.layouts.steady import play_steadily
 from sim.training.layouts.times import UnitTimes, optimizer_time
+from sim.training.layouts.turning import play_steadily
 from sim.training.sequences import layers_run, length_variation
 from sim.units import shorten
 
@@ -128,13 +128,21 @@ class LayoutRun:
         return max((stage.verdict(self.node.gpu) for stage in self.memory), key=VERDICTS.index)
 
     def memory_over_time(self, stage: int) -> list[tuple[float, float, StageMemory]]:
-        """Return (begin, end, memory) of each instruction of *stage* in the last simulated step: seconds, and bytes of one rank."""
+        """Return (begin, end, memory) of each simulated instruction of *stage* in the last step: seconds, and bytes of one rank."""
         if not 0 <= stage < len(self.played.stages):
             raise SpecError(f"stage {stage}: a pipeline of {len(self.played.stages)} has stages 0 to {len(self.played.stages) - 1}")
         played = self.played.stages[stage]
-        course = memory_timeline(self.layout, self.workload, self.node.gpu, stage)
+        left_out = self.played.left_out
+        simulated = replace(self.layout, micro_batches=self.layout.micro_batches - left_out) if left_out else self.layout
+        course = memory_timeline(simulated, self.workload, self.node.gpu, stage)
         begins = (played.begin, *played.clock[:-1])
         return list(zip(begins, played.clock, course, strict=True)) if played.clock else []
+
+    def completed(self) -> LayoutRun:
+        """Return this run with all micro-batches in its log: simulated again if some were left out."""
+        if not self.played.left_out:
+            return self
+        return run_layout(self.hardware, self.workload, self.mesh.gpus_per_node, seed=self.seed, complete=True)
 
     @property
     def model_flops_utilization(self) -> float | None:
@@ -339,21 +347,27 @@ def run_layout(
     steps: int = 0,
     book: PriceBook | None = None,
     seed: int = 0,
-    steadily: bool = False,
     exact: bool = False,
+    complete: bool = False,
     fits: Callable[[Layout, tuple[StageMemory, ...]], None] = lambda layout, memory: None,
+    notice: Callable[[], None] = lambda: None,
 ) -> LayoutRun:
     """Simulate one step of *workload* on *hardware*, using *gpus_per_node* GPUs of each node (default: all).
 
     Layouts of one cluster and stack may share a *book* of cached message times. *seed* is for randomly drawn steps, whose mean is
-    returned. *steadily* simulates only a few of many equal micro-batches; the log shows these few. *exact* simulates ranks individually
-    even if only switches divide them unevenly (`play`). *fits* is called with layout and memory, and may raise before the simulation.
+    returned. Of many equal micro-batches, a few are simulated and logged; *complete* simulates all, as *steps* does (0: as many as it takes
+    for a steady one) and *exact*, which also simulates ranks individually if only switches divide them unevenly (`play`). *fits* is called
+    with layout and memory, and may raise before the simulation; *notice* is called before all micro-batches are simulated.
     """
     layout = prepare(hardware, workload, gpus_per_node)
     memory = memory_by_stage(layout, workload, worker_node(hardware).gpu)
     fits(layout, memory)
     scene = layout_scene(hardware, workload, layout, book, seed)
-    played = play_steadily(scene) if steadily else play(scene, steps, exact=exact)
+    if steps or exact or complete:
+        notice()
+        played = play(scene, steps, exact=exact)
+    else:
+        played = play_steadily(scene, notice)
     return LayoutRun(hardware, workload, layout, played, memory, seed)
 
 
@@ -371,7 +385,7 @@ def layout_scene(hardware: Hardware, workload: Workload, layout: Layout, book: P
     updates = tuple(_update(workload, node.gpu, layout, stage) for stage in range(mesh.stages))
     return LayoutScene(
         layout=layout,
-        programs=tuple(program(layout, stage) for stage in range(mesh.stages)),
+        programs=programs_of(layout),
         times=of_stage,
         updates=updates,
         prices=prices,
@@ -480,5 +494,5 @@ def _update(workload: Workload, gpu: Gpu, layout: Layout, stage: int) -> tuple[f
 
 
 def predict(hardware: Hardware, workload: Workload, nodes: int, gpus_per_node: int | None = None) -> LayoutRun:
-    """Simulate *workload* on *nodes* nodes like those of *hardware*; of many equal micro-batches, only a few are simulated and logged."""
-    return run_layout(with_nodes(hardware, nodes), workload, gpus_per_node, steadily=True)
+    """Simulate *workload* on *nodes* nodes like those of *hardware*."""
+    return run_layout(with_nodes(hardware, nodes), workload, gpus_per_node)

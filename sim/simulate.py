@@ -90,6 +90,7 @@ def simulate(
     jobs: Sequence[Job],
     *,
     exact: bool = False,
+    complete: bool = False,
     fold: bool = True,
     keep_rates: bool = False,
     executor: Literal["phase", "transfer"] = "phase",
@@ -102,7 +103,8 @@ def simulate(
 ) -> Run:
     """Simulate *jobs* together on *hardware* and return what happens in a cold and in a warm epoch.
 
-    *exact* simulates every step of an epoch instead of skipping whole periods. Without *fold*, every rank is simulated individually.
+    *exact* simulates every step of an epoch instead of skipping whole periods; *complete* simulates every micro-batch of a step, as *exact*
+    does too. Without *fold*, every rank is simulated individually.
     *keep_rates* records every change of rate for link plots. *executor* simulates each all-reduce as one activity (``phase``) or each of
     its transfers as a flow (``transfer``: for user-defined algorithms and small cases, without folding). *seed* is for jobs that draw
     their steps. *lag* is the time (s) that finished batches wait before they are passed on, which shifts loaders relative to steps.
@@ -120,6 +122,7 @@ def simulate(
     scene = replace(
         scene,
         exact=exact,
+        complete=complete,
         checkpoint_writes=checkpoint_writes,
         keep_rates=keep_rates,
         executor=executor,

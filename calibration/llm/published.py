@@ -213,6 +213,26 @@ def _group(runs: Sequence[tuple[float, Case]]) -> dict[str, Any]:
     }
 
 
+def memory_errors(described: Sequence[Case]) -> dict[str, Any]:
+    """Return the errors of predicted peak memory of finished runs by framework, which `sim run` quotes."""
+    by_framework: dict[str, list[tuple[float, Case]]] = defaultdict(list)
+    for case in described:
+        measured, predicted = case.measured_memory, case.memory_need.nbytes
+        if case.row.status in ("ok", "suspect") and measured is not None and not math.isnan(predicted):
+            by_framework[case.family].append((abs(predicted / measured - 1.0), case))
+    return {
+        framework: {
+            "points": len(runs),
+            "median": round(quantile([error for error, _ in runs], 0.5), 3),
+            "p90": round(quantile([error for error, _ in runs], 0.9), 3),
+            "worst": round(max(error for error, _ in runs), 3),
+            "sources": sorted({case.row.source.split("/")[-1] for _, case in runs}),
+        }
+        for framework, runs in sorted(by_framework.items())
+        if len(runs) >= LEAST_RUNS
+    }
+
+
 def block(described: Sequence[Case], runs: Sequence[SimulatedRun], rows: Sequence[ScoredRun]) -> str:
     """Return the generated block of `PAGE`: steps, factors on compute, groups, memory; *rows* are the predictions of *runs*."""
     parts = [step_table(rows), factor_table(runs), group_table(rows), memory_table(described)]
@@ -237,7 +257,7 @@ def publish(
     hybrids = [[run.case for run in runs if (run.case.shape.pattern is not None) is own] for own in (False, True)]
     quoted = {id(case) for cases in hybrids for case in thin(cases, MOST_QUOTED)}  # more hybrids leave the other quoted runs as they are
     errors = [(run.error(factors[factor_key(run.case)]), run.case) for run in runs if id(run.case) in quoted]
-    write_file(root / SUMMARY, json.dumps(expected_errors(errors), indent=1) + "\n")
+    write_file(root / SUMMARY, json.dumps(expected_errors(errors) | {"memory": memory_errors(described)}, indent=1) + "\n")
     rows = scored_runs(runs)
     write_file(root / PREDICTIONS, predictions_csv(runs, rows))
     text = (root / PAGE).read_text(encoding="utf-8")

@@ -19,7 +19,7 @@ from itertools import takewhile
 from math import floor
 from typing import NamedTuple
 
-from sim.analysis.stalls import Blame, Window
+from sim.analysis.stalls import Blame, Window, parts_of
 from sim.events import FULL, Cause, EventLog, WaitSpan, WorkSpan
 
 _NOT_LOADER = frozenset({"gpu", "comm", "copy"})
@@ -49,7 +49,11 @@ def critical_path(log: EventLog, windows: Sequence[Window], job: int = 0) -> lis
     They sum to the step time in the one of *windows* that represents the most steps. ``rank`` is -1 in every row.
     """
     window = max(windows, key=lambda window: window.steps * window.repeats)
-    blamed = _Walk(log, window, [index for index, rank in enumerate(log.ranks) if rank.job == job]).cycle()
+    blamed: dict[tuple[Cause, str], float] = defaultdict(float)
+    for part in (window._replace(repeats=1.0), *parts_of(window, windows)):
+        walk = _Walk(log, part._replace(steps=part.steps or 1), [index for index, rank in enumerate(log.ranks) if rank.job == job])
+        for key, seconds in walk.cycle().items():
+            blamed[key] += part.repeats * seconds
     rows = [Blame(-1, cause, resource, seconds / window.steps) for (cause, resource), seconds in blamed.items() if seconds > 0]
     return sorted(rows, key=lambda row: (-row.seconds, row.cause, row.resource))
 

@@ -26,7 +26,10 @@ _SAME = 1e-6
 
 
 class Window(NamedTuple):
-    """*steps* whole steps between two times (s) of a log, which represent *repeats* times as many steps."""
+    """*steps* whole steps between two times (s) of a log, which represent *repeats* times as many steps.
+
+    No steps: a part of a step, which occurs *repeats* more times in the steps of the window around it.
+    """
 
     start: float
     end: float
@@ -56,6 +59,16 @@ def blame(log: EventLog, windows: Sequence[Window], ranks: Container[int] | None
     works = log.work if ranks is None else [work for work in log.work if work.rank in ranks]
     evidence = _Evidence(log, works)
     return [_blame(waits, evidence, window) for window in windows]
+
+
+def parts_of(window: Window, windows: Iterable[Window]) -> list[Window]:
+    """Return those of *windows* that are parts of steps of *window*, which repeats most; ``repeats`` is then for one of its repeats.
+
+    The last of *windows* may cover steps of *window* once more.
+    """
+    inside = [each for each in windows if not each.steps and window.start <= each.start and each.end <= window.end]
+    most = {(each.start, each.end): each for each in sorted(inside, key=lambda each: each.repeats)}
+    return [each._replace(repeats=each.repeats / window.repeats) for each in most.values()]
 
 
 def align_to_steps(windows: Iterable[Window], times: Sequence[float], until: float) -> list[Window]:

@@ -177,8 +177,8 @@ def _write_trace(scenarios: Sequence[Any], path: Path) -> None:
 
 def _write_chakra(scenarios: Sequence[Any], folder: Path) -> None:
     from sim.report.trace.run_chakra import write_run
-    from sim.study.scenario import answer
+    from sim.study.scenario import answer_to, prepare
 
     if len(scenarios) > 1:
         raise SpecError("--chakra: a trace holds one run; write one number of nodes or GPUs")
-    messages(f"wrote {write_run(answer(scenarios[0]).run, folder)}")
+    messages(f"wrote {write_run(answer_to(prepare(scenarios[0]), scenarios[0], complete=True).run, folder)}")

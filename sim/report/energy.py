@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from sim.analysis.energy import KWH, GridIntensity, NodesOfKind, energy_figures, grid_of
+from sim.report.power_error import brief_power_error, power_error
 from sim.report.whole_job import tokens_text
 from sim.spec.hardware import Hardware
 from sim.spec.workload import Workload
@@ -50,7 +51,9 @@ def with_energy(
     if figures is None:
         return document | {"energy": None}
     joules = figures["site_power_w"] * document["epoch_time_s"]
-    return document | {"energy": figures | {"kwh_per_epoch": joules / KWH, "co2_per_epoch_kg": joules * grid.intensity}}
+    figures |= {"kwh_per_epoch": joules / KWH, "co2_per_epoch_kg": joules * grid.intensity}
+    error = power_error({kind.node.gpu.name for kind in kinds}, all(kind.mix is not None for kind in kinds))
+    return document | {"energy": figures | {"expected_error": error}}
 
 
 def _count_nodes(machine: Hardware, used: Mapping[int, int], everyone: Mapping[int, int]) -> Counter[tuple[int, int, int]]:
@@ -158,5 +161,6 @@ def energy_text(
     return (
         f"energy: {kwh_text(kwh)} (PUE {energy['pue']:.3g}) and {show(mass, 'mass')} CO2 {of} "
         f"({1000 * grid['kg_per_kwh']:.0f} g/kWh, {where}); {show(energy['energy_per_sample_j'], 'energy')} per sample; "
-        f"{drawing} {show(energy['node_power_w'], 'power')} on average{capped}"
+        f"{drawing} {show(energy['node_power_w'], 'power')} on average "
+        f"({brief_power_error(energy['expected_error'])}){capped}"
     )

@@ -7,8 +7,9 @@ to choose another. Limits: only all-reduces of buckets are considered, in sequen
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 
+from sim.analysis.stalls import parts_of
 from sim.events import Cause
 from sim.simulate import Run
 from sim.training.collectives.play.gloo import GlooPlan
@@ -57,10 +58,14 @@ def messages_of_step(run: Run, number: int = 0) -> dict[float, int]:
     if stack.exchange.compression is not None or stack.exchange.sparse_embeddings:
         return {}
     log = job.warm.log
-    ends = (
-        work.nbytes
+    ends = [
+        work
         for work in log.work
         if work.stream == "comm" and work.ident >= 0 and work.nbytes > 0 and log.ranks[work.rank].job == number
         if window.start < work.t1 <= window.end
-    )
-    return {nbytes: max(1, round(count / window.steps)) for nbytes, count in Counter(ends).items()}
+    ]
+    counts: dict[float, float] = defaultdict(float)
+    for part in (window._replace(repeats=1.0), *parts_of(window, job.warm.windows)):
+        for work in ends:
+            counts[work.nbytes] += part.repeats * (part.start < work.t1 <= part.end)
+    return {nbytes: max(1, round(count / window.steps)) for nbytes, count in counts.items()}

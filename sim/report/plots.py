@@ -105,7 +105,7 @@ def _timeline(axes: Axes, run: Run, number: int) -> set[Cause]:
     """Draw the streams of the job's first rank during its last simulated step. Return the causes that occur."""
     epoch = run.jobs[number].warm
     rank = next(index for index, each in enumerate(epoch.log.ranks) if each.job == number)
-    end = epoch.windows[-1].end
+    end = max(window.end for window in epoch.windows)
     start = end - epoch.step_time
     rows = _rows(run, number, rank, start, end)
     for place, (name, spans) in enumerate(rows):

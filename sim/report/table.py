@@ -59,7 +59,8 @@ def run_text(run: Run, document: Mapping[str, Any], number: int = 0, verbose: bo
     memory = document["gpu_memory_bytes"]
     most = tightest_gpu(run, number).memory
     full = ", nearly full: the allocator frees and retries, and a step may take longer" if memory["total"] > THRASHING * most else ""
-    lines.append(f"  GPU memory: {memory['total'] / 2**30:.1f} of {most / 2**30:.0f} GiB{_tightest_gpu_text(run, number)}{full}")
+    of = f"{memory['total'] / 2**30:.1f} of {most / 2**30:.0f} GiB{_tightest_gpu_text(run, number)}{full}"
+    lines.append(f"  GPU memory: {of}; error unknown: not compared with measured GPUs")
     lines += [*_exchange_lines(document), *error_lines(document)]
     if verbose:
         lines += ["", "  waited for, in a warm step:"]

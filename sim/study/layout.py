@@ -47,13 +47,13 @@ class LayoutAnswer:
 def layout_answer(scenario: Scenario, notice: Callable[[int], None] = lambda micro_batches: None) -> LayoutAnswer:
     """Load, check and simulate *scenario*. Raise SpecError listing the problems, Infeasible if memory is short.
 
-    *notice* is called with the number of micro-batches of a step before they are simulated.
+    *notice* is called with the number of micro-batches of a step before all of them are simulated.
     """
     machine, loaded, workload, gpus = placed_scenario(scenario)
-    notice(workload.training.gradient_accumulation_steps)
+    many = partial(notice, workload.training.gradient_accumulation_steps)
     fits = partial(_require_memory, scenario, machine.spec, workload)
     with nccl_variables_named():
-        run = run_layout(machine.spec, workload, gpus, seed=scenario.seed, exact=scenario.exact, fits=fits)
+        run = run_layout(machine.spec, workload, gpus, seed=scenario.seed, exact=scenario.exact, fits=fits, notice=many)
     tokens = scenario.plan.tokens if scenario.plan else None
     parts = parts_of(scenario, run, tokens, lambda other: layout_answer(other).run) if tokens else ()
     warnings = (*notes_on_hardware(scenario, machine.spec), *_warnings(run, scenario.exact))

@@ -62,10 +62,10 @@ def _with_more(run: LayoutRun, *resources: Resource) -> tuple[float, float]:
 
 
 def rerun_faster(run: LayoutRun, resources: Sequence[Resource], factor: float = INFINITE, workload: Workload | None = None) -> LayoutRun:
-    """Repeat *run* with *resources* *factor* times as fast, and with another *workload* if given; the log may lack equal micro-batches."""
+    """Repeat *run* with *resources* *factor* times as fast, and with another *workload* if given."""
     job = Job(workload or run.workload, (Placement(0, tuple(range(run.mesh.gpus_per_node))),))
     hardware, (changed,) = faster(run.hardware, [job], resources, factor)
-    return run_layout(hardware, changed.workload, run.mesh.gpus_per_node, steadily=True)
+    return run_layout(hardware, changed.workload, run.mesh.gpus_per_node)
 
 
 def _with_micro_batches(run: LayoutRun) -> float | None:
@@ -75,5 +75,5 @@ def _with_micro_batches(run: LayoutRun) -> float | None:
     training = run.workload.training
     more = {"gradient_accumulation_steps": 2 * training.gradient_accumulation_steps}
     workload = run.workload.model_copy(update={"training": training.model_copy(update=more)})
-    longer = run_layout(run.hardware, workload, run.mesh.gpus_per_node, steadily=True)
+    longer = run_layout(run.hardware, workload, run.mesh.gpus_per_node)
     return run.throughput / longer.throughput

@@ -149,7 +149,8 @@ class SimulationOptions(StepOptions, total=False):
     exact: Annotated[
         bool,
         OptionTerms(
-            "simulate every step instead of skipping whole periods; for layouts, simulate each rank under uneven switches",
+            "simulate every step and micro-batch instead of leaving out those that repeat; for layouts, simulate each rank under uneven "
+            "switches",
             False,
             switch=True,
         ),

@@ -22,7 +22,7 @@ from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 from sim.study.saved_parts import require_room, saved_parts
 from sim.study.weeks import Slowed, store_of
-from sim.training.layouts.play import play
+from sim.training.layouts.turning import play_steadily
 
 FlowsOfNode = Callable[[Node], Sequence[Outflow]]
 """Returns the parts of checkpoints that leave a node."""
@@ -94,7 +94,7 @@ def _saved_to(run: Run | LayoutRun, name: str, store: Store | None) -> SavedRun:
 def _layout_beside(run: LayoutRun) -> StepWithTraffic:
     def again(flows: FlowsOfNode) -> float:
         scene = layout_scene(run.hardware, run.workload, run.layout)
-        return play(replace(scene, outflows=flows(run.node))).time
+        return play_steadily(replace(scene, outflows=flows(run.node))).time
 
     return again
 

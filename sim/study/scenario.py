@@ -178,6 +178,7 @@ def answer_to(
     keep_rates: bool = False,
     progress: Progress | None = None,
     keep_log: bool = True,
+    complete: bool = False,
 ) -> Answer:
     """Simulate the checked *question* with the options of *scenario*; for the other arguments see `answer`."""
     hardware, jobs = question.hardware, question.jobs
@@ -195,7 +196,14 @@ def answer_to(
     with memo.caching_inside():  # many of the runs that are tried turn out to be the same
         with nccl_variables_named():
             run = simulate(
-                hardware, jobs, exact=scenario.exact, fold=scenario.fold, keep_rates=keep_rates, seed=scenario.seed, keep_log=keep_log
+                hardware,
+                jobs,
+                exact=scenario.exact,
+                complete=complete,
+                fold=scenario.fold,
+                keep_rates=keep_rates,
+                seed=scenario.seed,
+                keep_log=keep_log,
             )
         names = [f"jobs.{number}: " if len(jobs) > 1 else "" for number in range(len(jobs))]
         tried = zip(names, jobs, strict=True) if thorough else ()

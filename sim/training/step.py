@@ -57,8 +57,16 @@ class Replica(Rank):
         self.finished_step = finished_step
         self.paces = paces
         self._pace = MEAN
-        self._worked = 0.0
+        self.worked = 0.0
         """Compute time (s) in this step since the ranks last met."""
+        self.micro_batch = 0
+        """Number of the current micro-batch of the step."""
+        self._simulated = 0
+        self.leave_out: Callable[[Replica, int], int] = lambda rank, number: 0
+        """Called with this rank and the number of its next micro-batch; returns how many micro-batches it leaves out."""
+        begins = [at for at, each in enumerate(plan.program) if isinstance(each, Load)]
+        self._begins = [*begins, len(plan.program)]
+        """Index of the first instruction of each micro-batch, and after the last."""
         self.host = 0.0
         """Time (s) at which the host has launched all work so far."""
 
@@ -74,10 +82,30 @@ class Replica(Rank):
         """Run optimizer steps forever."""
         while True:
             self._pace = next(self.paces)
-            self._worked = 0.0
+            self.worked = 0.0
             yield from self.run()
             self.host = self.env.now
+            self.log.micro_batches.setdefault(self.index, []).append(self._simulated)
             self.finished_step(self.index)
+
+    def run(self) -> SimProcess:
+        """Run one step, without the micro-batches that are left out."""
+        self.clock, self.micro_batch, self._simulated = [], 0, 0
+        while self.micro_batch < self.micro_batches:
+            self.micro_batch += self.leave_out(self, self.micro_batch)
+            yield from self.play(*self._begins[self.micro_batch : self.micro_batch + 2])
+            self.micro_batch += 1
+            self._simulated += 1
+
+    @property
+    def micro_batches(self) -> int:
+        """Return the number of micro-batches of a step."""
+        return len(self._begins) - 1
+
+    @property
+    def place(self) -> int:
+        """Return the place of the current instruction in its micro-batch."""
+        return self.at - self._begins[self.micro_batch]
 
     def _load(self, _: Load, __: int) -> SimProcess:
         yield from self.input.next_batch(self.index)
@@ -85,11 +113,11 @@ class Replica(Rank):
         self.host = self.env.now
 
     def _start(self, start: Start, _: int) -> tuple[()]:
-        self.exchange.start(self.index, start, self._pace.lag * self._worked)
+        self.exchange.start(self.index, start, self._pace.lag * self.worked)
         return ()
 
     def _wait(self, wait: Wait, _: int) -> Iterable[simpy.Event]:
-        self._worked = 0.0
+        self.worked = 0.0
         ended = self.exchange.wait(self.index, wait.tag)
         return self._with_host(ended) if wait.host else ended
 
@@ -129,4 +157,4 @@ class Replica(Rank):
             standstills = self.gpu.stalled_spans
             for begun, end in self.log.interrupt(standstills, Cause.GRADIENT) if standstills else [(start, None)]:
                 self.log.add_work(self.index, "gpu", name, Cause.COMPUTE, begun, self.gpu_name, segment.bucket, end=end)
-        self._worked += segment.compute
+        self.worked += segment.compute

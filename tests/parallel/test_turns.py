@@ -42,6 +42,7 @@ def kinds(instructions: Program) -> list[tuple[object, ...]]:
         ({"pipeline": 2, "schedule": "interleaved_1f1b", "virtual_stages": 4}, 16),  # of each chunk
         ({"pipeline": 4, "schedule": "zb_h1"}, 12),  # backward in two halves
         ({"shard": "optimizer"}, 2),
+        ({"shard": "parameters"}, 16),  # of each block, around gathers and reductions
     ],
     ids=str,
 )
@@ -61,15 +62,6 @@ def test_a_step_is_a_shorter_one_and_its_turns(fields: dict[str, Any], works: in
         assert turns.loads == (stage == 0)
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"pipeline": 4, "schedule": "gpipe"},  # all forwards come first
-        {"shard": "parameters"},  # gathers and reductions of each micro-batch
-    ],
-    ids=str,
-)
-def test_other_programs_have_no_turns(fields: dict[str, Any]) -> None:
-    each = fields.get("pipeline", 1)
-    laid_out = layout(micro_batches=MANY * each, **fields)
-    assert turns_of(program(laid_out, 0), program(replace(laid_out, micro_batches=FEW * each), 0), each, MANY - FEW) is None
+def test_a_program_whose_forwards_all_come_first_has_no_turns() -> None:
+    laid_out = layout(pipeline=4, schedule="gpipe", micro_batches=MANY * 4)
+    assert turns_of(program(laid_out, 0), program(replace(laid_out, micro_batches=FEW * 4), 0), 4, MANY - FEW) is None

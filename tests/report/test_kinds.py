@@ -51,4 +51,4 @@ def test_the_error_is_the_larger_of_both_kinds(mixed: Answer) -> None:
 def test_equal_nodes_are_one_kind() -> None:
     answered = answer(Scenario("p3.16xlarge", "resnet18", nodes=2))
     text = run_text(answered.run, run_document(answered.run, answered.inputs))
-    assert ": 16 x V100-SXM2-16GB, 2 nodes" in text and "of 16 GiB\n" in text and "kinds of node" not in text
+    assert ": 16 x V100-SXM2-16GB, 2 nodes" in text and "of 16 GiB; error" in text and "kinds of node" not in text

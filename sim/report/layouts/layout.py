@@ -20,6 +20,7 @@ from sim.report.energy import energy_text, epoch_tokens, with_energy
 from sim.report.inputs import values_of
 from sim.report.kinds import sample_tokens
 from sim.report.layouts.layout_error import expected_layout_error
+from sim.report.layouts.memory_error import memory_error, memory_error_text
 from sim.report.pretraining import pretraining_document, pretraining_lines
 from sim.report.prices import date_of, market_assumptions, missing_price, paid_text, source_of
 from sim.report.saving import saved_text
@@ -98,6 +99,7 @@ def layout_document(answer: LayoutAnswer) -> dict[str, Any]:
             for stage in run.memory
         ],
         "memory_verdict": run.memory_verdict,
+        "memory_expected_error": memory_error(run.layout.options.framework),
         "verdict": verdict(run),
         "expected_error": expected_layout_error(run),
         "whole_job": None,
@@ -402,7 +404,8 @@ _USES = ("weights", "gradients", "optimizer_state", "activations", "gathered", "
 def _memory_lines(document: Mapping[str, Any], memory: float) -> list[str]:
     stages = document["memory_by_stage"]
     words = {"fits": "fits", "thrashes": "nearly full", "does_not_fit": "does not fit"}
-    lines = [f"  GPU memory of {memory / 2**30:.0f} GiB: {words[document['memory_verdict']]}"]
+    error = memory_error_text(document["memory_expected_error"])
+    lines = [f"  GPU memory of {memory / 2**30:.0f} GiB: {words[document['memory_verdict']]}; {error}"]
     many = len(stages) > 6
     for stage in [*stages[:3], *stages[-2:]] if many else stages:
         uses = ", ".join(f"{name.replace('_', ' ')} {stage[name] / 2**30:.1f}" for name in _USES if stage[name] > 0.05 * 2**30)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from sim.report.page.markup import Child, Figures, Html, join, table
+from sim.report.page.markup import Child, Figures, Html, join, table, tag
 from sim.report.page.words import as_carbon, as_energy, as_time
+from sim.report.power_error import power_error_text
 from sim.units import show
 
 LEAD = "The mean power of a node, and the effect of limits on GPU power on time and energy."
@@ -14,7 +15,9 @@ def energy_tile(figures: Figures) -> list[tuple[str, Child, Child]]:
     """Return the tile of the energy of an epoch of the job in *figures*; empty if the TDP of its GPU is not specified."""
     if figures.value("energy") is None:
         return []
-    more = join(figures.format("energy/co2_per_epoch_kg", as_carbon), " CO2 per epoch")
+    error = figures.value("energy/expected_error")
+    off = f"; power off by {100 * error['median']:.0f}% (median)" if error else "; error unknown"
+    more = join(figures.format("energy/co2_per_epoch_kg", as_carbon), f" CO2 per epoch{off}")
     return [("Energy per epoch", figures.format("energy/kwh_per_epoch", as_energy), more)]
 
 
@@ -31,7 +34,8 @@ def energy(figures: Figures) -> Html:
         ["job, with PUE", figures.format("energy/site_power_w", _power), None],
     ]
     power = table([("", False), ("power", True), ("share", True)], rows, "Power", "narrow")
-    return join(power, _caps(figures), _grid(figures))
+    error = tag("p", power_error_text(figures.value("energy/expected_error")))
+    return join(power, error, _caps(figures), _grid(figures))
 
 
 def _power(watts: float) -> str:

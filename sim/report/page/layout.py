@@ -11,6 +11,7 @@ from sim.events import LAYOUT_STALLS, Cause, WaitSpan, WorkSpan
 from sim.mesh import LayoutRun
 from sim.report.energy import epoch_tokens
 from sim.report.layouts.layout import layout_name
+from sim.report.layouts.memory_error import memory_error_text
 from sim.report.page.bars import ERROR_BARS, BarPiece, bar, error_tile, named_bars, p90_error, step_stalls, swatch
 from sim.report.page.basis import basis
 from sim.report.page.chart import ChartPoint, axis, chart, linear_axis, with_errors_up
@@ -22,6 +23,7 @@ from sim.report.page.markup import Child, Figures, Html, join, note_box, section
 from sim.report.page.timeline import TimelineSpan, lanes_of
 from sim.report.page.whole_job import whole_job
 from sim.report.page.words import as_memory, as_money, as_number, as_percent, as_time
+from sim.report.trace.excerpt import micro_batches_shown
 from sim.report.whole_job import tokens_text
 from sim.units import pluralized, show
 
@@ -148,7 +150,10 @@ def _stages(run: LayoutRun) -> PagePart:
     causes = (tag("li", swatch(cause.value), cause.value) for cause in LAYOUT_STALLS if cause in waits)
     uses = (tag("li", swatch(use), use.replace("_", " ")) for use in _SHOWN_USES) if courses else ()
     key = tag("ul", *shades, *causes, *uses, class_="key")
-    lead = f"One step of {as_time(end - begin)}: what each stage computes; colored gaps are waits by cause."
+    left_out, every = run.played.left_out, run.layout.micro_batches
+    lead = f"One step of {as_time(run.step_time if left_out else end - begin)}: what each stage computes; colored gaps are waits by cause."
+    if left_out:
+        lead += f" {micro_batches_shown(every - left_out, every)}."
     if len(stages) > 1:
         lead += " The strip below each lane shows what the stage sends to others, by network."
     if courses:
@@ -234,7 +239,8 @@ def _memory(figures: Figures, memory: float) -> PagePart:
         name = f"stage {stage['stage']}" if len(stages) > 1 else "each GPU"
         rows.append((name, bar(own, pieces, "total", max(memory, stage["total"])), own.format("total", as_memory)))
     key = tag("ul", *(tag("li", swatch(use), use.replace("_", " ")) for use in _SHOWN_USES if use in USES), class_="key")
-    lead = f"Peak of a step; a full bar is the GPU's {as_memory(memory)}."
+    error = memory_error_text(figures.value("memory_expected_error"))
+    lead = f"Peak of a step; a full bar is the GPU's {as_memory(memory)}. {error[0].upper()}{error[1:]}."
     return PagePart("memory", "GPU memory", section("memory", "GPU memory", named_bars(rows, "GPU memory by stage"), key, lead=lead))
 
 

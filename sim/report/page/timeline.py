@@ -108,7 +108,8 @@ def _caption(chosen: Excerpt, span: TimelineSpan, left_out: int) -> Html:
     more = f" {left_out} less-used link{'s are' if left_out > 1 else ' is'} omitted." if left_out > 0 else ""
     steps = f"{('No', 'One', 'Two', 'Three', 'Four')[len(span.ends)] if len(span.ends) < 5 else len(span.ends)}"
     kind = f" steady-state step{'s' * (len(span.ends) != 1)}" if "steady-state" in chosen.note else f" steps: {chosen.note}"
-    text = f"{steps}{kind}; dashed lines end a step. Drag to zoom in, or use the buttons.{more}"
+    few = f" {chosen.left_out[0].upper()}{chosen.left_out[1:]}." if chosen.left_out and chosen.left_out not in kind else ""
+    text = f"{steps}{kind}; dashed lines end a step.{few} Drag to zoom in, or use the buttons.{more}"
     return tag("figcaption", text)
 
 

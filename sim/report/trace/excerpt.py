@@ -52,6 +52,8 @@ class Excerpt:
     ranks: Sequence[RankExcerpt]
     loads: dict[str, list[tuple[float, float]]]
     note: str
+    left_out: str = ""
+    """How many of the micro-batches of a step are shown, if not all."""
 
 
 def excerpt(run: Run, steps: int = 3) -> Excerpt:
@@ -63,7 +65,6 @@ def excerpt(run: Run, steps: int = 3) -> Excerpt:
     note = f"{loop.copies * window.steps} steady-state steps"
     if not repeats:
         note = "the last simulated steps of a warm epoch; their mean may differ from that of the epoch"
-    batches = [job.job.workload.training.gradient_accumulation_steps for job in run.jobs]
     workers = [job.job.workload.input.num_workers for job in run.jobs]
     comm = _comm(log)
     ranks = []
@@ -73,8 +74,22 @@ def excerpt(run: Run, steps: int = 3) -> Excerpt:
             pieces = comm.get(index) or comm.get(
                 next(other for other, other_rank in enumerate(log.ranks) if other_rank.job == rank.job), []
             )
-            ranks.append(_rank(log, index, boundaries, loop, pieces, _Builders(batches[rank.job], workers[rank.job])))
-    return Excerpt(ranks, _played_loads(log, loop, ranks), note)
+            ends = zip(log.steps[index], log.micro_batches[index], strict=True)
+            taken = sum(count for end, count in ends if loop.ends_in(end)) if loop.copies else 0
+            ranks.append(_rank(log, index, boundaries, loop, pieces, _Builders(taken, workers[rank.job])))
+    left_out = _left_out(run)
+    return Excerpt(ranks, _played_loads(log, loop, ranks), f"{note}; {left_out}" if left_out else note, left_out)
+
+
+def _left_out(run: Run) -> str:
+    """Return a clause that says how many of the micro-batches of a step are shown, if not all."""
+    every, shown = run.jobs[0].job.workload.training.gradient_accumulation_steps, run.log.micro_batches[0][-1]
+    return "" if shown == every else micro_batches_shown(shown, every)
+
+
+def micro_batches_shown(shown: int, every: int) -> str:
+    """Return a clause that says that only *shown* of *every* micro-batch of a step are shown."""
+    return f"{shown:,} of the {every:,} micro-batches of a step are shown, which the others repeat (--exact shows all)"
 
 
 @dataclass(frozen=True)
@@ -111,9 +126,9 @@ class _Loop:
 
 @dataclass(frozen=True)
 class _Builders:
-    """The number of *batches* per step, and the number of *workers* that build them."""
+    """The number of batches that a period *takes*, and the number of *workers* that build them."""
 
-    batches: int
+    takes: int
     workers: int
 
 
@@ -154,7 +169,6 @@ def _rank(
     for work in log.work:
         if work.rank == index:
             streams[work.stream if work.stream in _OWN_STREAMS else "loader"].append(work)
-    taken = (len(boundaries) - 1) // max(1, loop.copies) * loader.batches
     return RankExcerpt(
         index,
         boundaries,
@@ -163,7 +177,7 @@ def _rank(
         loop.played(_collectives(pieces, waits, streams["gpu"], index), start, end),
         loop.played([piece._replace(rank=index) for piece in pieces], start, end),
         loop.played(streams["copy"], start, end),
-        _builds(streams["loader"], waits, loop, (start, end), taken, loader.workers),
+        _builds(streams["loader"], waits, loop, (start, end), loader.takes, loader.workers),
     )
 
 

@@ -33,6 +33,7 @@ class _Among(NamedTuple):
 
 def write_layout(run: LayoutRun, folder: Path) -> str:
     """Write one step of *run* into *folder*, one file per rank; return a text on what was written. Raise SpecError if writing fails."""
+    run = run.completed()
     scene = layout_scene(run.hardware, run.workload, run.layout)
     tags: dict[Tag, int] = {}
     stages = [_StageGraph(run, scene, stage, tags) for stage in range(run.mesh.stages)]

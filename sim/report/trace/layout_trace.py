@@ -39,6 +39,7 @@ def write_layout_trace(run: LayoutRun, path: Path) -> str:
 
     Raise SpecError if writing fails.
     """
+    run = run.completed()
     mesh = run.mesh
     all_ranks = mesh.gpus <= MOST_FILES
     ranks = range(mesh.gpus) if all_ranks else [mesh.rank(pipeline=stage) for stage in range(mesh.stages)]

@@ -27,7 +27,7 @@ from sim.study.plan.space import LayoutCandidate
 from sim.study.plan.step_cache import JournalError, StepCache
 from sim.training.layouts.bound import least_time, least_work
 from sim.training.layouts.scene import PlayedLayout
-from sim.training.layouts.steady import play_steadily
+from sim.training.layouts.turning import play_steadily
 
 Level = Literal[0, 1]
 FLOOR: Final[Level] = 0

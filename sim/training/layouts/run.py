@@ -7,7 +7,7 @@ messages to other stages (`messages`). Steps repeat, so the last of a few repres
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from functools import partial
 from itertools import chain, pairwise
 from typing import Final
@@ -34,11 +34,77 @@ DRAWN_STEPS: Final = 100
 """Number of steps that are averaged if each is drawn, the same as in data parallelism."""
 
 
+class Stage(Rank):
+    """The ranks of one stage, or its rank *number*: a program, and the components that play it."""
+
+    def __init__(self, simulation: Simulation, stage: int, number: int) -> None:
+        scene = simulation.scene
+        self.averaged_steps = simulation.averaged_steps
+        self.meetings = simulation.meetings
+        self.account = Account(simulation.log, _added_to_log(simulation.log, scene.layout.mesh, stage))
+        self.kernels = StageKernels(scene, simulation.network, self.account, stage, number)
+        self.groups = simulation.groups(self.kernels, number)
+        self.messages = simulation.messages(self.account, number)
+        self.loader = RankLoader(scene.feed, simulation.starved) if scene.feed is not None else None
+        plays: dict[type, Play] = {
+            Load: self._load, Work: self._work, Update: self._update, Start: self.groups.start, Wait: self.groups.wait,
+            Send: self.messages.send, Receive: self.messages.receive, Free: _nothing,
+            Copy: self.kernels.copy,
+        }  # fmt: skip
+        super().__init__(simulation.env, scene.programs[number], plays)
+
+    def train(self, steps: int) -> SimProcess:
+        """Run the stage's program *steps* times."""
+        for _ in range(steps):
+            self.account.begin_step()
+            self.kernels.worked_in_step = 0.0
+            yield from self.run()
+            self.kernels.host = max(self.kernels.host, self.env.now)  # results of the step are read back
+            self.account.end_step()
+            self.meetings.end_step(self.account.step)
+
+    def last_step(self) -> StageStep:
+        """Return the last step by cause and resource."""
+        return self.account.last_step(self.clock, self.averaged_steps)
+
+    def step_times(self) -> list[float]:
+        """Return the time (s) of each step."""
+        return [end - begin for begin, end in pairwise(self.account.ends)]
+
+    def _load(self, _: Load, __: int) -> SimProcess:
+        """Wait for the next micro-batch."""
+        yield from self.messages.wait_for_sends()
+        if self.loader is None:
+            return
+        start = self.env.now
+        ready, limits = self.loader.next(start)
+        if ready > start:
+            yield self.env.timeout(ready - start)
+            for cause, resource, until in limits:
+                end = min(max(until, start), ready)
+                self.account.add_wait(cause, resource, start, end)
+                start = max(start, end)
+
+    def _work(self, work: Work, _: int) -> SimProcess:
+        yield from self.messages.wait_for_sends()
+        yield from self.kernels.work(work)
+
+    def _update(self, _: Update, __: int) -> SimProcess:
+        self.messages.hold()
+        yield from self.messages.wait_for_sends()
+        yield from self.kernels.update()
+
+
+MakeStage = Callable[["Simulation", int, int], Stage]
+"""Returns the stage, or rank of a stage, of a simulation, given the numbers of both."""
+
+
 class Simulation:
     """The simulation of all stages."""
 
-    def __init__(self, scene: LayoutScene, steps: int, keep_rates: bool, starved: bool = False) -> None:
+    def __init__(self, scene: LayoutScene, steps: int, keep_rates: bool, starved: bool = False, make_stage: MakeStage = Stage) -> None:
         self.scene = scene
+        self.make_stage = make_stage
         self.starved = starved
         """Whether loaders are slower than steps, and therefore begin with nothing built ahead."""
         self.steps = steps
@@ -53,7 +119,7 @@ class Simulation:
     def create_stages(self) -> list[Stage]:
         """Return the stages, and start the checkpoint writes of their nodes."""
         numbers = range(len(self.scene.programs))
-        stages = [Stage(self, number, number) for number in numbers]
+        stages = [self.make_stage(self, number, number) for number in numbers]
         self.start_checkpoint_writes(dict.fromkeys(map(self.scene.prices.nodes_of, numbers)))
         return stages
 
@@ -96,70 +162,14 @@ class Simulation:
     @property
     def drawn_times(self) -> tuple[float, ...]:
         """Return the time (s) of each of these steps if steps are drawn."""
-        ends = max((stage.account.ends[-1 - self.averaged_steps :] for stage in self.stages), key=lambda each: each[-1] - each[0])
-        return tuple(end - begin for begin, end in pairwise(ends)) if self.scene.noise.draws else ()
+        if not self.scene.noise.draws:
+            return ()
+        return max((tuple(stage.step_times()[-self.averaged_steps :]) for stage in self.stages), key=sum)
 
     def train(self, stages: Iterable[Stage]) -> None:
         """Run all steps of *stages*."""
         processes = [self.env.process(stage.train(self.steps)) for stage in stages]
         self.env.run_to(simpy.AllOf(self.env, processes))
-
-
-class Stage(Rank):
-    """The ranks of one stage, or its rank *number*: a program, and the components that play it."""
-
-    def __init__(self, simulation: Simulation, stage: int, number: int) -> None:
-        scene = simulation.scene
-        self.averaged_steps = simulation.averaged_steps
-        self.meetings = simulation.meetings
-        self.account = Account(simulation.log, _added_to_log(simulation.log, scene.layout.mesh, stage))
-        self.kernels = StageKernels(scene, simulation.network, self.account, stage, number)
-        self.groups = simulation.groups(self.kernels, number)
-        self.messages = simulation.messages(self.account, number)
-        self.loader = RankLoader(scene.feed, simulation.starved) if scene.feed is not None else None
-        plays: dict[type, Play] = {
-            Load: self._load, Work: self._work, Update: self._update, Start: self.groups.start, Wait: self.groups.wait,
-            Send: self.messages.send, Receive: self.messages.receive, Free: _nothing,
-            Copy: self.kernels.copy,
-        }  # fmt: skip
-        super().__init__(simulation.env, scene.programs[number], plays)
-
-    def train(self, steps: int) -> SimProcess:
-        """Run the stage's program *steps* times."""
-        for _ in range(steps):
-            self.account.begin_step()
-            self.kernels.worked_in_step = 0.0
-            yield from self.run()
-            self.kernels.host = max(self.kernels.host, self.env.now)  # results of the step are read back
-            self.account.end_step()
-            self.meetings.end_step(self.account.step)
-
-    def last_step(self) -> StageStep:
-        """Return the last step by cause and resource."""
-        return self.account.last_step(self.clock, self.averaged_steps)
-
-    def _load(self, _: Load, __: int) -> SimProcess:
-        """Wait for the next micro-batch."""
-        yield from self.messages.wait_for_sends()
-        if self.loader is None:
-            return
-        start = self.env.now
-        ready, limits = self.loader.next(start)
-        if ready > start:
-            yield self.env.timeout(ready - start)
-            for cause, resource, until in limits:
-                end = min(max(until, start), ready)
-                self.account.add_wait(cause, resource, start, end)
-                start = max(start, end)
-
-    def _work(self, work: Work, _: int) -> SimProcess:
-        yield from self.messages.wait_for_sends()
-        yield from self.kernels.work(work)
-
-    def _update(self, _: Update, __: int) -> SimProcess:
-        self.messages.hold()
-        yield from self.messages.wait_for_sends()
-        yield from self.kernels.update()
 
 
 def _added_to_log(log: EventLog, mesh: Mesh, stage: int) -> int:

@@ -61,6 +61,7 @@ class StageStep:
     exposed: Mapping[str, float]
     """Seconds of compute lost to messages of each kind of group."""
     begin: float
+    """Time (s) in the log at which the last step began."""
     end: float
     clock: tuple[float, ...] = ()
     """Time (s) at which each instruction of the stage's program finished."""
@@ -87,6 +88,8 @@ class PlayedLayout:
     """Operations of the last step, if one rank represents each stage."""
     exact: bool = True
     """Whether every rank is simulated, or is represented by a rank with identical steps."""
+    left_out: int = 0
+    """Number of micro-batches of a step that were not simulated; they count in ``stages``, but log, clock and operations lack them."""
     drawn_times: tuple[float, ...] = ()
     """Time (s) of each step, if steps are drawn."""
 

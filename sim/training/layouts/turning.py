@@ -1,64 +1,103 @@
 """How long is a step of many equal turns? Most are left out of the simulation, once it repeats, and count as the last one before them.
 
-In the steady state of a pipeline, each turn (`sim.parallel.turns`) takes the same time on all stages: a max-plus system becomes periodic
+In the steady state of a layout, each turn (`sim.parallel.turns`) takes the same time on all stages: a max-plus system becomes periodic
 (Baccelli et al., "Synchronization and Linearity", section 3.7). Where a stage leaves out turns, all that grows from turn to turn without
 an effect on the next ones grows as much as in the turns left out: how far its host is ahead, how far its slowest rank is behind, and what
-it has computed. The result counts only if the three turns before that place take the same time on all stages, instruction by instruction;
-if no operation of a group is under way; and if neither host nor loader fall behind.
+it has computed. The result counts only if, in each step, the three turns before that place take the same time on all stages, instruction
+by instruction; if operations of groups that are under way there are as far as one turn before; and if neither host nor loader fall behind.
 Limits: the log does not cover the turns that were left out.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from sim.parallel.lower.layouts import program
+from sim.parallel.lower.layouts import Layout, program
 from sim.parallel.turns import Turns, turns_of
-from sim.training.layouts.play import play_stages, plays_stages
+from sim.training.layouts.play import play
 from sim.training.layouts.run import SimProcess, Simulation, Stage
 from sim.training.layouts.scene import LayoutScene, PlayedLayout, StageStep
 from sim.training.layouts.slowest import Lateness
 
 _SAME: Final = 1e-10
 """Tolerance, as a share of a turn, for the difference between the times of two turns."""
-_FEW: Final = (6, 12)
+_FEW: Final = (6, 12, 24, 48)
 """Turns that are simulated: filling and draining take one to two each, and three are compared; with backlogs, it takes more to settle."""
+_COMPARED: Final = 2
+"""Turns by which a program is longer than another, to find its turns."""
 _WORTH: Final = 0.5
 """Maximum share of a step's micro-batches that is simulated before all of them are, if turns are not equal."""
+
+
+def play_steadily(scene: LayoutScene, notice: Callable[[], None] = lambda: None) -> PlayedLayout:
+    """Return the result of `play`, with an accuracy of 1e-6 (most: 1e-11); with many micro-batches, the log has fewer of them.
+
+    *notice* is called before all of them are simulated.
+    """
+    few = play_turns(scene)
+    if few is not None:
+        return few
+    notice()
+    return play(scene)
 
 
 def play_turns(scene: LayoutScene) -> PlayedLayout | None:
     """Return the result of `play`, without most turns in the log; None if the step has too few turns, or they are not seen to be equal."""
     layout = scene.layout
-    if scene.noise.draws or scene.outflows or layout.own_passes is not None or not plays_stages(scene):
+    if scene.outflows or layout.own_passes is not None:
         return None
     each, tried = layout.mesh.stages, 0
     for count in _FEW:
         micro_batches = count * each + layout.micro_batches % each
         tried += micro_batches
-        turns = _turns(scene, micro_batches) if tried <= _WORTH * layout.micro_batches else None
+        turns = turns_by_stage(layout, micro_batches) if tried <= _WORTH * layout.micro_batches else None
         if turns is None:
             return None
         watched = _Watched(turns)
-        played = play_stages(replace(scene, programs=[of_stage.program for of_stage in turns]), simulate=watched.simulate)
+        few = replace(scene, programs=[of_stage.program for of_stage in turns])
+        try:
+            played = play(few, make_stage=watched.make_stage)
+        except _NotSteady:
+            continue
         if watched.is_steady:
-            return played
+            return replace(played, left_out=layout.micro_batches - micro_batches)
     return None
 
 
-def _turns(scene: LayoutScene, micro_batches: int) -> list[Turns] | None:
-    """Return the turns of each stage in a step of *micro_batches* with unchanged times; None if a program has none."""
-    layout = replace(scene.layout, micro_batches=micro_batches)
+def turns_by_stage(layout: Layout, micro_batches: int) -> list[Turns] | None:
+    """Return the turns that steps of *layout* have in addition to *micro_batches*, for each stage; None if a program has none.
+
+    Two turns more show how a program grows; that those of further ones are the same is not read from the program of the whole step, which
+    takes longer to write than its turns to simulate (a test compares the two).
+    """
     each = layout.mesh.stages
-    left_out = (scene.layout.micro_batches - micro_batches) // each
+    short, longer = (replace(layout, micro_batches=micro_batches + more * each) for more in (0, _COMPARED))
     turns = []
-    for stage, of_step in enumerate(scene.programs):
-        of_stage = turns_of(of_step, program(layout, stage), each, left_out)
+    for stage in range(each):
+        of_stage = turns_of(program(longer, stage), program(short, stage), each, _COMPARED)
         if of_stage is None:
             return None
-        turns.append(of_stage)
+        turns.append(of_stage._replace(left_out=(layout.micro_batches - micro_batches) // each))
     return turns
+
+
+class _NotSteady(Exception):
+    """The turns of a step are not equal."""
+
+
+class _Progress(NamedTuple):
+    """How far operations of groups are: what must be equal after a turn, and *times* (s), which may differ by rounding."""
+
+    operations: list[tuple[object, ...]]
+    """Those that have been entered and have not ended: purpose, unit, turn, and number of members that have not arrived."""
+    moving: list[str]
+    """Those that are moving data."""
+    blocks: tuple[int, int, int]
+    """The number of those next to compute, of their thread blocks, and of those that wait on the GPU for slower ranks."""
+    times: list[float]
+    """How far the slowest rank is behind, until when each operation waits for its own, how long it has run, and what is left of it."""
 
 
 class _TurnState(NamedTuple):
@@ -75,76 +114,94 @@ class _TurnState(NamedTuple):
     waits: int
     """Number of waits in the log."""
     exposed: dict[str, float]
-
-
-class _Turning(Simulation):
-    """The simulation of a scene whose programs leave out turns."""
-
-    def __init__(self, scene: LayoutScene, steps: int, starved: bool, turns: list[Turns]) -> None:
-        self.turns = turns
-        super().__init__(scene, steps, keep_rates=False, starved=starved)
-
-    def create_stages(self) -> list[Stage]:
-        """Return the stages."""
-        self.turning_stages = [_TurningStage(self, number, turns) for number, turns in enumerate(self.turns)]
-        return list(self.turning_stages)
-
-    @property
-    def is_steady(self) -> bool:
-        """Return whether the turns around those left out are equal, in each step and on all stages."""
-        if not all(stage.is_steady for stage in self.turning_stages):
-            return False
-        by_step = zip(*(stage.turn_times for stage in self.turning_stages), strict=True)
-        return all(max(times) - min(times) <= _SAME * max(times) for times in by_step)
+    progress: _Progress | None
+    """How far operations of groups are; None if turns have none."""
 
 
 class _Watched:
-    """Simulations of one scene that leave out *turns*."""
+    """Simulations of one scene that leave out *turns* (by stage)."""
 
     def __init__(self, turns: list[Turns]) -> None:
         self.turns = turns
-        self.simulations: list[_Turning] = []
+        self.stages: dict[Simulation, list[_TurningStage]] = {}
 
-    def simulate(self, scene: LayoutScene, steps: int, _: bool, starved: bool) -> Simulation:
-        """Return a simulation of *scene*."""
-        self.simulations.append(_Turning(scene, steps, starved, self.turns))
-        return self.simulations[-1]
+    def make_stage(self, simulation: Simulation, stage: int, number: int) -> Stage:
+        """Return a stage, or a rank of it, that leaves out turns."""
+        made = _TurningStage(simulation, stage, number, self.turns[stage])
+        self.stages.setdefault(simulation, []).append(made)
+        return made
 
     @property
     def is_steady(self) -> bool:
-        """Return whether all of the simulations repeated where they left out turns."""
-        return all(each.is_steady for each in self.simulations)
+        """Return whether the turns around those left out are equal on all stages, in each step of each simulation."""
+        for stages in self.stages.values():
+            times_of = [stage.turn_times for stage in stages if stage.turn_times]
+            if not all(max(times) - min(times) <= _SAME * max(times) for times in zip(*times_of, strict=True)):
+                return False
+        return True
 
 
 class _TurningStage(Stage):
-    """One stage that leaves out *turns*."""
+    """One stage, or a rank of it, that leaves out *turns*."""
 
-    def __init__(self, simulation: Simulation, number: int, turns: Turns) -> None:
-        super().__init__(simulation, number, number)
+    def __init__(self, simulation: Simulation, stage: int, number: int, turns: Turns) -> None:
+        super().__init__(simulation, stage, number)
         self.turns = turns
-        self.turn_times: list[float] = []
-        """Time (s) of a turn in each step."""
-        self.is_steady = True
-        """Whether the turns around those left out were equal in each step so far."""
+        self.each = simulation.scene.layout.mesh.stages
+        """Micro-batches of a turn."""
+        self.last_turns: list[tuple[_TurnState, _TurnState]] = []
+        """Beginning and end of the turn before those left out, in each step."""
+
+    @property
+    def turn_times(self) -> list[float]:
+        """Return the time (s) of a turn in each step."""
+        return [last.time - first.time for first, last in self.last_turns]
 
     def run(self) -> SimProcess:
-        """Run one step, without the turns that are left out."""
+        """Run one step, without the turns that are left out. Raise _NotSteady if they may differ from those before."""
         self.clock, turns = [], self.turns
         yield from self.play(0, turns.end - turns.length)
-        first = self._turn_state()
+        first = self._turn_state(0)
         yield from self.play(turns.end - turns.length, turns.end)
-        last = self._turn_state()
-        self.last_turn = first, last
-        self.turn_times.append(last.time - first.time)
-        self.is_steady = self.is_steady and self._repeats() and self._nothing_binds(first, last)
+        last = self._turn_state(1)
+        self.last_turns.append((first, last))
+        if not (self._repeats() and self._nothing_binds(first, last) and self._operations_repeat(first, last)):
+            raise _NotSteady
         self._leave_out(first, last)
         yield from self.play(turns.end, len(self.program))
 
-    def _turn_state(self) -> _TurnState:
+    def _turn_state(self, turn: int) -> _TurnState:
+        """Return the state at the beginning (0) or at the end (1) of the turn before those left out."""
         kernels, now = self.kernels, self.env.now
-        leads = self.loader.leads(now) if self.loader is not None else ()
-        worked, exposed = kernels.worked_in_step, dict(self.account.exposed[-1])
-        return _TurnState(now, kernels.host - now, kernels.slowest.lateness(), worked, leads, len(self.account.log.waits), exposed)
+        return _TurnState(
+            time=now,
+            host=kernels.host - now,
+            lateness=kernels.slowest.lateness(),
+            worked=kernels.worked_in_step,
+            loader=self.loader.leads(now) if self.loader is not None else (),
+            waits=len(self.account.log.waits),
+            exposed=dict(self.account.exposed[-1]),
+            progress=self._progress(turn) if self.turns.communicates else None,
+        )
+
+    def _progress(self, turn: int) -> _Progress:
+        """Return how far the operations of groups are in which this stage takes part."""
+        kernels, now = self.kernels, self.env.now
+        open_ones = [
+            meeting
+            for meeting in dict.fromkeys(self.meetings.by_key.values())
+            if not meeting.is_over and meeting.target < 0 and kernels in meeting.kernels
+        ]
+        open_ones.sort(key=lambda meeting: meeting.tag)
+        begun = {meeting.tag[0] for meeting in open_ones if meeting.begin <= now}
+        moving = sorted(each for each in kernels.network.state() if each[0] in begun) if begun else []
+        times = [(max(0.0, meeting.ready - now), now - meeting.begin if meeting.begin <= now else 0.0) for meeting in open_ones]
+        return _Progress(
+            [(what, unit, own - turn * self.each, meeting.missing_members) for meeting in open_ones for what, unit, own in (meeting.tag,)],
+            [name for name, _ in moving],
+            (kernels.playing, kernels.blocks, kernels.waiting),
+            [kernels.slowest.lag(), *(time for pair in times for time in pair), *(left for _, left in moving)],
+        )
 
     def _nothing_binds(self, first: _TurnState, last: _TurnState) -> bool:
         """Return whether nothing that changes from turn to turn will have an effect after more of them."""
@@ -153,7 +210,15 @@ class _TurningStage(Stage):
             keeps_pace = bool(first.loader) and all(abs(a - b) <= within for a, b in zip(first.loader, last.loader, strict=True))
             if not keeps_pace:
                 return False
-        return last.host <= first.host + within and self.kernels.waiting == 0 and self.meetings.only_messages_left()
+        return last.host <= first.host + within
+
+    def _operations_repeat(self, first: _TurnState, last: _TurnState) -> bool:
+        """Return whether operations of groups are as far as a turn before; none may be under way if turns start none."""
+        if first.progress is None or last.progress is None:
+            return self.kernels.waiting == 0 and self.meetings.only_messages_left()
+        before, after = first.progress, last.progress
+        within = _SAME * (last.time - first.time)
+        return before[:-1] == after[:-1] and all(abs(a - b) <= within for a, b in zip(before.times, after.times, strict=True))
 
     def _leave_out(self, first: _TurnState, last: _TurnState) -> None:
         """Change what grows from turn to turn by as much as in the turns left out, each like the one from *first* to *last*."""
@@ -173,15 +238,22 @@ class _TurningStage(Stage):
         pairs = zip(self.clock[begin : end - length], self.clock[begin + length : end], strict=True)
         return all(abs(after - before - turn) <= _SAME * turn for before, after in pairs)
 
+    def step_times(self) -> list[float]:
+        """Return the time (s) of each step, with the turns that were left out."""
+        left_out = self.turns.left_out
+        return [played + left_out * turn for played, turn in zip(super().step_times(), self.turn_times, strict=True)]
+
     def last_step(self) -> StageStep:
-        """Return the last step by cause and resource, with the turns that were left out."""
-        step, (first, last), left_out = super().last_step(), self.last_turn, self.turns.left_out
-        stalls, resources = dict(step.stalls), dict(step.resources)
-        for wait in self.account.log.waits[first.waits : last.waits]:
-            if wait.rank == self.account.index:
-                seconds = left_out * (wait.t1 - wait.t0)
-                stalls[wait.cause] += seconds
-                resources[wait.cause, wait.resource] += seconds
-        exposed = {group: seconds + left_out * (last.exposed[group] - first.exposed[group]) for group, seconds in step.exposed.items()}
-        time = step.time + left_out * (last.time - first.time)
-        return replace(step, time=time, stalls=stalls, resources=resources, exposed=exposed, end=step.begin + time, clock=())
+        """Return the last step by cause and resource, with the turns that were left out; the mean of many if steps are drawn."""
+        step, left_out, count = super().last_step(), self.turns.left_out, self.averaged_steps
+        stalls, resources, exposed = dict(step.stalls), dict(step.resources), dict(step.exposed)
+        for first, last in self.last_turns[-count:]:
+            for wait in self.account.log.waits[first.waits : last.waits]:
+                if wait.rank == self.account.index:
+                    seconds = left_out * (wait.t1 - wait.t0) / count
+                    stalls[wait.cause] += seconds
+                    resources[wait.cause, wait.resource] += seconds
+            for group in exposed:
+                exposed[group] += left_out * (last.exposed[group] - first.exposed[group]) / count
+        time = step.time + left_out * sum(self.turn_times[-count:]) / count
+        return replace(step, time=time, stalls=stalls, resources=resources, exposed=exposed)

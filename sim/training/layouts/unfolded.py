@@ -22,7 +22,7 @@ from sim.training.layouts.meetings import Meeting, MeetingKey
 from sim.training.layouts.messages import Messages
 from sim.training.layouts.prices import SHARED, LayoutPrices
 from sim.training.layouts.rank_classes import RankClasses, RankGroup, operations, rank_classes, sends
-from sim.training.layouts.run import Simulation, Stage
+from sim.training.layouts.run import MakeStage, Simulation, Stage
 from sim.training.layouts.scene import LayoutScene, PlayedLayout, StageStep
 from sim.training.layouts.stage_compute import StageKernels
 from sim.training.layouts.times import UnitTimes
@@ -115,7 +115,15 @@ class RankPrices(LayoutPrices):
 class Unfolded(Simulation):
     """The simulation of all ranks; with *folds*, of one rank for each class with identical steps."""
 
-    def __init__(self, scene: LayoutScene, steps: int, keep_rates: bool = False, starved: bool = False, folds: bool = False) -> None:
+    def __init__(
+        self,
+        scene: LayoutScene,
+        steps: int,
+        keep_rates: bool = False,
+        starved: bool = False,
+        folds: bool = False,
+        make_stage: MakeStage = Stage,
+    ) -> None:
         mesh = scene.layout.mesh
         stage_of = [mesh.stage_of(rank) for rank in range(mesh.gpus)]
         prices = RankPrices(scene.prices.hardware, mesh, scene.prices.tuning, scene.prices.sockets, folds=False)
@@ -131,13 +139,13 @@ class Unfolded(Simulation):
         )
         self.prices = prices
         self.price_cache: dict[tuple[object, ...], GroupPrice] = {}
-        super().__init__(ranks, steps, keep_rates, starved)
+        super().__init__(ranks, steps, keep_rates, starved, make_stage)
 
     def create_stages(self) -> list[Stage]:
         """Return the simulated rank for each rank; ranks of one class share it."""
         mesh = self.scene.layout.mesh
         firsts = [mesh.rank(pipeline=stage) for stage in range(mesh.stages)]  # the log's first ranks are those of stages
-        made = {rank: Stage(self, mesh.stage_of(rank), rank) for rank in dict.fromkeys((*firsts, *self.representatives))}
+        made = {rank: self.make_stage(self, mesh.stage_of(rank), rank) for rank in dict.fromkeys((*firsts, *self.representatives))}
         self.start_checkpoint_writes(dict.fromkeys(f"node{mesh.place(rank)[0]}" for rank in self.representatives))
         return [made[rank] for rank in self.representatives]
 
