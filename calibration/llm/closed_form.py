@@ -213,7 +213,7 @@ def _host(case: Case, constants: Constants) -> float:
     shape = case.shape
     graphed = case.is_tuned or case.uses_cuda_graphs
     block = constants["host.eager" if _is_eager(case) else "host"] * (0.3 if graphed else 1.0)
-    return _mixers(shape) / 2 * block + shape.share_of("E") * expert_host_time(constants["host.experts"], graphed)
+    return case.host_factor * (_mixers(shape) / 2 * block + shape.share_of("E") * expert_host_time(constants["host.experts"], graphed))
 
 
 def _mixers(shape: Transformer) -> int:
@@ -227,7 +227,8 @@ def _is_eager(case: Case) -> bool:
 
 def _message_host(case: Case, constants: Constants) -> float:
     """Return the seconds that the host needs to start one message of tensor ranks, beyond what it needs without them."""
-    return constants["host.eager"] * TENSOR_OPERATORS / BLOCK_OPERATORS if case.tensor > 1 and _is_eager(case) else 0.0
+    started = constants["host.eager"] * TENSOR_OPERATORS / BLOCK_OPERATORS if case.tensor > 1 and _is_eager(case) else 0.0
+    return case.host_factor * started
 
 
 def _of_local_experts(case: Case, backward: bool) -> float:
@@ -237,7 +238,7 @@ def _of_local_experts(case: Case, backward: bool) -> float:
         return 0.0
     casts = cast_launches(PRECISIONS[case.precision], case.recipe, case.gpu)
     operations = expert_operations(casts, backward) + bias_operations(case.shape, backward, case.one_copy)
-    return float(mesh.expert_launch) * operations * case.shape.experts / case.expert
+    return case.host_factor * mesh.expert_launch * operations * case.shape.experts / case.expert
 
 
 def _check(case: Case, constants: Constants, ranks: int) -> float:
@@ -306,7 +307,7 @@ def _data_traffic(case: Case, constants: Constants, wires: Wires, weights: Weigh
     if case.zero and all_reduced:  # an all-reduce goes round twice
         scatter *= 2
     if coalesced and mesh is not None and ranks > 1:
-        gather += slices_host_time(TENSORS_OF_BLOCK * weights.layers, ranks, mesh.slice_host)
+        gather += slices_host_time(TENSORS_OF_BLOCK * weights.layers, ranks, case.host_factor * mesh.slice_host)
     if case.expert > 1:
         scatter += wires.gather(width * weights.experts, max(1, ranks * case.tensor // case.expert), case.expert)
         gather += wires.gather(2.0 * weights.experts, max(1, ranks * case.tensor // case.expert), case.expert)
