@@ -93,6 +93,7 @@ def fit(cases: Sequence[Case]) -> tuple[dict[str, float], dict[str, dict[str, fl
         keep = np.array([case.row.source != source for case in rows])
         widths = _widths([case.row.source for case in rows if case.row.source != source], names, at_priors[keep], deviation)
         fold = _solve(theta, residual[keep], jacobian[keep], base[keep], prior, widths)
+        fold = np.where(widths == FIXED, prior, fold)  # further away than one solution moves
         without[source] = dict(zip(names, np.exp(fold).tolist(), strict=True))
     return dict(zip(names, np.exp(theta).tolist(), strict=True)), without
 
