@@ -27,11 +27,12 @@ from sim.parallel.ring import ring_of
 from sim.parallel.schedule import actions, check_schedule, find_deadlock
 from sim.parallel.split import ModelKey, Unit, require_heads, require_tokens, split, split_block, tied_layers
 from sim.parallel.stages import distribution_of, stages_of
-from sim.spec.hardware import Gpu, Hardware, Node
+from sim.spec.hardware import Cpu, Gpu, Hardware, Node
 from sim.spec.layer import WIDTHS
 from sim.spec.model import Model
-from sim.spec.parallel import MeshOptions, Parallel
+from sim.spec.parallel import HOST_TIMES, MeshOptions, Parallel
 from sim.spec.precision import PRECISION_TRAITS
+from sim.spec.sections import with_fields
 from sim.spec.stack import ServerExchange
 from sim.spec.training import MOST_MICRO_BATCHES
 from sim.spec.workload import Workload
@@ -170,7 +171,7 @@ def prepare(
     node = worker_node(hardware)
     count = sum(group.count for group in hardware.groups if group.role == "worker") if nodes is None else nodes
     training = workload.training
-    parallel, options = training.parallel, mesh_options(workload)
+    parallel, options = training.parallel, _on_host(mesh_options(workload), node.host.cpu)
     schedule = parallel.schedule or ("interleaved_1f1b" if parallel.virtual_stages > 1 else "1f1b")
     micro_batches = training.gradient_accumulation_steps
     if micro_batches > MOST_MICRO_BATCHES:
@@ -269,6 +270,12 @@ def _lacks(model: Model, parallel: Parallel) -> list[str]:
     except SpecError as error:
         return error.problems
     return []
+
+
+def _on_host(options: MeshOptions, cpu: Cpu) -> MeshOptions:
+    """Return *options* with the host times of a machine with *cpu*."""
+    factor = cpu.host_factor
+    return options if factor == 1.0 else with_fields(options, **{name: factor * getattr(options, name) for name in HOST_TIMES})
 
 
 def _options_of_stack(workload: Workload) -> MeshOptions:
@@ -390,7 +397,7 @@ def layout_scene(hardware: Hardware, workload: Workload, layout: Layout, book: P
         updates=updates,
         prices=prices,
         node=node,
-        launch_cpu=0.0 if stack.kernels.cuda_graphs else stack.kernels.launch_cpu / node.host.cpu.speed,
+        launch_cpu=0.0 if stack.kernels.cuda_graphs else stack.kernels.launch_cpu / node.host.cpu.launching,
         overlap_slowdown=stack.exchange.overlap_slowdown,
         noise=LayoutNoise(
             _ranks(node.gpu, workload, mesh, _intervals(workload, layout, of_stage[0])), seed if workload.training.noise.draw else None

@@ -187,7 +187,7 @@ def _pass(row: AnswerRow, node: Node) -> float:
 def _launch(row: AnswerRow, node: Node) -> float:
     if row["clock"] == "device":
         return node.gpu.kernel_time
-    return load_part(Stack, STACK, "workloads/stacks").kernels.launch_cpu / node.host.cpu.speed
+    return load_part(Stack, STACK, "workloads/stacks").kernels.launch_cpu / node.host.cpu.launching
 
 
 def _copy(row: AnswerRow, node: Node) -> float | None:

@@ -127,10 +127,13 @@ def _logarithm(case: Case, constants: Mapping[str, float]) -> float:
 
 
 def add_laws(document: dict[str, Any], cases: Sequence[Case], constants_of: Callable[[Case], Mapping[str, float]]) -> None:
-    """Add to *document* the law of the errors of *cases*, also with each source left out; *constants_of* has those of each case."""
+    """Add to *document* the law of the errors of *cases*, also with each source left out; *constants_of* has those of each case.
+
+    Its units are the families of models of each source, because runs of one family on one source err together.
+    """
     steps = [step(case, constants_of(case)) for case in cases]
     sources = [case.row.source for case in cases]
-    groups = pooled(sources)
+    groups = pooled([f"{case.model_family} of {case.row.source}" for case in cases])
     members = {group: {source for source, own in zip(sources, groups, strict=True) if own == group} for group in groups}
     for left_out in (None, *document["without"]):
         kept = [at for at, source in enumerate(sources) if source != left_out]

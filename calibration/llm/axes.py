@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 
 from calibration.gpu_names import count_of
-from calibration.llm.chips import PCIE, PCIE_NODE, RACK, Chip
+from calibration.llm.chips import PCIE_NODE, RACK, Chip
 from calibration.llm.practice import data_parallel_by
 from calibration.llm.shapes import CannotDescribe, axis, count
 from calibration.llm.table import LlmRow
@@ -47,7 +47,7 @@ def gpus_of_node(row: LlmRow, chip: Chip, gpus: int, assumed: list[str]) -> int:
     nodes = count(row, "nodes")
     if nodes == 1 and chip.domain == 1:  # boards without NVLink, whose usual number is not known
         return gpus
-    if not nodes and chip.domain == 1 and chip.fabric <= PCIE:
+    if not nodes and chip.domain == 1 and chip.pcie:
         of_node = min(gpus, PCIE_NODE)
         assumed += [f"{of_node} {chip.name}s on each node"] if of_node > 1 else []
         return of_node
@@ -67,7 +67,8 @@ def domain_of(row: LlmRow, chip: Chip, gpus: int, of_node: int) -> int:
 def axes_of(row: LlmRow, shape: Transformer, gpus: int, assumed: list[str]) -> tuple[int, int, int, int]:
     """Return the number of tensor, pipeline, context and data ranks. Raise CannotDescribe if they do not multiply out."""
     if gpus > 1 and not any(row.text_or_number(name) for name in ("dp", "tp", "pp", "cp")):
-        if not (how := data_parallel_by(row)):
+        how = "only expert ranks are" if axis(row, "ep") > 1 else data_parallel_by(row)
+        if not how:
             raise CannotDescribe(f"dp, tp, pp and cp are blank, so the layout is unknown; for data parallelism write dp {gpus}")
         assumed.append(f"dp {gpus}: no axis is stated, and {how}")
     tensor, pipeline, context = axis(row, "tp"), axis(row, "pp"), axis(row, "cp")

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from calibration.catalog_names import gpu_of_machine
 from calibration.llm.axes import axes_of, domain_of, expert_ranks, gpus_of, gpus_of_node
-from calibration.llm.chips import Chip, ProductPrecision, chip_named, part_of, similar_chips
+from calibration.llm.chips import Chip, ProductPrecision, chip_named, host_factor_of, part_of, similar_chips
 from calibration.llm.limits import RunLimits, limits_in
 from calibration.llm.practice import (
     blocks_of_chunks,
@@ -33,7 +33,7 @@ from calibration.llm.practice import (
     uses_graphs,
 )  # fmt: skip
 from calibration.llm.prediction import Memory
-from calibration.llm.shapes import CannotDescribe, count, shape_of
+from calibration.llm.shapes import CannotDescribe, axis, count, shape_of
 from calibration.llm.table import LlmRow
 from calibration.llm.what_fits import ONE_SAMPLE, made_to_fit
 from calibration.llm.words import (
@@ -153,8 +153,9 @@ class Case:
 
     @property
     def measured(self) -> float | None:
-        """Return the measured seconds of a step, as `LlmRow.step_time`."""
-        return self.row.step_time
+        """Return the measured seconds of a step: `LlmRow.step_time`, or else what tokens per second and the batch of this case say."""
+        rate = self.row.number.get("tokens_per_s_per_gpu", 0.0)
+        return self.row.step_time or (self.global_batch * self.seq / (rate * self.gpus) if rate > 0 else None)
 
     @property
     def measured_memory(self) -> float | None:
@@ -186,6 +187,11 @@ class Case:
     def gpu(self) -> Gpu:
         """Return the catalogue's part of this run's GPU."""
         return part_of(self.chip)
+
+    @property
+    def host_factor(self) -> float:
+        """Return by how much longer the host's work takes than on the servers for which host times hold (`Cpu.host_factor`)."""
+        return host_factor_of(self.chip)
 
     @cached_property
     def stack_file(self) -> Stack:
@@ -370,6 +376,9 @@ def _batches(row: LlmRow, practice: Mapping[str, Any], data: int, assumed: list[
         elif measured := _measured_batch(row):
             batch = measured
             assumed.append(f"global_batch {batch:g}, from tokens_per_s_per_gpu and step_time_s")
+        elif micro and not row.text_or_number("global_batch") and row.step_time is None and axis(row, "pp") == 1:
+            batch = micro * data  # a rate of tokens hardly depends on how many micro-batches there are
+            assumed.append("grad_accum 1: neither it nor the global batch is stated")
         else:
             raise CannotDescribe("global_batch is blank or not a number")
     if not micro and accumulated and batch % (accumulated * data) == 0:

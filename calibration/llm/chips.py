@@ -13,19 +13,20 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final, Literal, NamedTuple
 
+from calibration import HARDWARE
 from calibration.gpu_names import PARTS_FOLDER, GpuNames, aliases_by_part
 from calibration.llm.shapes import LLM_RECORDS
 from sim.spec.catalogue import catalogue, suggestions
 from sim.spec.fields import Peak
 from sim.spec.hardware import Gpu
 from sim.spec.kernels import Kernels
-from sim.spec.library import load_part
+from sim.spec.library import load_hardware, load_part
 
 ProductPrecision = Literal["16bit", "fp8", "fp4"]
 PRECISIONS: Final[Mapping[ProductPrecision, Peak]] = {"16bit": "bf16", "fp8": "fp8", "fp4": "nvfp4"}
 """The precision of a workload with these products."""
-PCIE: Final = 32e9
-"""Bytes/s of PCIe 4.0 x16, one direction (PCI-SIG: 16 GT/s per lane)."""
+PCIE: Final[Mapping[int, float]] = {3: 16e9, 4: 32e9, 5: 64e9}
+"""Bytes/s of 16 lanes of PCIe by generation, one direction (PCI-SIG: 8, 16 and 32 GT/s per lane)."""
 PCIE_NODE: Final = 8
 """GPUs of a node that joins them by PCIe: estimate (servers of ten slots)."""
 PCIE_NIC: Final = 100e9 / 8
@@ -36,6 +37,8 @@ TRAY: Final = 4
 """GPUs of one node of such a rack (NVL72: 18 trays)."""
 BEFORE_AMPERE: Final = ("pascal", "volta", "turing")
 """Architectures with PCIe 3.0, and without products in bfloat16 (compute capability below 8.0)."""
+WITH_PCIE_5: Final = ("hopper", "blackwell")
+"""Architectures with PCIe 5.0 (data sheets of H100 PCIe, RTX 5090 and RTX PRO 6000 Blackwell)."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,11 @@ class Chip:
     """GPUs, as software counts them, on one card."""
     board: Mapping[ProductPrecision, float] = field(default_factory=dict)
     """Factors on rates of products: what the power of this board leaves, relative to the usual one of its generation (default 1)."""
+
+    @property
+    def pcie(self) -> int:
+        """Return the generation of PCIe that joins the GPUs of a node; 0 if something faster does."""
+        return next((generation for generation, rate in PCIE.items() if self.fabric <= rate), 0)
 
     @property
     def usual_gpus(self) -> int:
@@ -103,6 +111,16 @@ def part_of(chip: Chip) -> Gpu:
     return load_part(Gpu, chip.part or chip.name.lower(), "hardware/parts/gpus")
 
 
+def host_factor_of(chip: Chip) -> float:
+    """Return `Cpu.host_factor` of the processor beside *chip* in its usual machine; 1 if no machine has it."""
+    return _host_factor(chip.machine) if chip.machine else 1.0
+
+
+@lru_cache(maxsize=64)
+def _host_factor(machine: str) -> float:
+    return load_hardware(machine, library=HARDWARE).spec.groups[0].node.host.cpu.host_factor
+
+
 def similar_chips(name: str) -> list[str]:
     """Return GPUs of the table or the catalogue whose names resemble *name*."""
     near = suggestions(normalize_name(name), [*_chips(), *map(normalize_name, catalogue(PARTS_FOLDER))]) if name else []
@@ -128,14 +146,14 @@ def _chip_of_part(name: str) -> NamedChip | None:
     multiprocessors = gpu.kernels.sm_count if gpu.kernels is not None else _multiprocessors().get(name, 0)
     if not multiprocessors or not narrow:
         return None
-    bus, rate = ("3.0", PCIE / 2) if gpu.architecture in BEFORE_AMPERE else ("4.0", PCIE)
+    pcie = 3 if gpu.architecture in BEFORE_AMPERE else 5 if gpu.architecture in WITH_PCIE_5 else 4
     peak: Mapping[ProductPrecision, float] = {"16bit": narrow, "fp8": gpu.peak.get("fp8", narrow), "fp4": gpu.peak.get("fp8", narrow)}
     chip = Chip(
         name=gpu.name, generation=gpu.architecture, part=name, multiprocessors=multiprocessors, peak=peak,
-        memory_bandwidth=gpu.memory_bandwidth, memory=gpu.memory, fabric=rate, domain=PCIE_NODE, nic=PCIE_NIC, machine="",
+        memory_bandwidth=gpu.memory_bandwidth, memory=gpu.memory, fabric=PCIE[pcie], domain=PCIE_NODE, nic=PCIE_NIC, machine="",
         board=_board(gpu),
     )  # fmt: skip
-    return NamedChip(chip, f"{gpu.name}s of a node joined by PCIe {bus}")
+    return NamedChip(chip, f"{gpu.name}s of a node joined by PCIe {pcie}.0")
 
 
 def _board(gpu: Gpu) -> dict[ProductPrecision, float]:

@@ -114,14 +114,15 @@ def _micro_batch(case: Case, constants: Constants, work: StepWork, wires: Wires,
     message = _message_host(case, constants)
     host_forward = host + FORWARD_COLLECTIVES * message + share * _of_local_experts(case, backward=False)
     host_backward = BACKWARD_LAUNCHES * host + BACKWARD_COLLECTIVES * message + share * _of_local_experts(case, backward=True)
-    attention = tensor / 2 + context / 3 + experts * share / 2
-    one_forward = max(max(compute_forward, host_forward) + attention, host_forward + FORWARD_COLLECTIVES * check)
+    routed_half = experts * share / 2
+    counted = routed_half / 2  # of experts' messages, the host waits for the dispatch, whose counts it reads
+    one_forward = max(compute_forward + routed_half, host_forward + counted) + tensor / 2 + context / 3
+    one_forward = max(one_forward, host_forward + FORWARD_COLLECTIVES * check)
     if not case.lora:
         compute_backward += constants["accumulate"] * weights.total / layers / work.bandwidth
     again = 1.0 if case.recompute == "full" and not case.recomputed_layers else 0.0
-    one_backward = (
-        max(compute_backward + recomputed, host_backward + again * host_forward) + tensor / 2 + 2 * context / 3 + experts * share / 2
-    )
+    one_backward = max(compute_backward + recomputed + routed_half, host_backward + again * (host_forward + counted))
+    one_backward += tensor / 2 + 2 * context / 3
     one_backward = max(one_backward, host_backward + BACKWARD_COLLECTIVES * check)
     if case.zero == 3:
         one_forward, one_backward = _sharded(case, constants, wires, weights, one_forward, one_backward)
@@ -213,7 +214,7 @@ def _host(case: Case, constants: Constants) -> float:
     shape = case.shape
     graphed = case.is_tuned or case.uses_cuda_graphs
     block = constants["host.eager" if _is_eager(case) else "host"] * (0.3 if graphed else 1.0)
-    return _mixers(shape) / 2 * block + shape.share_of("E") * expert_host_time(constants["host.experts"], graphed)
+    return case.host_factor * (_mixers(shape) / 2 * block + shape.share_of("E") * expert_host_time(constants["host.experts"], graphed))
 
 
 def _mixers(shape: Transformer) -> int:
@@ -227,7 +228,8 @@ def _is_eager(case: Case) -> bool:
 
 def _message_host(case: Case, constants: Constants) -> float:
     """Return the seconds that the host needs to start one message of tensor ranks, beyond what it needs without them."""
-    return constants["host.eager"] * TENSOR_OPERATORS / BLOCK_OPERATORS if case.tensor > 1 and _is_eager(case) else 0.0
+    started = constants["host.eager"] * TENSOR_OPERATORS / BLOCK_OPERATORS if case.tensor > 1 and _is_eager(case) else 0.0
+    return case.host_factor * started
 
 
 def _of_local_experts(case: Case, backward: bool) -> float:
@@ -237,7 +239,7 @@ def _of_local_experts(case: Case, backward: bool) -> float:
         return 0.0
     casts = cast_launches(PRECISIONS[case.precision], case.recipe, case.gpu)
     operations = expert_operations(casts, backward) + bias_operations(case.shape, backward, case.one_copy)
-    return float(mesh.expert_launch) * operations * case.shape.experts / case.expert
+    return case.host_factor * mesh.expert_launch * operations * case.shape.experts / case.expert
 
 
 def _check(case: Case, constants: Constants, ranks: int) -> float:
@@ -306,7 +308,7 @@ def _data_traffic(case: Case, constants: Constants, wires: Wires, weights: Weigh
     if case.zero and all_reduced:  # an all-reduce goes round twice
         scatter *= 2
     if coalesced and mesh is not None and ranks > 1:
-        gather += slices_host_time(TENSORS_OF_BLOCK * weights.layers, ranks, mesh.slice_host)
+        gather += slices_host_time(TENSORS_OF_BLOCK * weights.layers, ranks, case.host_factor * mesh.slice_host)
     if case.expert > 1:
         scatter += wires.gather(width * weights.experts, max(1, ranks * case.tensor // case.expert), case.expert)
         gather += wires.gather(2.0 * weights.experts, max(1, ranks * case.tensor // case.expert), case.expert)

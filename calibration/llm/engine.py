@@ -17,7 +17,7 @@ import yaml
 
 from calibration import HARDWARE
 from calibration.llm.case import SHARDED_FAMILIES, Case
-from calibration.llm.chips import BEFORE_AMPERE, PCIE, PRECISIONS, RACK, Chip
+from calibration.llm.chips import BEFORE_AMPERE, PRECISIONS, RACK, Chip
 from calibration.llm.prediction import LlmPrediction, Memory
 from calibration.llm.priors import BLOCK_OPERATORS, EAGER_FAMILIES, EXPOSED_EXPERTS, TENSOR_OPERATORS, Constants, defaults
 from calibration.llm.words import is_float16
@@ -147,7 +147,7 @@ def hardware_of(case: Case) -> Hardware:
     replaced: tuple[str, ...] = ()
     if chip.machine:
         machine = _machine(case.row.text["node_type"].split(" ")[0], chip.name, case.domain, chip.machine)
-    elif chip.part and chip.fabric <= PCIE:
+    elif chip.part and chip.pcie:
         machine, replaced = PCIE_BOX, _own_gpu(chip)
     else:
         raise SpecError(f"{chip.name}: no machine in the catalog has it")
@@ -159,8 +159,7 @@ def hardware_of(case: Case) -> Hardware:
 
 def _own_gpu(chip: Chip) -> tuple[str, ...]:
     """Return the overrides that put *chip* into `PCIE_BOX`, on its generation of PCIe."""
-    bus = "pcie3-x16" if chip.fabric < PCIE else "pcie4-x16"
-    return (f"node.gpu={chip.part}", f"node.gpu.memory={chip.memory / 2**30:g} GiB", f"node.topology.pcie={bus}")
+    return (f"node.gpu={chip.part}", f"node.gpu.memory={chip.memory / 2**30:g} GiB", f"node.topology.pcie=pcie{chip.pcie}-x16")
 
 
 @lru_cache(maxsize=256)

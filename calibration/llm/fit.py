@@ -24,8 +24,22 @@ NOISE: Final = 0.08
 """Deviation of a row's log step time that counts as noise: repeats, and details that a table does not state (estimate)."""
 ROUNDS: Final = 30
 """Rounds after which a fit that has not converged is an error."""
+FULL_ROUNDS: Final = 5
+"""Rounds that take full steps. Later ones take ever smaller ones: a step time is a maximum of host and GPU, so the linearized problem has
+kinks, across which full steps jump back and forth."""
+SHRINKING: Final = 0.6
+"""Length of a later round's step, relative to that of the round before."""
 TOLERANCE: Final = 0.005
 """The fit has converged if no constant's logarithm changes by more than this in a round."""
+CONFIRMED: Final = ("host.experts",)
+"""Constants that stay at their prior unless runs of `SOURCES_NEEDED` sources depend on them."""
+SOURCES_NEEDED: Final = 2
+"""As for factors by generation of GPUs (`published.LEAST_SOURCES`): a single source may be an exception (estimate). Without
+Megatron-Bridge, three runs of one configuration alone determined the host's time for experts."""
+SHOWN: Final = 0.01
+"""Smallest elasticity of a step to a constant with which a run counts as depending on it (estimate)."""
+FIXED: Final = 1e-6
+"""Width of the prior of a constant that is not fitted."""
 DIFFERENCE_STEP: Final = 0.02
 """Change of a constant's logarithm by which derivatives are estimated."""
 
@@ -63,10 +77,12 @@ def fit(cases: Sequence[Case]) -> tuple[dict[str, float], dict[str, dict[str, fl
     base = np.array([min(1.0, ROWS_THAT_COUNT / counts[case.row.source]) for case in rows])
     theta = prior.copy()
     residual = _residuals(rows, names, theta)
-    jacobian = np.zeros((len(rows), len(names)))
-    for _ in range(ROUNDS):
-        jacobian = _jacobian(rows, names, theta, residual)
-        before, theta = theta, _solve(theta, residual, jacobian, base, prior, deviation)
+    jacobian = at_priors = _jacobian(rows, names, theta, residual)
+    widths = _widths([case.row.source for case in rows], names, at_priors, deviation)
+    for round_number in range(ROUNDS):
+        jacobian = _jacobian(rows, names, theta, residual) if round_number else at_priors
+        before, solved = theta, _solve(theta, residual, jacobian, base, prior, widths)
+        theta = before + SHRINKING ** max(0, round_number - FULL_ROUNDS) * (solved - before)
         residual = _residuals(rows, names, theta)
         if np.max(np.abs(theta - before)) < TOLERANCE:
             break
@@ -75,9 +91,23 @@ def fit(cases: Sequence[Case]) -> tuple[dict[str, float], dict[str, dict[str, fl
     without = {}
     for source in sorted(counts):
         keep = np.array([case.row.source != source for case in rows])
-        fold = _solve(theta, residual[keep], jacobian[keep], base[keep], prior, deviation)
+        widths = _widths([case.row.source for case in rows if case.row.source != source], names, at_priors[keep], deviation)
+        fold = _solve(theta, residual[keep], jacobian[keep], base[keep], prior, widths)
+        fold = np.where(widths == FIXED, prior, fold)  # further away than one solution moves
         without[source] = dict(zip(names, np.exp(fold).tolist(), strict=True))
     return dict(zip(names, np.exp(theta).tolist(), strict=True)), without
+
+
+def _widths(
+    sources: Sequence[str], names: Sequence[str], at_priors: NDArray[np.float64], deviation: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Return *deviation* with `FIXED` for those of `CONFIRMED` on which runs of too few *sources* (one a row) depend at the priors."""
+    widths = deviation.copy()
+    for index in map(names.index, CONFIRMED):
+        shown = {source for source, slope in zip(sources, at_priors[:, index], strict=True) if abs(slope) > SHOWN}
+        if len(shown) < SOURCES_NEEDED:
+            widths[index] = FIXED
+    return widths
 
 
 def _residuals(rows: Sequence[Case], names: Sequence[str], theta: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -1,10 +1,11 @@
 """Between which factors does the measured step lie? A scale known before the run, and a factor that covers a new source.
 
-This is normalized split conformal prediction (Lei and others, JASA 2018) with sources as units. The log error of a run has a Laplace
-distribution whose scale depends on its `TRAITS`: ``log scale = c + sum of effects``, fitted with one vote per source. A source's errors
-relative to scales that other sources predict are its *ratios*; their mean says how much harder it is than expected. The factor on the scale
-contains `COVERAGE` of the ratios of a new source, whose mean ratio is drawn like those of the others (log-normal, so Student's t for the
-next one). Without this assumption, ten sources do not suffice for 95% (Lee, Barber and Willett, JRSS B 2025: the level would be 10/11).
+This is normalized split conformal prediction (Lei and others, JASA 2018) with groups of runs as units: each family of models of a source,
+because runs of one family on one source err together. The log error of a run has a Laplace distribution whose scale depends on its
+`TRAITS`: ``log scale = c + sum of effects``, fitted with one vote per unit. A unit's errors relative to scales that other units predict are
+its *ratios*; their mean says how much harder it is than expected. The factor on the scale contains `COVERAGE` of the ratios of a new unit,
+whose mean ratio is drawn like those of the others (log-normal, so Student's t for the next one). Without this assumption, some fifteen
+units do not suffice for 95% (Lee, Barber and Willett, JRSS B 2025: of n, the level would be n / (n + 1)).
 Other traits did not help to predict the errors of sources left out: kind of layout, GPUs, nodes, seconds of a step, 8 bits, and how far
 the two predictors are apart.
 Limits: intervals are symmetric in the logarithm; a kind of run that no other source has is covered no better than its traits say.
@@ -26,18 +27,18 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 COVERAGE: Final = 0.95
-"""Share of the runs of a new source that intervals contain."""
+"""Share of the runs of a new unit that intervals contain."""
 POINTS_NEEDED: Final = 10
-"""Rows below which sources are pooled."""
+"""Rows below which units, and sources in tables of errors, are pooled."""
 VOTE: Final = 10.0
-"""Rows as which each source counts against the prior (estimate): rows of one source are alike, so more of them do not say more."""
+"""Rows as which each unit counts against the prior (estimate): rows of one unit are alike, so more of them do not say more."""
 EFFECT: Final = 1.0
 """Standard deviation of an effect before the fit. Of 0.25, 0.5, 1 and 2, it predicts the errors of sources left out best (chosen on these
 errors, not on coverage)."""
 COMPUTE_PARTS: Final = ("products", "attention", "elementwise", "recompute")
 """Parts of the closed form's step in which a rank computes."""
 STEPS: Final = 200
-"""Points at which the distribution of a new source's mean ratio is evaluated."""
+"""Points at which the distribution of a new unit's mean ratio is evaluated."""
 
 
 @dataclass(frozen=True)
@@ -67,10 +68,10 @@ def traits_of(case: Case, seconds: float, parts: Mapping[str, float], earlier_ru
     return float(case.shape.experts > 0), float(few), min(1.0, max(0.0, exposed)), float(not earlier_runs.has(case))
 
 
-def pooled(sources: Sequence[str]) -> list[str]:
-    """Return the groups that *sources*, one for each row, count as; sources with too few rows are pooled."""
-    counts = Counter(sources)
-    return [source if counts[source] >= POINTS_NEEDED else "" for source in sources]
+def pooled(units: Sequence[str]) -> list[str]:
+    """Return the groups that *units*, one for each row, count as; units with too few rows are pooled."""
+    counts = Counter(units)
+    return [unit if counts[unit] >= POINTS_NEEDED else "" for unit in units]
 
 
 def fit_law(
@@ -78,8 +79,8 @@ def fit_law(
 ) -> IntervalLaw:
     """Return the law of *errors*, log(measured / predicted), each predicted without its own source.
 
-    *groups* has the source of each error. *traits_without* returns the traits of every row if the given sources were not measured, because
-    what is novel depends on them. `UNKNOWN` is returned for fewer than three sources.
+    *groups* has the unit of each error. *traits_without* returns the traits of every row if the sources of the given units were not
+    measured, because what is novel depends on them. `UNKNOWN` is returned for fewer than three units.
     """
     import numpy as np
 
@@ -103,7 +104,7 @@ def fit_law(
 
 
 def covering_factor(ratios: Sequence[NDArray[np.float64]], share: float = COVERAGE) -> float:
-    """Return the factor that contains *share* of the ratios of a new source, given those of at least two others, one array each."""
+    """Return the factor that contains *share* of the ratios of a new unit, given those of at least two others, one array each."""
     import numpy as np
     from scipy.special import stdtrit
 
@@ -129,7 +130,7 @@ def covering_factor(ratios: Sequence[NDArray[np.float64]], share: float = COVERA
 def _fit_scale(design: NDArray[np.float64], size: NDArray[np.float64], weight: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the coefficients of the log scale of Laplace errors of *size* that are most probable, by Newton's method.
 
-    *design* has a column of ones, then the traits; *weight* adds up to one for each source.
+    *design* has a column of ones, then the traits; *weight* adds up to one for each unit.
     """
     import numpy as np
 

@@ -87,7 +87,7 @@ def data_parallel_by(row: LlmRow) -> str:
     stage, framework = row.text_or_number("zero_stage"), row.text["framework"].lower()
     with suppress(CannotDescribe):
         shards = zero_of(stage) if stage else 0
-        if shards == LARGEST_STAGE or row.text["fsdp_mode"]:
+        if shards == LARGEST_STAGE or row.text["fsdp_mode"] or (not stage and re.search("fsdp", framework)):
             return "parameters are sharded"
         if shards and not _SPLITTERS.search(framework):
             return f"the model's states are sharded (ZeRO-{shards})"

@@ -173,9 +173,8 @@ def _refuse_other_models(row: LlmRow) -> None:
     if "pattern" in {**_catalogued(row.text["model"]), **_family_entry(row.text["model"])}:
         return
     if re.search(_STATE_SPACES, f"{row.text['class']} {row.text['model']}", re.IGNORECASE):
-        raise CannotDescribe(
-            f"{row.text['model']!r} has state-space layers (Mamba), and the kind of each layer is unknown: no such hybrid is in the catalog"
-        )
+        layers = "state-space layers (Mamba) or linear attention"
+        raise CannotDescribe(f"{row.text['model']!r} has {layers}, and the kind of each layer is unknown: it is not in the catalog")
 
 
 def _refuse_mistakes(values: Mapping[str, Any]) -> None:

@@ -36,7 +36,7 @@ def with_launch_cost(draft: Workload, machine: JobMachine, measured: PassTimes, 
         return draft
 
     def waits(scale: float) -> float:
-        plan = plan_step(_with_launch_scale(draft, scale), machine.gpu, machine.cpu_speed, ranks)
+        plan = plan_step(_with_launch_scale(draft, scale), machine.gpu, machine.launch_speed, ranks)
         before, after = measured.total("forward").rank_wait, measured.total("copies").rank_wait + measured.total("optimizer").rank_wait
         return plan.waits(before, after)[-1]
 

@@ -28,6 +28,7 @@ class JobMachine(NamedTuple):
     gpu_reference: Any
     """The GPU as written in a workload: its name in the catalogue, or its full description."""
     cpu_speed: float
+    launch_speed: float
     name: str
 
 
@@ -115,7 +116,8 @@ def _machine(job: JobDescription) -> JobMachine:
     for index, group in enumerate(loaded.spec.groups):
         if group.role == "worker" and group.node.gpu_count:
             said = loaded.document.value["groups"][index]["node"]["gpu"]
-            return JobMachine(group.node.gpu, _catalogue_name(group.node) or said, group.node.host.cpu.speed, loaded.spec.name)
+            cpu = group.node.host.cpu
+            return JobMachine(group.node.gpu, _catalogue_name(group.node) or said, cpu.speed, cpu.launching, loaded.spec.name)
     raise SpecError(f"{job.hardware}: has no GPU, so the trace cannot be from it; name another --hardware")
 
 

@@ -206,7 +206,7 @@ def _from_trace(job: ProfiledJob) -> dict[str, Any]:
             f"{profile.traces[0].file}: contains no gradient shapes; profile with record_shapes=True, or add --workload, whose layers "
             "have them"
         )
-    layers = build_layers(measured, StepClocks(base.training.stack.kernels.launch_cpu / machine.cpu_speed))
+    layers = build_layers(measured, StepClocks(base.training.stack.kernels.launch_cpu / machine.launch_speed))
     copied = max(1, round(measured.copied_bytes / measured.micro_batches / base.training.batch))
     model = Model.model_validate({
         "name": "profiled", "parameters": sum(sum(layer.gradients) for layer in layers), "input": f"{copied} B", "layers": layers,

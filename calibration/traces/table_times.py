@@ -36,7 +36,7 @@ def with_pass_times(base: Workload, machine: JobMachine, measured: PassTimes, ra
     """Return the layers of *base* with the times *measured*, distributed in proportion to the computed times."""
     layers, count = base.model.layers, len(base.model.layers)
     times, rounds = layer_times(base, machine.gpu), base.training.gradient_accumulation_steps if measured.micro_batches == 1 else 1
-    launch = base.training.stack.kernels.launch_cpu / machine.cpu_speed
+    launch = base.training.stack.kernels.launch_cpu / machine.launch_speed
     timeline = StepClocks(launch)
     stack = base.training.stack
     forward = _LayerGroup(range(count), measured.total("forward"), 0.0, drained=stack.library.backend == "gloo")
@@ -66,11 +66,11 @@ def measured_times(
 
 def _backward_groups(base: Workload, machine: JobMachine, measured: PassTimes, ranks: int) -> list[_LayerGroup]:
     """Return the layers of backward grouped by bucket if the trace shows the times of each bucket, else one group of all layers."""
-    computed = timed_pass(plan_key(base, machine.gpu, machine.cpu_speed))
+    computed = timed_pass(plan_key(base, machine.gpu, machine.launch_speed))
     count = len(base.model.layers)
     cuts: list[tuple[int, int]] = []
     copied, done = [], 0
-    for work, segment in plan_step(base, machine.gpu, machine.cpu_speed, ranks).passes("B"):
+    for work, segment in plan_step(base, machine.gpu, machine.launch_speed, ranks).passes("B"):
         until = count - work.first if isinstance(work, Work) else done
         cuts.append((until, segment.bucket))
         copied.append(segment.compute - sum(part.compute for part in computed.backward[done:until]))

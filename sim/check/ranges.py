@@ -65,6 +65,7 @@ RANGES: Final[dict[type[Spec], dict[str, Bounds]]] = {
     hw.Cpu: {
         "clock": ("100 MHz", "10 GHz"),
         "speed": (0.01, 100),
+        "launch_speed": (0.01, 100),
         "smt_gain": (0.5, 8),
         "memory_bandwidth": ("1 GB/s", "10 TB/s"),
     },

@@ -264,7 +264,7 @@ def node_graph(node: Node) -> NodeGraph:
 
 _NOT_WIRED = frozenset({"gpu", "host", "storage", "page_cache"})
 _NOT_WIRED_OF_HOST = frozenset({"cpu", "memory"})
-_NOT_WIRED_OF_CPU = frozenset({"speed", "smt_gain", "assumed"})
+_NOT_WIRED_OF_CPU = frozenset({"speed", "launch_speed", "smt_gain", "assumed"})
 
 
 @lru_cache(maxsize=64)

@@ -3,7 +3,7 @@
 Node-aware dispatch sends a token once to each node that has experts for it and forwards it inside the node (DeepEP, HybridEP: DeepSeek-V3,
 arXiv 2412.19437, section 3.2.2). Other implementations send one copy to each expert. Router, dispatch, experts and combine launch about a
 hundred operators from the host (Megatron-LM transformer/moe), and Transformer Engine starts others for each local expert. CUDA graphs of
-attention and router leave about half of the former to the host and all of the latter, because the kernels of dispatch and experts depend on
+attention and router leave a quarter of the former to the host and all of the latter, because the kernels of dispatch and experts depend on
 the number of tokens.
 """
 
@@ -63,9 +63,9 @@ each as long as 1.5 indexed operators; cast to 32 bits; product with the scores;
 ``score_before_experts``). Backward: gather twice, cast, and the products; the one for the rows takes as long as 2.5."""
 BACKWARD_LAUNCHES: Final = 1.5
 """Host time of a block's backward relative to its forward: estimate (two products for each one, but no Python between operators)."""
-GRAPHED_EXPERTS: Final = 0.5
-"""Share of the host time for a block of experts that remains with CUDA graphs: estimate (Megatron-Core 0.15's scopes: attn, moe_router,
-...)."""
+GRAPHED_EXPERTS: Final = 0.28
+"""Share of the host time for a block of experts that remains with CUDA graphs of attention and router: all but the 72 kernels of the router
+(NVIDIA/Megatron-LM docs/discussions/deepseek-v3-gb200-optimization, 2.1.4 and 2.3) of about a hundred operators."""
 GROUPED_PRODUCTS: Final = 2
 """``GroupedLinear`` modules of a block's experts (transformer/moe/experts.py, ``TEGroupedMLP``)."""
 CAST_LAUNCHES: Final[Mapping[Fp8Recipe, int]] = {"delayed": 1, "tensorwise": 4, "rowwise": 1, "blockwise": 1, "mxfp8": 1}

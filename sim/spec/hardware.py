@@ -4,7 +4,7 @@ Every block of numbers has a ``source``. The source of a number without a public
 """
 
 import re
-from typing import Annotated, Literal, Self
+from typing import Annotated, Final, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
@@ -127,6 +127,11 @@ class Gpu(Spec):
         return self
 
 
+LAYOUT_HOST_SPEED: Final = 1.75
+"""Speed of the processors for which the host times of a stack's ``mesh`` hold: servers with H100s (Xeon Platinum 8480C), on whose steps and
+launches they rest."""
+
+
 class Cpu(Spec):
     """One processor model (``hardware/parts/cpus``)."""
 
@@ -137,6 +142,9 @@ class Cpu(Spec):
     """Clock frequency, for information only: loading costs are measured per core."""
     speed: Factor
     """Speed of one core at decoding and augmenting samples, relative to the reference core of the data sets (Xeon Gold 5118)."""
+    launch_speed: Factor | None = None
+    """Speed of one core at running a framework's host code, which launches kernels, on the same scale, if it was measured. None: as
+    ``speed``."""
     smt_gain: Factor
     """Throughput of a fully loaded core with both hardware threads, relative to one thread."""
     memory_bandwidth: Bandwidth
@@ -146,6 +154,16 @@ class Cpu(Spec):
     assumed: bool = False
     """True if the machine's own processor is not known and this one is a placeholder."""
     source: Source
+
+    @property
+    def launching(self) -> float:
+        """Return the speed of one core at launching kernels, relative to the reference core."""
+        return self.launch_speed or self.speed
+
+    @property
+    def host_factor(self) -> float:
+        """Return by how much longer than on `LAYOUT_HOST_SPEED` the host code of layouts takes; 1 if launches were not measured."""
+        return LAYOUT_HOST_SPEED / self.launch_speed if self.launch_speed else 1.0
 
 
 class Host(Spec):

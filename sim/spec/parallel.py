@@ -232,6 +232,10 @@ class Parallel(Spec):
         return self.tensor * self.context * self.pipeline
 
 
+HOST_TIMES: Final = ("expert_host", "expert_launch", "block_host", "tensor_host", "slice_host")
+"""Fields of `MeshOptions`: the time that the host's processor needs for a framework's code."""
+
+
 class MeshOptions(Spec):
     """How a framework runs layouts: data types, overlap, buckets. A stack without this block runs only plain data parallelism."""
 

@@ -96,7 +96,7 @@ def batches(
     def planned(group: int, batch: int) -> StepPlan:
         node = groups[group].node
         own = job.workload.model_copy(update={"training": job.workload.training.model_copy(update={"batch": batch})})
-        return plan_step(own, node.gpu, node.host.cpu.speed, job.ranks)
+        return plan_step(own, node.gpu, node.host.cpu.launching, job.ranks)
 
     @cache
     def work(group: int, batch: int) -> float:

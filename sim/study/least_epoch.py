@@ -96,7 +96,7 @@ def _least_time(scenario: Scenario) -> tuple[Hardware, float]:
     if len(question.jobs) > 1 or job.groups or job.workload.training.noise.draw:  # batches of several sizes, or drawn steps
         return question.hardware, 0.0
     steps, options = steps_per_epoch(job.workload, job.samples), job.workload.input
-    compute = min(plan_step(job.workload, node.gpu, node.host.cpu.speed, job.ranks).isolated_time for node in nodes)
+    compute = min(plan_step(job.workload, node.gpu, node.host.cpu.launching, job.ranks).isolated_time for node in nodes)
     if options.own_loader is not None:
         return question.hardware, steps * compute
     gpus = min(len(part.gpus) for part in job.placement)

@@ -96,7 +96,9 @@ def _each_node(hardware: Hardware, change: Callable[[Node], Node]) -> Hardware:
 
 
 def _with_faster_cores(node: Node, factor: float) -> Node:
-    cpu = node.host.cpu.model_copy(update={"speed": factor * node.host.cpu.speed})
+    cpu = node.host.cpu
+    launches = {"launch_speed": factor * cpu.launch_speed} if cpu.launch_speed else {}
+    cpu = cpu.model_copy(update={"speed": factor * cpu.speed, **launches})
     return node.model_copy(update={"host": node.host.model_copy(update={"cpu": cpu})})
 
 

@@ -175,7 +175,10 @@ def make_ranks(
     """
     workload = job.workload
     classes = [rank_class for rank_class in stage.cluster.classes if rank_class.job == number]
-    machines = [(job.workload_in(rank_class.slot), rank_class.slot.node.gpu, rank_class.slot.node.host.cpu.speed) for rank_class in classes]
+    nodes = [rank_class.slot.node for rank_class in classes]
+    machines = [
+        (job.workload_in(rank_class.slot), node.gpu, node.host.cpu.launching) for rank_class, node in zip(classes, nodes, strict=True)
+    ]
     plans = plan_steps(machines, job.ranks if wiring else 1)
     indices = [_log_rank(stage.log, number, rank_class) for rank_class in classes]
     gpus = [_live_gpu(stage.network, rank_class, workload, plan) for rank_class, plan in zip(classes, plans, strict=True)]

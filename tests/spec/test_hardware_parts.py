@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from sim.spec.fields import Spec, curve_value
-from sim.spec.hardware import Cpu, Gpu, Link, Volume
+from sim.spec.hardware import LAYOUT_HOST_SPEED, Cpu, Gpu, Link, Volume
 from sim.spec.library import catalogue, load_hardware, load_part
 from sim.spec.yaml import SpecError
 from tests.for_each import for_each
@@ -123,6 +123,14 @@ def test_cpu_is_physically_possible(name: str) -> None:
     assert 0.5 <= cpu.speed <= 2.5 and 1.0 <= cpu.smt_gain <= 1.4
     assert 60e9 <= cpu.memory_bandwidth <= 650e9
     assert cpu.socket_link.nccl_bandwidth < cpu.socket_link.bandwidth
+
+
+def test_grace_launches_as_slowly_as_measured() -> None:
+    """One Linear of torch keeps the host busy for 13.48 us on a DGX H100, 37.08 us on a GB200 and 33.17 us on a GH200."""
+    server, grace = part("cpus", "xeon-platinum-8480c"), part("cpus", "grace")
+    assert grace.launching == pytest.approx(server.launching * 13.48 / (37.08 * 33.17) ** 0.5, rel=0.01)
+    assert server.launching == server.speed == LAYOUT_HOST_SPEED and server.host_factor == 1.0
+    assert grace.host_factor == pytest.approx((37.08 * 33.17) ** 0.5 / 13.48, rel=0.01)
 
 
 def test_the_reference_core_has_speed_one() -> None:

@@ -20,7 +20,7 @@ from sim.spec.foreign.layout_launch import Launch
 from sim.spec.foreign.layout_megatron import MEGATRON_FSDP
 from sim.spec.foreign.layout_torchtitan import is_unmixed
 from sim.spec.library import load_part
-from sim.spec.parallel import MEGATRON_ORDER, MeshOptions, Parallel
+from sim.spec.parallel import HOST_TIMES, MEGATRON_ORDER, MeshOptions, Parallel
 from sim.spec.stack import Stack
 
 
@@ -49,7 +49,6 @@ _OWN_SCRIPT: Final = ("deepspeed.json", "accelerate.yaml")
 _LEFT_TO_SCRIPT: Final = ("batch", "micro_batches", "activation_checkpointing", "recompute_blocks", "recompute_modules", "recompute_saves")
 _RESTRICT_SEARCHES: Final = ("source", "axes", "shards", "schedules", "recomputes", "sequence")
 """Fields of a stack's mesh that are not options of a run."""
-_HOST_TIMES: Final = ("expert_host", "expert_launch", "block_host", "tensor_host", "slice_host", "collective_check")
 
 
 def layout_notes(launch: Launch, files: Mapping[str, str]) -> list[str]:
@@ -201,6 +200,6 @@ def _mesh_read(settings: LaunchSettings) -> MeshOptions | None:
 
 def _unlike_options(meant: MeshOptions, read: MeshOptions) -> list[str]:
     """Return the options of *meant* that differ from those of *read*, with their values."""
-    skipped = (*_RESTRICT_SEARCHES, *_HOST_TIMES)
+    skipped = (*_RESTRICT_SEARCHES, *HOST_TIMES, "collective_check")
     values, others = meant.model_dump(mode="json"), read.model_dump(mode="json")
     return [f"{name} {_shown(value)}" for name, value in values.items() if name not in skipped and value != others[name]]

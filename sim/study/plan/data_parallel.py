@@ -104,7 +104,7 @@ def data_parallel_floors(setting: DataParallelSetting, candidates: Sequence[Layo
     node, jobs = worker_node(setting.hardware), [job_of(setting, each) for each in candidates]
     memory = numpy.array([_memory(setting, job).total for job in jobs])
     time = [
-        plan_step(job.workload, node.gpu, node.host.cpu.speed, job.ranks).isolated_time if needed <= most else numpy.inf
+        plan_step(job.workload, node.gpu, node.host.cpu.launching, job.ranks).isolated_time if needed <= most else numpy.inf
         for job, needed in zip(jobs, memory, strict=True)
     ]
     times = numpy.array(time)

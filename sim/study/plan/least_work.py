@@ -37,13 +37,13 @@ class LeastWork:
     def __init__(self, scenario: Scenario) -> None:
         self._scenario = scenario
         self._by_gpu: dict[tuple[str, float], float] = {}
-        """By the contents of a GPU, and the speed of its host's cores."""
+        """By the contents of a GPU, and the speed of its host's cores at launching."""
 
     def step_time(self, name: str, nodes: int) -> float:
         """Return the least seconds of a step on *nodes* nodes of the machine *name*; 0 if unknown, as for jobs that cannot run there."""
         try:
             node = worker_node(load_hardware(name, sorted_overrides(self._scenario)[0]).spec)
-            key = node.gpu.model_dump_json(), node.host.cpu.speed
+            key = node.gpu.model_dump_json(), node.host.cpu.launching
             if key not in self._by_gpu:
                 self._by_gpu[key] = _gpu_time(replace(self._scenario, hardware=name))
         except SpecError:

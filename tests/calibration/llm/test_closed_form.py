@@ -160,7 +160,9 @@ def misfit(cases: list[Case], at: Mapping[str, float]) -> float:
 
 def test_a_fit_goes_on_until_no_constant_would_better_it(tmp_path: Path) -> None:
     experts = dict(experts="128", topk="8", ep="8", ffn_hidden="768", hidden="2048", seq_len="1024", params="", model="Qwen3 30B-A3B")
-    described = [*varied(tmp_path), *(one(tmp_path, **experts, global_batch=batch) for batch in ("64", "128", "256"))]
+    sources = ("someone/runs@1:a.md", "another/runs@1:b.md")
+    mixtures = [one(tmp_path, **experts, global_batch=batch, source=source) for batch in ("64", "128", "256") for source in sources]
+    described = [*varied(tmp_path), *mixtures]
     truth = {**defaults(), "host.experts": 2e-2, "product.hopper": 0.5}
     cases = []
     for number, case in enumerate(described):
@@ -171,6 +173,23 @@ def test_a_fit_goes_on_until_no_constant_would_better_it(tmp_path: Path) -> None
     for name in constants:
         for factor in (0.97, 1.03):
             assert misfit(cases, {**constants, name: factor * constants[name]}) > least - 1e-4, name
+
+
+def test_the_host_of_experts_is_fitted_only_if_two_sources_show_it(tmp_path: Path) -> None:
+    """With either of two left out, and for a source alone, it stays at its prior, however slow the runs were."""
+    experts = dict(experts="128", topk="8", ep="8", ffn_hidden="768", hidden="2048", seq_len="1024", params="", model="Qwen3 30B-A3B")
+    sources = ("someone/runs@1:a.md", "another/runs@1:b.md")
+    slow = [one(tmp_path, **experts, global_batch=batch, source=source) for batch in ("64", "128") for source in sources]
+    truth = {**defaults(), "host.experts": 2e-2}
+    cases = [
+        replace(case, row=replace(case.row, number={**case.row.number, "step_time_s": predict(case, truth).step_time})) for case in slow
+    ]
+    both, without = fit(cases)
+    prior = defaults()["host.experts"]
+    assert both["host.experts"] > 2 * prior
+    assert [fold["host.experts"] for fold in without.values()] == [pytest.approx(prior, rel=1e-3)] * 2
+    alone, _ = fit(cases[::2])
+    assert alone["host.experts"] == pytest.approx(prior, rel=1e-3)
 
 
 def nanotron(folder: Path, **row: str) -> Case:

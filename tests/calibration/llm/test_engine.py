@@ -116,7 +116,9 @@ def test_the_machine_of_a_gpu_has_it() -> None:
     assert (without, wrong) == ({"H200-NVL-141GB"}, set())
 
 
-@pytest.mark.parametrize(("gpu", "pcie"), [("A100 PCIe 80GB", 4), ("RTX 4090", 4), ("V100-PCIe-32GB", 3), ("T4", 3), ("L4", 4)])
+@pytest.mark.parametrize(
+    ("gpu", "pcie"), [("A100 PCIe 80GB", 4), ("RTX 4090", 4), ("V100-PCIe-32GB", 3), ("T4", 3), ("L4", 4), ("RTX 5090", 5)]
+)
 def test_a_gpu_of_no_described_machine_is_in_a_server_with_eight_slots(tmp_path: Path, gpu: str, pcie: int) -> None:
     """Its memory and its generation of PCIe are the GPU's own, its NICs the row's; the step is about that of the closed form."""
     case = one(tmp_path, gpu=gpu, model="Llama-3.2-1B", nodes="2", gpus="16", dp="16", global_batch="64", network="HDR InfiniBand per GPU")

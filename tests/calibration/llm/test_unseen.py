@@ -12,7 +12,7 @@ import pytest
 from calibration.llm import closed_form
 from calibration.llm.case import Case, describe
 from calibration.llm.priors import defaults
-from calibration.llm.score import memory_scores
+from calibration.llm.score import is_scorable, memory_scores
 from calibration.llm.table import read_table
 from calibration.llm.weights import blocks_of_stages, total_parameters
 from calibration.llm.what_fits import SHARDED_TO_FIT
@@ -48,6 +48,20 @@ def test_published_parameter_totals_of_further_models(tmp_path: Path) -> None:
         "QwQ-32B": 32.76e9, "Ministral-8B": 8.02e9, "Codestral-22B": 22.25e9, "Yi-1.5-9B": 8.83e9, "Falcon3-7B": 7.46e9,
         "Seed-OSS-36B": 36.15e9, "SmolLM-1.7B": 1.71e9, "Llama-3.1-Nemotron-70B": 70.55e9, "GLM-4.6": 352.8e9, "glm45_air_106b": 106.9e9,
         "GLM-5": 743e9, "Phi-4 14B": 14.66e9, "phi-2 2.7B": 2.78e9, "Qwen3 Next 80B": 79.5e9,
+        "Falcon3-1B": 1.67e9, "Falcon3-3B": 3.23e9, "Falcon3-10B": 10.31e9, "Falcon2-11B": 11.1e9, "granite-4.0-micro": 3.4e9,
+        "granite-3b-code": 3.48e9, "granite-3.1-3b-a800m": 3.3e9, "granite-3.0-1b-a400m": 1.33e9, "InternLM3-8B-Instruct": 8.8e9,
+        "internlm2-1.8b": 1.89e9, "InternLM-20B": 20.1e9, "Baichuan-7B": 7.0e9, "Baichuan-13B": 13.26e9, "GLM-4-32B-0414": 32.57e9,
+        "Grok-2 270B": 269.5e9, "deepseek-llm-7b": 6.91e9, "Cerebras-GPT-13B": 12.85e9,
+        "Cerebras-GPT-6.7B": 6.65e9, "RedPajama-INCITE-7B": 6.86e9, "RedPajama-INCITE-Base-3B": 2.78e9, "StableLM-2-12B": 12.14e9,
+        "StableLM-2-1.6B": 1.64e9, "StableLM-3B-4e1t": 2.8e9, "Aya-23-8B": 8.03e9, "Minitron-8B": 8.27e9, "Hunyuan-Large": 389e9,
+        "Hunyuan-A13B": 80.4e9, "ERNIE-4.5-21B-A3B": 21.83e9, "ERNIE-4.5-300B-A47B": 300e9, "Ling-mini-2.0 (16B-A1.4B)": 16.26e9,
+        "Ling-flash-2.0": 103e9, "Ling-1T": 1000e9, "Ling-lite": 16.8e9, "Aquila2-34B": 33.9e9, "Aquila2-7B": 7.3e9,
+        "Skywork-13B": 13.85e9, "Skywork-MoE 146B": 146.5e9, "XVERSE-13B": 13.71e9, "Orion-14B": 14.5e9, "Apertus-8B": 8.05e9,
+        "Apertus 70B": 70.6e9, "EuroLLM-9B": 9.15e9, "EuroLLM-1.7B": 1.66e9, "salamandra-7b": 7.77e9, "K2-65B": 65.3e9,
+        "dots.llm1": 142.8e9, "MiMo-7B": 7.61e9, "SOLAR-10.7B": 10.73e9, "EXAONE-3.5-32B": 32.0e9, "EXAONE-3.5-7.8B": 7.82e9,
+        "OpenCoder-8B": 7.77e9, "Poro-34B": 34.2e9, "Lucie-7B": 6.71e9, "zephyr-7b-beta": 7.24e9, "Tulu-3-8B": 8.03e9,
+        "Megatron-LM 8.3B": 8.3e9, "Turing-NLG 17B": 17.2e9, "Yi-1.5-34B": 34.39e9, "Devstral-24B": 23.57e9, "Pixtral-12B": 12.25e9,
+        "SmolLM-135M": 0.1345e9, "SmolLM-360M": 0.3618e9,
     }  # fmt: skip
     wrong = []
     for model, total in published.items():
@@ -65,6 +79,34 @@ def test_hybrids_that_the_catalog_lacks_are_refused_as_such(tmp_path: Path) -> N
     for model in ("Nemotron 3 Ultra", "Jamba 1.5", "Falcon-H1-34B", "Kimi-Linear-48B-A3B", "Mamba-2.8B"):
         assert "the kind of each layer is unknown" in refusal(tmp_path, model=model)
     assert case_of(tmp_path, model="Nemotron-H 47B", gpus="64", dp="64", nodes="8", status="oom", **_BLANK).model_family == "nemotron-h"
+
+
+def test_linear_attention_is_named(tmp_path: Path) -> None:
+    for model in ("MiniMax-Text-01", "RWKV-7 2.9B", "Kimi-Linear-48B-A3B"):
+        assert "state-space layers (Mamba) or linear attention" in refusal(tmp_path, model=model)
+
+
+def test_a_rate_of_tokens_is_scored_without_a_global_batch(tmp_path: Path) -> None:
+    """Oracle: a rank's micro-batches times its ranks make the batch, and one GPU passes so many tokens in a step."""
+    blank = {"global_batch": "", "step_time_s": "", "gpus": "8", "nodes": "1", "dp": "8", "seq_len": "4096", "tokens_per_s_per_gpu": "8192"}
+    accumulated = case_of(tmp_path, micro_batch="2", grad_accum="4", **blank)
+    assert (accumulated.global_batch, accumulated.measured) == (64.0, 4.0) and is_scorable(accumulated)
+    once = case_of(tmp_path, micro_batch="2", grad_accum="", **blank)
+    assert (once.global_batch, once.measured) == (16.0, 1.0) and any("grad_accum 1" in text for text in once.assumptions)
+    assert "global_batch is blank" in refusal(tmp_path, micro_batch="2", grad_accum="", **{**blank, "dp": "4", "pp": "2"})
+    assert "global_batch is blank" in refusal(
+        tmp_path, micro_batch="2", grad_accum="", **{**blank, "step_time_s": "3", "tokens_per_s_per_gpu": ""}
+    )
+
+
+def test_software_and_expert_ranks_tell_the_layout(tmp_path: Path) -> None:
+    """FSDP shards over all GPUs; expert ranks are data ranks unless others are stated."""
+    blank = dict.fromkeys(("dp", "tp", "pp", "cp", "zero_stage", "fsdp_mode"), "")
+    sharded = case_of(tmp_path, framework="HF Trainer + Accelerate FSDP", **blank)
+    assert (sharded.data, sharded.zero) == (sharded.gpus, 3)
+    experts = case_of(tmp_path, **_MIXTURE | blank | {"ep": "16", "framework": "Megatron-LM"})
+    assert (experts.data, experts.expert, experts.tensor) == (16, 16, 1)
+    assert "layout is unknown" in refusal(tmp_path, **_MIXTURE | blank | {"ep": "1", "framework": "Megatron-LM"})
 
 
 def test_models_that_also_read_images_say_what_is_left_out(tmp_path: Path) -> None:

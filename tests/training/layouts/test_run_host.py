@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sim.events import Cause
+from sim.spec.hardware import LAYOUT_HOST_SPEED, Hardware
 from sim.spec.layer import Layer
 from tests.harness import layer, machine
 from tests.training.layouts.toys import SLOT, block, blocks, free, run, split_block, workload
@@ -79,7 +80,25 @@ def test_experts_keep_the_host_busy_and_graphs_less() -> None:
     }
     assert steps["0 s", False] == pytest.approx(4 * SLOT, rel=0.01)
     assert steps["1 s", False] == pytest.approx(4 * (1.0 + 1.5), rel=0.02)
-    assert steps["1 s", True] == pytest.approx(4 * (1.0 + 1.5) / 2, rel=0.03)
+    assert steps["1 s", True] == pytest.approx(4 * (1.0 + 1.5) * (1 - 72 / 100), rel=0.03)  # graphs replay 72 of 100 kernels
+
+
+def on_processor(**fields: float) -> Hardware:
+    """Return a machine whose processor has other *fields*."""
+    (group,) = free(2).groups
+    host = group.node.host
+    node = group.node.model_copy(update={"host": host.model_copy(update={"cpu": host.cpu.model_copy(update=fields)})})
+    return free(2).model_copy(update={"groups": (group.model_copy(update={"node": node}),)})
+
+
+def test_a_processor_that_launches_slower_takes_longer_for_a_block_and_for_each_kernel() -> None:
+    """At half the speed of the servers for which a stack's host times hold, twice as long; `speed` alone changes only launches."""
+    laid_out, launched = workload(blocks(4), mesh={"block_host": "1 s"}), workload(blocks(4), stack={"launch_cpu": "1 s"})
+    assert run(on_processor(launch_speed=LAYOUT_HOST_SPEED / 2), laid_out).step_time == pytest.approx(2 * 4 * (1.0 + 1.5), rel=0.02)
+    assert run(on_processor(speed=0.5), laid_out).step_time == pytest.approx(4 * (1.0 + 1.5), rel=0.02)
+    reference = run(on_processor(), launched).step_time
+    assert run(on_processor(launch_speed=0.5), launched).step_time == pytest.approx(2 * reference, rel=0.02)
+    assert run(on_processor(speed=0.5), launched).step_time == pytest.approx(2 * reference, rel=0.02)
 
 
 def test_blocks_keep_the_host_busy_operator_by_operator() -> None:
