@@ -413,12 +413,12 @@ class EpochRun:
     def _advance(self, period: Period, periods: int, rest: int) -> None:
         """Advance time and credits by *periods* recurrences of *period* and *rest* more steps."""
         live = self._live[0]
-        whole, part = live.seconds(period.first, period.last), live.seconds(period.first, period.first + rest)
+        period_time, part = live.seconds(period.first, period.last), live.seconds(period.first, period.first + rest)
         self._skipped_steps += periods * period.steps + rest
-        self._skipped_time += periods * whole + part
+        self._skipped_time += periods * period_time + part
         for slot, credits in self.scene.credits.items():
             ios = [self._ios[step][slot] for step in range(period.first, period.last)]
-            for repeats, seconds, spent in ((periods, whole, sum(ios)), (1, part, sum(ios[:rest]))):
+            for repeats, seconds, spent in ((periods, period_time, sum(ios)), (1, part, sum(ios[:rest]))):
                 if seconds > 0:
                     credits.advance(repeats * seconds, spent / seconds)
         self._new_regime()

@@ -19,7 +19,7 @@ LEAST: Final = 8
 """Micro-batches of a step from which leaving some out is worth the search for a period; it takes three to see one."""
 
 
-class _Progress(NamedTuple):
+class _Totals(NamedTuple):
     """What only grows during a step, on one rank."""
 
     worked: float
@@ -40,7 +40,7 @@ class MicroBatches:
         self._detector = PeriodDetector()
         self._last = 0.0
         """Time (s) at which the first rank began its last micro-batch."""
-        self._progress: dict[int, list[_Progress]] = {}
+        self._progress: dict[int, list[_Totals]] = {}
         """Progress of each rank when the first began each micro-batch of this step."""
         self._due: dict[int, int] = {}
         """Micro-batches that each rank has yet to leave out."""
@@ -60,7 +60,7 @@ class MicroBatches:
             self._detector.forget()
             self._progress.clear()
         elif number >= 2 and self._step not in self.left_out:  # the first micro-batch may differ
-            self._progress[number] = [_Progress(rank.worked, rank.input.site.bytes_read) for rank in self.ranks]
+            self._progress[number] = [_Totals(rank.worked, rank.input.site.bytes_read) for rank in self.ranks]
             period = self._detector.observe(number, now, self._state(max(now - self._last, 1e-9)))
             if period is not None:
                 self._leave_out(period.start, now, period.first, number)

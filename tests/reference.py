@@ -76,6 +76,7 @@ TERMS: Final = {
     "channels": "Thread blocks of NCCL that work on one collective at the same time, each on a part of the message.",
     "median, 90th percentile": "Values that half and nine tenths of the errors do not exceed.",
     "micro-batch": "The samples of one forward and backward pass. A step can have several (gradient accumulation).",
+    "MLPerf": "Benchmarks of training by MLCommons: the participants' timed runs, some with the power of their nodes, metered at the wall.",
     "global batch": "Samples per step over all GPUs.",
     "layout": "How a model is split over GPUs: tensor, pipeline, context and expert parallelism, and what data-parallel ranks shard.",
     "pipeline bubble": "Time in which a pipeline stage has no micro-batch to work on.",

@@ -99,12 +99,12 @@ def test_most_micro_batches_are_left_out(prep: float, no_sync: bool) -> None:
         loader="pytorch", prep=prep, samples=2 * 3000, accumulation=300, inputs={"num_workers": 3}, stack={"no_sync": no_sync}, noise=0.02,
     )  # fmt: skip
     few, every = both(machine(2, cores=16, disk=volume()), workload)
-    short, whole = few.jobs[0].warm, every.jobs[0].warm
-    assert_same(short, whole)
-    assert len(short.log.waits) < 0.3 * len(whole.log.waits)
-    path = [{(row.cause, row.resource): row.seconds for row in critical_path(each.log, each.windows)} for each in (short, whole)]
-    assert math.fsum(path[0].values()) == pytest.approx(whole.step_time, rel=1e-9)
-    assert path[0] == pytest.approx(path[1], abs=1e-6 * whole.step_time)
+    short, full = few.jobs[0].warm, every.jobs[0].warm
+    assert_same(short, full)
+    assert len(short.log.waits) < 0.3 * len(full.log.waits)
+    path = [{(row.cause, row.resource): row.seconds for row in critical_path(each.log, each.windows)} for each in (short, full)]
+    assert math.fsum(path[0].values()) == pytest.approx(full.step_time, rel=1e-9)
+    assert path[0] == pytest.approx(path[1], abs=1e-6 * full.step_time)
     assert messages_of_step(few) == messages_of_step(every)
 
 

@@ -195,16 +195,8 @@ def answer_to(
     refuse_parts_of_blocks([job.workload for job in jobs])
     with memo.caching_inside():  # many of the runs that are tried turn out to be the same
         with nccl_variables_named():
-            run = simulate(
-                hardware,
-                jobs,
-                exact=scenario.exact,
-                complete=complete,
-                fold=scenario.fold,
-                keep_rates=keep_rates,
-                seed=scenario.seed,
-                keep_log=keep_log,
-            )
+            simulated = partial(simulate, exact=scenario.exact, complete=complete, fold=scenario.fold, seed=scenario.seed)
+            run = simulated(hardware, jobs, keep_rates=keep_rates, keep_log=keep_log)
         names = [f"jobs.{number}: " if len(jobs) > 1 else "" for number in range(len(jobs))]
         tried = zip(names, jobs, strict=True) if thorough else ()
         sensitive = [name + text for name, job in tried for text in estimate_warnings(hardware, job.averaged, progress)]

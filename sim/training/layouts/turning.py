@@ -87,7 +87,7 @@ class _NotSteady(Exception):
     """The turns of a step are not equal."""
 
 
-class _Progress(NamedTuple):
+class _GroupState(NamedTuple):
     """How far operations of groups are: what must be equal after a turn, and *times* (s), which may differ by rounding."""
 
     operations: list[tuple[object, ...]]
@@ -114,7 +114,7 @@ class _TurnState(NamedTuple):
     waits: int
     """Number of waits in the log."""
     exposed: dict[str, float]
-    progress: _Progress | None
+    progress: _GroupState | None
     """How far operations of groups are; None if turns have none."""
 
 
@@ -184,7 +184,7 @@ class _TurningStage(Stage):
             progress=self._progress(turn) if self.turns.communicates else None,
         )
 
-    def _progress(self, turn: int) -> _Progress:
+    def _progress(self, turn: int) -> _GroupState:
         """Return how far the operations of groups are in which this stage takes part."""
         kernels, now = self.kernels, self.env.now
         open_ones = [
@@ -196,7 +196,7 @@ class _TurningStage(Stage):
         begun = {meeting.tag[0] for meeting in open_ones if meeting.begin <= now}
         moving = sorted(each for each in kernels.network.state() if each[0] in begun) if begun else []
         times = [(max(0.0, meeting.ready - now), now - meeting.begin if meeting.begin <= now else 0.0) for meeting in open_ones]
-        return _Progress(
+        return _GroupState(
             [(what, unit, own - turn * self.each, meeting.missing_members) for meeting in open_ones for what, unit, own in (meeting.tag,)],
             [name for name, _ in moving],
             (kernels.playing, kernels.blocks, kernels.waiting),

@@ -87,8 +87,8 @@ def test_turns_are_those_of_the_whole_step(
     layout = prepare(machine(each, nodes), given_)
     shown = turns_by_stage(layout, turn * few + rest)
     short = replace(layout, micro_batches=turn * few + rest)
-    whole = [turns_of(program(layout, stage), program(short, stage), turn, more) for stage in range(turn)]
-    assert shown == (None if None in whole else whole)
+    of_step = [turns_of(program(layout, stage), program(short, stage), turn, more) for stage in range(turn)]
+    assert shown == (None if None in of_step else of_step)
 
 
 @pytest.mark.parametrize("slow", [{"launch_cpu": "40 ms"}, {}], ids=["host", "gpu"])
