@@ -73,7 +73,13 @@ def test_step_time_and_throughput_agree_within_3_percent() -> None:
 
 def test_a_rate_of_tokens_stands_for_the_step() -> None:
     """Four GPUs of 8 sequences of 1,024 tokens: 32,768 tokens a step."""
-    columns: dict[str, Any] = {"workload": "gpt2", "gpus_per_node": 4, "batch_per_gpu": 8, "throughput_tokens": 16384}
+    columns: dict[str, Any] = {
+        "workload": "gpt2",
+        "precision": "amp_fp16",
+        "gpus_per_node": 4,
+        "batch_per_gpu": 8,
+        "throughput_tokens": 16384,
+    }
     assert question(record(step_time=None, **columns)).step_time == pytest.approx(2.0)
     with pytest.raises(SpecError, match=r"throughput_tokens_per_s: 16384 contradicts step_time_s 1: .* are 3.277e\+04 tokens/s"):
         question(record(**columns))
