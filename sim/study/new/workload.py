@@ -213,9 +213,9 @@ def _set_gpus(told: LaunchSettings, origin: str) -> None:
     torchtitan and DeepSpeed refuse them as well.
     """
     ranks = _model_ranks(told)
-    batch, steps = (told.training.get(name) for name in ("batch", "gradient_accumulation_steps"))
+    batch, steps = (int(told.training.get(name, 0)) for name in ("batch", "gradient_accumulation_steps"))
     needed = told.ranks
-    if "DeepSpeed" in told.sharded_by and told.global_batch and batch and steps and told.global_batch % (batch * steps) == 0:
+    if "DeepSpeed" in told.sharded_by and told.global_batch and batch * steps and told.global_batch % (batch * steps) == 0:
         needed = told.global_batch // (batch * steps) * ranks
     if needed and told.gpus_assumed:
         told.gpus, told.gpus_assumed = needed, ""
