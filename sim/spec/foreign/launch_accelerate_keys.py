@@ -60,8 +60,8 @@ _TOP: Final = (
 def key_notes(config: Mapping[str, Any], place: str) -> Iterator[str]:
     """Yield notes on keys of Accelerate's *config* that it does not know, or that change a step. Raise SpecError for a misspelled one."""
     unknown = _unknown(config, _TOP, "", place)
-    for name, known in _BLOCKS.items():
-        unknown += _unknown(block_of(config, name, place), known, f"{name}.", place)
+    for block, names in _BLOCKS.items():
+        unknown += _unknown(block_of(config, block, place), names, f"{block}.", place)
     if unknown:
         yield f"ignored: {', '.join(unknown)}, which Accelerate does not know"
     compiler = block_of(config, "dynamo_config", place).get("dynamo_backend", config.get("dynamo_backend"))
@@ -73,10 +73,10 @@ def key_notes(config: Mapping[str, Any], place: str) -> Iterator[str]:
         yield f"parallelism_config.sp_size {str(ulysses)[:40]} is not modeled: sequences are not divided by heads (Ulysses)"
 
 
-def _unknown(said: Mapping[str, Any], known: tuple[str, ...], inside: str, place: str) -> list[str]:
-    """Return the keys of *said* that are not *known*, with the block that they are *inside*."""
-    others = [str(key) for key in said if key not in known]
+def _unknown(said: Mapping[str, Any], names: tuple[str, ...], inside: str, place: str) -> list[str]:
+    """Return the keys of *said* that are not among *names*, with the block that they are *inside*."""
+    others = [str(key) for key in said if key not in names]
     for key in others:
-        if near := difflib.get_close_matches(key, known, n=1, cutoff=_ALIKE):
+        if near := difflib.get_close_matches(key, names, n=1, cutoff=_ALIKE):
             raise SpecError(f"{place}: unknown key {inside}{key[:80]}; did you mean {near[0]}?")
     return [f"{inside}{key[:80]}" for key in others]

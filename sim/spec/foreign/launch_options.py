@@ -12,7 +12,7 @@ from sim.spec.foreign.launch_variables import is_unread, sets, shown, with_value
 from sim.spec.strict import whole_number
 from sim.spec.yaml import SpecError
 
-NONE: Final[Mapping[str, str]] = {}
+_NOTHING: Final[Mapping[str, str]] = {}
 
 
 @dataclass(frozen=True)
@@ -45,12 +45,12 @@ class Arguments:
         return number
 
 
-def arguments(text: str, place: str, numeric: Collection[str], known: Mapping[str, str] = NONE) -> dict[str, str]:
-    """Return the options of *text* by name, with the values of variables, its own and those *known* of the environment.
+def arguments(text: str, place: str, numeric: Collection[str], environment: Mapping[str, str] = _NOTHING) -> dict[str, str]:
+    """Return the options of *text* by name, with the values of variables, its own and those of the *environment*.
 
     Raise SpecError if one of *numeric* has a variable or an expression that cannot be read.
     """
-    plain = with_values(text, known)
+    plain = with_values(text, environment)
     try:
         words = shlex.split(plain.replace("(", " ").replace(")", " ").replace('"', " ").replace("'", " "))
     except ValueError as error:

@@ -43,12 +43,12 @@ def launch_script(text: str, place: str) -> LaunchSettings:
     Raise SpecError for a number of nodes or processes that is neither in the script nor in what it requests from Slurm.
     """
     nodes, each, total, gpu = _slurm(_DIRECTIVE.findall(text), place)
-    known = dict.fromkeys(_SLURM_NODES, str(nodes)) if nodes else {}
-    plain = with_values(text, known)
+    environment = dict.fromkeys(_SLURM_NODES, str(nodes)) if nodes else {}
+    plain = with_values(text, environment)
     started = [option for line in _STARTED.findall(plain) for option in _STARTED_WITH.findall(line)]
     more = _slurm(started, place)
     nodes, each, total, gpu = nodes or more[0], each or more[1], total or more[2], gpu or more[3]
-    options = Arguments(arguments(text, place, NUMERIC, known), place)
+    options = Arguments(arguments(text, place, NUMERIC, environment), place)
     requested = {**dict.fromkeys(_NODES, nodes), **dict.fromkeys(_EACH, each), "num-processes": total or (nodes and each)}
     for name, count in requested.items():
         if not count and is_unread(value := options.values.get(name, "")):

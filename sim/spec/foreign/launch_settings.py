@@ -59,7 +59,7 @@ class LaunchSettings:
 
     def joined(self, other: LaunchSettings) -> LaunchSettings:
         """Return this record updated with *other*."""
-        known = next((each for each in (other, self) if each.gpus and not each.gpus_assumed), other if other.gpus else self)
+        counted = next((each for each in (other, self) if each.gpus and not each.gpus_assumed), other if other.gpus else self)
         return LaunchSettings(
             {**self.shape, **other.shape},
             other.model or self.model,
@@ -67,7 +67,7 @@ class LaunchSettings:
             {**self.training, **other.training, **({"stack": self.training["stack"]} if "stack" in self.training else {})},
             {**self.parallel, **other.parallel},
             other.global_batch or self.global_batch,
-            known.gpus,
+            counted.gpus,
             other.gpu or self.gpu,
             other.gpus_per_node or self.gpus_per_node,
             other.released or self.released,
@@ -77,7 +77,7 @@ class LaunchSettings:
             other.length or self.length,
             self.notes + other.notes,
             {**self.keys, **other.keys},
-            known.gpus_assumed,
+            counted.gpus_assumed,
             other.ranks or self.ranks,
         )
 

@@ -42,13 +42,13 @@ _MOST: Final = 10**15
 """Largest number of an expression, far above any count of GPUs or samples; powers and shifts of more would take long."""
 
 
-def with_values(text: str, known: Mapping[str, str]) -> str:
-    """Return the script *text* without comments, in which expansions have their values; *known* are those of the environment.
+def with_values(text: str, environment: Mapping[str, str]) -> str:
+    """Return the script *text* without comments, in which expansions have their values; *environment* has others.
 
     What cannot be read remains, as one word that `shown` turns back.
     """
     plain = _without_comments(text)
-    return _expanded(plain, _assigned(plain, known))
+    return _expanded(plain, _assigned(plain, environment))
 
 
 def shown(word: str) -> str:
@@ -70,9 +70,9 @@ def _without_comments(text: str) -> str:
     return re.sub(r"(^|\s)#.*", r"\1", text.replace("\\\n", " "), flags=re.MULTILINE)
 
 
-def _assigned(plain: str, known: Mapping[str, str]) -> Values:
-    """Return the values that the commands of *plain* set, in their order, after those *known*."""
-    values: Values = dict(known)
+def _assigned(plain: str, environment: Mapping[str, str]) -> Values:
+    """Return the values that the commands of *plain* set, in their order, after those of the *environment*."""
+    values: Values = dict(environment)
     for words in _commands(plain):
         if words[0] == "for" and len(words) > 1:
             values[words[1]] = None  # another one in each turn

@@ -213,10 +213,10 @@ def _set_gpus(told: LaunchSettings, origin: str) -> None:
     torchtitan and DeepSpeed refuse them as well.
     """
     ranks = _model_ranks(told)
-    batch, steps = (told.training.get(name) for name in ("batch", "gradient_accumulation_steps"))
-    needed, pass_samples = told.ranks, (batch or 0) * (steps or 0)
-    if "DeepSpeed" in told.sharded_by and told.global_batch and pass_samples and told.global_batch % pass_samples == 0:
-        needed = told.global_batch // pass_samples * ranks
+    batch, steps = (int(told.training.get(name, 0)) for name in ("batch", "gradient_accumulation_steps"))
+    needed = told.ranks
+    if "DeepSpeed" in told.sharded_by and told.global_batch and batch * steps and told.global_batch % (batch * steps) == 0:
+        needed = told.global_batch // (batch * steps) * ranks
     if needed and told.gpus_assumed:
         told.gpus, told.gpus_assumed = needed, ""
     if needed and told.gpus and told.gpus != needed:
@@ -225,7 +225,7 @@ def _set_gpus(told: LaunchSettings, origin: str) -> None:
             raise SpecError(f"{origin}: the degrees of the layout multiply to {pluralized(needed, 'GPU')}, {requested}; both must agree")
         raise SpecError(
             f"{origin}: a global batch of {told.global_batch} in micro-batches of {batch}, {steps} in a step, takes "
-            f"{pluralized(needed, 'GPU')}, {requested}; write {pass_samples * max(1, told.gpus // ranks)}"
+            f"{pluralized(needed, 'GPU')}, {requested}; write {batch * steps * max(1, told.gpus // ranks)}"
         )
     told.gpus = told.gpus or needed
     told.notes += [told.gpus_assumed] if told.gpus_assumed else []
