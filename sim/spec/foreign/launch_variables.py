@@ -99,16 +99,16 @@ def _after(words: list[str]) -> list[str]:
 def _commands(plain: str) -> Iterator[list[str]]:
     """Yield the words of each command on one line; nothing for a command with an array, a redirection or a quote over several lines."""
     words: list[str] = []
-    whole = True
+    on_one_line = True
     for token in _TOKEN.finditer(plain + "\n"):
         if token["word"]:
             words.append(token["word"])
         elif token["end"]:
-            if words and whole:
+            if words and on_one_line:
                 yield words
-            words, whole = [], whole or token["end"] == "\n"
+            words, on_one_line = [], on_one_line or token["end"] == "\n"
         elif token["other"]:
-            whole = False
+            on_one_line = False
 
 
 def _value(word: str, values: Values) -> str | None:
@@ -130,12 +130,12 @@ def _expanded(text: str, values: Values) -> str:
     return _EXPANSION.sub(read, text)
 
 
-def _of_brackets(whole: str, values: Values) -> str | None:
+def _of_brackets(expansion: str, values: Values) -> str | None:
     """Return the value of ``$((expression))`` or of ``${name}``, perhaps with a default; None if it cannot be read."""
-    if whole.startswith("$((") and whole.endswith("))"):
-        number = _computed(_expanded(whole[3:-2], values), values)
+    if expansion.startswith("$((") and expansion.endswith("))"):
+        number = _computed(_expanded(expansion[3:-2], values), values)
         return None if number is None else str(number)
-    said = _PARAMETER.fullmatch(whole[2:-1]) if whole.startswith("${") else None
+    said = _PARAMETER.fullmatch(expansion[2:-1]) if expansion.startswith("${") else None
     if said is None:
         return None
     name, rule = said["name"], said["rule"] or ""
