@@ -26,6 +26,7 @@ from sim.parallel.program import PassPart
 from sim.parallel.ring import ring_of
 from sim.parallel.schedule import actions, check_schedule, find_deadlock
 from sim.parallel.split import ModelKey, Unit, require_heads, require_tokens, split, split_block, tied_layers
+from sim.parallel.stack_options import mesh_options
 from sim.parallel.stages import distribution_of, stages_of
 from sim.spec.hardware import Cpu, Gpu, Hardware, Node
 from sim.spec.layer import WIDTHS
@@ -33,7 +34,6 @@ from sim.spec.model import Model
 from sim.spec.parallel import HOST_TIMES, MeshOptions, Parallel
 from sim.spec.precision import PRECISION_TRAITS
 from sim.spec.sections import with_fields
-from sim.spec.stack import ServerExchange
 from sim.spec.training import MOST_MICRO_BATCHES
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
@@ -255,58 +255,10 @@ def _waits(schedule: str, stages: int, chunks: int, micro_batches: int) -> list[
     return find_deadlock(schedule, [actions(schedule, stages, chunks, micro_batches, stage) for stage in range(stages)])
 
 
-def mesh_options(workload: Workload) -> MeshOptions:
-    """Return how the workload's stack runs layouts. Raise SpecError if it does not, or not this one, with what else the model lacks."""
-    try:
-        return _options_of_stack(workload)
-    except SpecError as error:
-        raise SpecError([*error.problems, *_lacks(workload.model, workload.training.parallel)]) from None
-
-
-def _lacks(model: Model, parallel: Parallel) -> list[str]:
-    """Return why *model* cannot be divided as in *parallel*, whatever its stack runs."""
-    try:
-        stages_of(split(model, parallel), parallel)
-    except SpecError as error:
-        return error.problems
-    return []
-
-
 def _on_host(options: MeshOptions, cpu: Cpu) -> MeshOptions:
     """Return *options* with the host times of a machine with *cpu*."""
     factor = cpu.host_factor
     return options if factor == 1.0 else with_fields(options, **{name: factor * getattr(options, name) for name in HOST_TIMES})
-
-
-def _options_of_stack(workload: Workload) -> MeshOptions:
-    """Return how the workload's stack runs layouts. Raise SpecError if it does not, or not this one."""
-    stack, loader = workload.training.stack, workload.input.own_loader
-    if loader is not None:
-        raise SpecError(f"input.own_loader: layouts do not support {loader}, only torch's loader; leave it out")
-    if (exchange := stack.exchange.own_exchange) is not None:
-        raise SpecError(
-            f"training.stack.own_exchange: {exchange} applies only to plain data parallelism; layouts exchange gradients as "
-            "their framework does; leave it out"
-        )
-    if isinstance(stack.exchange, ServerExchange):
-        raise SpecError(
-            f"training.stack: {stack.name} uses parameter servers, which cannot be combined with training.parallel; "
-            "use --stack torchtitan-2.x or megatron-core"
-        )
-    if stack.unpadded and workload.model.transformer is not None:
-        raise SpecError(
-            "training.stack.unpadded: works only on a layer table; for a decoder write padding: unpadded and lengths in the model"
-        )
-    mesh = workload.training.mesh
-    if mesh is None:
-        raise SpecError(
-            f"training.stack: {stack.name} supports plain data parallelism only; for a layout use --stack torchtitan-2.x or megatron-core"
-        )
-    if lacking := mesh.lacks(workload.training.parallel):
-        raise SpecError(
-            f"training.stack: {stack.name} does not support {lacking}; leave it out, or use --stack torchtitan-2.x or megatron-core"
-        )
-    return mesh
 
 
 def _first_layers(units: Sequence[Unit]) -> list[int]:

@@ -19,9 +19,10 @@ from calibration.traces.kineto import CPU, RankTrace, TraceSpan
 from calibration.traces.pass_times import overlap, union
 from calibration.traces.table_times import measured_times
 from sim.cluster.gpu import layer_time
-from sim.mesh import layout_scene, mesh_options, prepare
+from sim.mesh import layout_scene, prepare
 from sim.parallel.lower.layouts import Layout
 from sim.parallel.shares import rank_layer
+from sim.parallel.stack_options import mesh_options
 from sim.parallel.units import units
 from sim.spec.hardware import Gpu, Hardware
 from sim.spec.layer import Layer

@@ -15,8 +15,9 @@ from sim.analysis.layout_memory import StageMemory, memory_by_stage
 from sim.analysis.whole_job import JobPlan
 from sim.check import check_run, domain_warnings, prep_warnings, recipe_warnings, user_part_warnings
 from sim.cluster.build import place
-from sim.mesh import LayoutRun, mesh_options, prepare, run_layout, worker_node
+from sim.mesh import LayoutRun, prepare, run_layout, worker_node
 from sim.parallel.lower.layouts import Layout
+from sim.parallel.stack_options import mesh_options
 from sim.spec.hardware import Hardware
 from sim.spec.library import Loaded, fingerprint, load_workload
 from sim.spec.workload import Workload

@@ -23,11 +23,12 @@ from typing import Final, NamedTuple
 import numpy
 from numpy.typing import NDArray
 
-from sim.mesh import compute_times_of, layout_prices, mesh_options, prepare, times_of, worker_node
+from sim.mesh import compute_times_of, layout_prices, prepare, times_of, worker_node
 from sim.parallel.lower.layouts import Layout
 from sim.parallel.program import PassPart
 from sim.parallel.schedule import RENDEZVOUS_SCHEDULES, holder
 from sim.parallel.split import Unit, split
+from sim.parallel.stack_options import mesh_options
 from sim.parallel.stages import distribution_of
 from sim.parallel.units import UnitKind
 from sim.spec import memo

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from sim.analysis.held_memory import widths
 from sim.analysis.layout_memory import COMMUNICATOR_BYTES, RESERVED_OVER_ALLOCATED
-from sim.mesh import mesh_options
+from sim.parallel.stack_options import mesh_options
 from sim.spec.fields import Precision
 from sim.spec.hardware import Gpu
 from sim.spec.layer import WIDTHS
