@@ -78,6 +78,7 @@ SCENARIOS = (
     Scenario("p3.2xlarge", "alexnet", ("node.storage.volume.size=10 GiB", "node.storage.iops=500 IOPS", *_DISK)),
     Scenario("p3.2xlarge", "alexnet", ("node.storage.volume.size=900 GiB", "node.storage.volume.max_iops=400 IOPS", *_DISK)),
     Scenario("p2.8xlarge", "shufflenet_v2_x0_5", ("input.loader=dali_gpu", *_SMALL), stack="apex-per-tensor"),
+    Scenario("p3.2xlarge", "shufflenet_v2_x0_5", ("node.host.cpu.launch_speed=0.3", *_SYNTHETIC)),
     Scenario("p3.16xlarge", "resnet18", ("input.loader=dali_cpu", "input.num_threads=1", *_SMALL)),
     Scenario(
         "p3.8xlarge",
