@@ -13,6 +13,7 @@ from sim.report.document import run_document
 from sim.simulate import simulate
 from sim.study.bottleneck import bottlenecks
 from sim.training.job import Job
+from tests.epochs import assert_same_times
 from tests.examples import examples
 from tests.harness import cluster, layer, machine, run, toy_node, toy_workload, volume
 
@@ -25,9 +26,7 @@ def both(hardware, workload, **keys):
 def assert_same(short, full, rel=1e-9):
     assert short.exact
     assert short.steps == full.steps
-    assert short.time == pytest.approx(full.time, rel=rel)
-    assert short.step_time == pytest.approx(full.step_time, rel=rel)
-    assert dict(short.stalls) == pytest.approx(dict(full.stalls), abs=rel * full.step_time)
+    assert_same_times(short, full, rel)
 
 
 @examples(

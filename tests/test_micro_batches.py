@@ -20,6 +20,7 @@ from sim.report.trace.run_trace import write_trace
 from sim.simulate import Run
 from sim.spec.hardware import Hardware
 from sim.spec.workload import Workload
+from tests.epochs import assert_same_times
 from tests.examples import examples
 from tests.harness import cluster, layer, machine, run, toy_node, toy_workload, volume
 
@@ -36,9 +37,7 @@ def left_out(epoch: Epoch) -> list[Window]:
 def assert_same(few: Epoch, every: Epoch, rel: float = 1e-9) -> None:
     assert not left_out(every)
     assert few.exact == every.exact
-    assert few.time == pytest.approx(every.time, rel=rel)
-    assert few.step_time == pytest.approx(every.step_time, rel=rel)
-    assert dict(few.stalls) == pytest.approx(dict(every.stalls), abs=rel * every.step_time)
+    assert_same_times(few, every, rel)
     mine, theirs = ({(row.cause, row.resource): row.seconds for row in each.resources} for each in (few, every))
     assert mine == pytest.approx(theirs, abs=rel * every.step_time)
 

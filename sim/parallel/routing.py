@@ -65,7 +65,7 @@ BACKWARD_LAUNCHES: Final = 1.5
 """Host time of a block's backward relative to its forward: estimate (two products for each one, but no Python between operators)."""
 GRAPHED_EXPERTS: Final = 0.28
 """Share of the host time for a block of experts that remains with CUDA graphs of attention and router: all but the 72 kernels of the router
-(NVIDIA/Megatron-LM docs/discussions/deepseek-v3-gb200-optimization, 2.1.4 and 2.3) of about a hundred operators."""
+(NVIDIA/Megatron-LM docs/discussions/deepseek-v3-gb200-optimization, 2.1.4 and 2.3) of a hundred operators, whose number is an estimate."""
 GROUPED_PRODUCTS: Final = 2
 """``GroupedLinear`` modules of a block's experts (transformer/moe/experts.py, ``TEGroupedMLP``)."""
 CAST_LAUNCHES: Final[Mapping[Fp8Recipe, int]] = {"delayed": 1, "tensorwise": 4, "rowwise": 1, "blockwise": 1, "mxfp8": 1}

@@ -18,7 +18,7 @@ from typing import Any
 
 from sim.cluster.topology import node_graph
 from sim.report.layouts.layout_error import decoder_error
-from sim.report.validated import validated_groups
+from sim.report.validated import spread_text, validated_groups
 from sim.simulate import Run
 from sim.spec.hardware import Gpu, Node
 from sim.spec.library import load_part
@@ -89,7 +89,7 @@ def error_sentence(error: Mapping[str, Any] | None) -> str:
         return "Expected error of a step: unknown, because no similar run was measured."
     reason = error["basis"].partition("; extrapolated: ")[2].partition("; ")[0] if error["extrapolates"] else ""
     widened = f"; extrapolated: {reason}" if reason else ""
-    return f"Expected error of a step: median {100 * error['median']:.0f}%, one in ten above {100 * error['p90']:.0f}%{widened}."
+    return f"Expected error of a step: {spread_text(error)}{widened}."
 
 
 def interval_text(error: Mapping[str, Any], step: float) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
-from sim.report.validated import validated_groups
+from sim.report.validated import spread_text, validated_groups
 
 SUMMARY: Final = "hardware/validated_power.json"
 _OF: Final = {"node_power_w": "node power", "gpu_power_w": "GPU power"}
@@ -32,10 +32,7 @@ def brief_power_error(error: Mapping[str, Any] | None) -> str:
     """Return a clause on the expected *error* of the power in a document."""
     if error is None:
         return "error unknown: no run like this one was measured"
-    return (
-        f"error of {_OF[error['of']]}: median {100 * error['median']:.0f}%, one in ten above {100 * error['p90']:.0f}%, "
-        f"{error['points']} runs of {', '.join(error['sources'])}"
-    )
+    return f"error of {_OF[error['of']]}: {spread_text(error)}, {error['points']} runs of {', '.join(error['sources'])}"
 
 
 def power_error_text(error: Mapping[str, Any] | None) -> str:

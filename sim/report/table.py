@@ -13,6 +13,7 @@ from sim.report.expected_error import interval_text
 from sim.report.kinds import batch_text, gpus_text, tightest_gpu
 from sim.report.prices import paid_text
 from sim.report.saving import saved_text
+from sim.report.validated import spread_text
 from sim.report.whole_job import long_time, tokens_text, whole_job_text
 from sim.simulate import Run
 from sim.units import pluralized, rounded, rounded_dollars, show
@@ -137,7 +138,7 @@ def error_lines(document: Mapping[str, Any]) -> list[str]:
     if error is None:
         return ["  expected error: unknown, because no run on this kind of machine was measured"]
     return [
-        f"  expected error: median {100 * error['median']:.0f}%, one in ten above {100 * error['p90']:.0f}%;",
+        f"  expected error: {spread_text(error)};",
         f"    {interval_text(error, document['step_time_s'])};",
         f"    {error['basis']}".replace("; ", ";\n    "),
     ]

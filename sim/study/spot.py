@@ -3,7 +3,7 @@
 Speeds are simulated with all workers and, if the job continues with fewer, also with fewer. Lifetimes, start-up and checkpoints are those
 of `sim.analysis.transient`. A worker is one machine: a revocation takes all its GPUs. A checkpoint holds weights and optimizer state and
 goes to cloud storage, because the disk is lost with the machine. Epochs in which page caches fill lower the mean speed of the whole job.
-Machines are paid for from the request on, as in the whole job of `run`, although some providers bill from the boot on (a minute less).
+Machines are paid for from the request on, as in the whole job of `run`.
 Limits: those of `sim.study.transient`; the page caches of replacements are as full as the others.
 """
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sim.report.layouts.layout_error import SUMMARY
-from sim.report.validated import validated_part
+from sim.report.validated import spread_text, validated_part
 
 
 def memory_error(framework: str) -> dict[str, Any] | None:
@@ -22,7 +22,4 @@ def memory_error_text(error: Mapping[str, Any] | None) -> str:
     """Return a clause on the expected *error* of memory in a document."""
     if error is None:
         return "error unknown: no measured run of this framework"
-    return (
-        f"expected error: median {100 * error['median']:.0f}%, one in ten above {100 * error['p90']:.0f}%, "
-        f"{error['points']} measured runs of {', '.join(error['sources'])}"
-    )
+    return f"expected error: {spread_text(error)}, {error['points']} measured runs of {', '.join(error['sources'])}"
