@@ -242,22 +242,31 @@ MANY = 300
 
 @pytest.mark.nightly
 def test_fifty_random_kills_leave_the_same_table(tmp_path: Path) -> None:
-    """Oracle: the uninterrupted sweep. Each life is killed at a random moment: before, while or after it notes up to four points."""
+    """Oracle: the uninterrupted sweep. Each life is killed at a random moment: before, while or after it notes some points.
+
+    Where one ends before it can be killed, on a machine that holds this test up, its table must be whole; the next begins anew.
+    """
     options = ["sweep", "p3.2xlarge", "resnet18", "--vary", f"batch=1..{MANY}:{MANY}", "-q"]
     assert main([*options, "-o", str(tmp_path / "whole.csv")]) == 0
     journal = tmp_path / "killed.csv.journal"
     chance = Random(17)
     command = [sys.executable, "-m", "sim", *options, "--jobs", "1", "-o", str(tmp_path / "killed.csv")]
-    for life in range(KILLS):
+    kills = 0
+    while kills < KILLS:
         kill_size = (journal.stat().st_size if journal.exists() else 0) + chance.choice([0, 1, 300, 900, 1500])
         with subprocess.Popen(command, start_new_session=True) as killed:
             time.sleep(chance.uniform(0.0, 0.5))
             while killed.poll() is None and not (journal.exists() and journal.stat().st_size >= kill_size) and kill_size:
                 time.sleep(0.001)
             time.sleep(chance.uniform(0.0, 0.02))
-            assert killed.poll() is None, f"life {life} ended by itself"
-            os.killpg(killed.pid, signal.SIGKILL)
-        assert not (tmp_path / "killed.csv").exists()
+            if killed.poll() is None:
+                os.killpg(killed.pid, signal.SIGKILL)
+        if killed.returncode == -signal.SIGKILL:
+            kills += 1
+            continue
+        assert killed.returncode == 0
+        assert (tmp_path / "killed.csv").read_bytes() == (tmp_path / "whole.csv").read_bytes()
+        (tmp_path / "killed.csv").unlink()
     assert main([*options, "-o", str(tmp_path / "killed.csv")]) == 0
     assert (tmp_path / "killed.csv").read_bytes() == (tmp_path / "whole.csv").read_bytes()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["killed.csv", "whole.csv"]
