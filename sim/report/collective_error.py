@@ -8,14 +8,12 @@ same NICs with or without GPUDirect. If the link was never measured, there is no
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Mapping
 from typing import Any
 
+from sim.report.validated import validated_groups, validated_part
 from sim.spec.algorithms import not_nccls
-from sim.spec.catalogue import roots
 from sim.training.collectives.price.layout import GPUDIRECT
 from sim.training.collectives.price.table import Table
 from sim.units import show
@@ -105,21 +103,9 @@ def unmeasured(table: Table) -> list[str]:
 
 def band_of(nbytes: float) -> str:
     """Return the band of sizes that a collective of *nbytes* belongs to; empty if no validated band contains it."""
-    bands: Sequence[Mapping[str, Any]] = _summary().get("bands", ())
-    return next((str(band["name"]) for band in bands if nbytes <= (band["to"] or math.inf)), "")
+    return next((str(band["name"]) for band in validated_part("bands", SUMMARY) if nbytes <= (band["to"] or math.inf)), "")
 
 
 def validated_collectives() -> Mapping[str, Mapping[str, Any]]:
     """Return the errors by group of measured collectives; empty if the catalogue has no such file."""
-    groups: Mapping[str, Mapping[str, Any]] = _summary().get("groups", {})
-    return groups
-
-
-@lru_cache(maxsize=1)
-def _summary() -> Mapping[str, Any]:
-    for root in roots():
-        path = root / SUMMARY
-        if path.is_file():
-            summary: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-            return summary
-    return {}
+    return validated_groups(SUMMARY)

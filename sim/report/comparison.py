@@ -16,6 +16,7 @@ from sim.report.loader_workers import worker_notes
 from sim.report.picture import NamedPoint, Picture, figure, name_points, picture, plain_logarithm
 from sim.report.prices import price_lines, prices_of_runs
 from sim.report.table import rate_text
+from sim.report.validated import ExpectedError
 from sim.report.whole_job import job_time, tokens_text
 from sim.spec.precision import PRECISION_TRAITS
 from sim.spec.yaml import SpecError
@@ -286,7 +287,7 @@ def _cells(row: dict[str, Any], of_epoch: Sequence[str], of_job: Sequence[str], 
     ]
 
 
-def _error(error: Mapping[str, Any] | None) -> str:
+def _error(error: ExpectedError | None) -> str:
     mark = "^" if error and error.get("extrapolates") else ""
     return f"{100 * error['median']:.0f}-{100 * error['p90']:.0f}%{mark}" if error else "?"
 
@@ -405,7 +406,7 @@ def comparison_plot(document: dict[str, Any]) -> Picture:
     return picture(drawn)
 
 
-def _error_bars(axes: Axes, rows: Sequence[tuple[float | None, float | None, Mapping[str, Any] | None]]) -> None:
+def _error_bars(axes: Axes, rows: Sequence[tuple[float | None, float | None, ExpectedError | None]]) -> None:
     """Draw the 90th percentile of the expected error as error bars, for time and, in proportion, for cost."""
     for x, y, error in rows:
         if x is not None and y is not None and error:

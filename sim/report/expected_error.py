@@ -18,7 +18,7 @@ from typing import Any
 
 from sim.cluster.topology import node_graph
 from sim.report.layouts.layout_error import decoder_error
-from sim.report.validated import spread_text, validated_groups
+from sim.report.validated import ExpectedError, spread_text, validated_groups
 from sim.simulate import Run
 from sim.spec.hardware import Gpu, Node
 from sim.spec.library import load_part
@@ -63,7 +63,7 @@ def traffic(node: Node, job: Job) -> str:
     return "host memory" if any(graph.route(*pair).staged for pair in permutations(job.placement[0].gpus, 2)) else "PCIe"
 
 
-def expected_error(run: Run, number: int) -> dict[str, Any] | None:
+def expected_error(run: Run, number: int) -> ExpectedError | None:
     """Return the validated error (fractions) of job *number* of *run*, and its basis; None if nothing was validated.
 
     If the nodes differ, the kind of node with the largest error determines the result.
@@ -71,19 +71,19 @@ def expected_error(run: Run, number: int) -> dict[str, Any] | None:
     return expected_job_error(run.jobs[number].job, run.nodes(number), run.jobs[number].warm.step_time)
 
 
-def expected_job_error(job: Job, nodes: Sequence[Node], step: float) -> dict[str, Any] | None:
+def expected_job_error(job: Job, nodes: Sequence[Node], step: float) -> ExpectedError | None:
     """Return the `expected_error` of a *step* (s) of *job*, which runs on *nodes*, one of each kind."""
     kinds = {tuple(groups_of(node, job)): node for node in nodes}
     answers = [answer for groups, node in kinds.items() if (answer := _of_kind(groups, node, job, step)) is not None]
     if len(answers) < len(kinds):
         return None
-    worst = max(answers, key=lambda answer: float(answer["p90"]))
+    worst = max(answers, key=lambda answer: answer["p90"])
     if len(kinds) > 1:
         worst["basis"] += f"; the largest error of {len(kinds)} kinds of nodes, which were not measured together"
     return worst
 
 
-def error_sentence(error: Mapping[str, Any] | None) -> str:
+def error_sentence(error: ExpectedError | None) -> str:
     """Return the expected *error* of a step as a sentence, with the reason if it extrapolates."""
     if error is None:
         return "Expected error of a step: unknown, because no similar run was measured."
@@ -92,7 +92,7 @@ def error_sentence(error: Mapping[str, Any] | None) -> str:
     return f"Expected error of a step: {spread_text(error)}{widened}."
 
 
-def interval_text(error: Mapping[str, Any], step: float) -> str:
+def interval_text(error: ExpectedError, step: float) -> str:
     """Return text with the range of 95% of measured steps around a predicted *step* (s), from an `expected_error`.
 
     If all of it is on one side of the prediction, the text says so.
@@ -109,7 +109,7 @@ def interval_text(error: Mapping[str, Any], step: float) -> str:
     return f"95% of measured steps were {low:.{digits}g} to {high:.{digits}g} times the prediction: here {interval}{outside}"
 
 
-def _of_kind(groups: Sequence[str], node: Node, job: Job, step: float) -> dict[str, Any] | None:
+def _of_kind(groups: Sequence[str], node: Node, job: Job, step: float) -> ExpectedError | None:
     validated = validated_groups()
     name = next((name for name in groups if name in validated), None)
     if name is None:
@@ -137,7 +137,7 @@ def missing_factor(stack: Stack, gpu: Gpu) -> float:
     return fitted.compute_factor * (gpu.kernels.whole_steps if gpu.kernels is not None else 1.0)
 
 
-def _widen_to(answer: dict[str, Any], other: Mapping[str, Any] | None, factor: float = 1.0, stack: str = "") -> dict[str, Any]:
+def _widen_to(answer: ExpectedError, other: ExpectedError | None, factor: float, stack: str) -> ExpectedError:
     """Return *answer*, from models of another family, with its errors raised to those of *other*, from the same family.
 
     If *stack* lacks a *factor* that the predictions of *other* have, the interval also holds steps that are longer by it.
@@ -147,10 +147,11 @@ def _widen_to(answer: dict[str, Any], other: Mapping[str, Any] | None, factor: f
     ends, others = answer["measured_over_predicted_95"], other["measured_over_predicted_95"]
     low, high = min(1.0, factor) * others["low"], max(1.0, factor) * others["high"]
     with_factor = f", with {factor:.2f} times the compute that {stack} has" if factor != 1.0 else ""
-    return answer | {
+    return {
         "median": max(answer["median"], other["median"]),
         "p90": max(answer["p90"], other["p90"]),
         "basis": f"{answer['basis']}; at least the errors of {other['basis'].partition('; ')[0]}{with_factor}",
+        "extrapolates": answer["extrapolates"],
         "measured_over_predicted_95": {"low": min(ends["low"], round(low, 4)), "high": max(ends["high"], round(high, 4))},
     }
 
@@ -162,16 +163,15 @@ def _of_new_gpu(errors: Mapping[str, Any]) -> dict[str, Any]:
     return {**errors, **{name: math.hypot(errors[name], error) for name, error in _UNMEASURED.items()}, **ends}
 
 
-def _answer(name: str, errors: Mapping[str, Any], beyond: Sequence[str]) -> dict[str, Any]:
+def _answer(name: str, errors: Mapping[str, Any], beyond: Sequence[str]) -> ExpectedError:
     reach = f"extrapolated: {', '.join(beyond)}" if beyond else "within the sizes measured"
     which = f"all {errors['points']:,} measured runs" if name == EVERYTHING else f"{errors['points']:,} measured runs on {name}"
-    step = {"low": errors["low"], "high": errors["high"]}
     return {
         "median": errors["median"],
         "p90": errors["p90"],
         "basis": f"based on {which} ({', '.join(errors['sources'])}); {reach}",
         "extrapolates": bool(beyond),
-        "measured_over_predicted_95": step,
+        "measured_over_predicted_95": {"low": errors["low"], "high": errors["high"]},
     }
 
 

@@ -17,6 +17,7 @@ from sim.report.layouts.layout import layout_document, layout_name
 from sim.report.layouts.layout_error import expected_layout_error
 from sim.report.layouts.layout_files import run_command
 from sim.report.prices import price_lines, price_rows
+from sim.report.validated import ExpectedError
 from sim.spec.library import load_workload
 from sim.spec.yaml import SpecError
 from sim.study.layout import LayoutAnswer
@@ -61,7 +62,7 @@ def tie(outcome: Outcome) -> float:
     return TIE if expected is None else float(expected["median"])
 
 
-def _expected_error(outcome: Outcome) -> dict[str, Any] | None:
+def _expected_error(outcome: Outcome) -> ExpectedError | None:
     """Return the expected error of the prediction of *outcome*: that of `run` for the same layout."""
     run, (setting, candidate) = outcome.run, outcome.placed_layout
     if run.workload.training.has_layout:

@@ -68,7 +68,8 @@ def scaling_plot(runs: Sequence[Run], number: int = 0) -> Picture:
 
 def _relative_error(run: Run, number: int) -> float:
     """Return the 90th percentile of the expected error of job *number*; 0 if there is none."""
-    return float((expected_error(run, number) or {}).get("p90", 0.0))
+    error = expected_error(run, number)
+    return error["p90"] if error else 0.0
 
 
 def draw_stacked(

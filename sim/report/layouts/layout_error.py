@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from sim.events import Cause
-from sim.report.validated import validated_groups, validated_part
+from sim.report.validated import ExpectedError, MeasuredRange, validated_groups, validated_part
 from sim.spec.transformer import Transformer
 from sim.study.not_validated import not_validated
 
@@ -92,7 +92,7 @@ def group_names(kind: str, family: str, gpu: str) -> tuple[str, ...]:
     return f"{kind}, {family}, {gpu}", f"{kind}, {gpu}", kind, EVERYTHING
 
 
-def expected_layout_error(run: LayoutRun) -> dict[str, Any] | None:
+def expected_layout_error(run: LayoutRun) -> ExpectedError | None:
     """Return the expected error (fractions) of *run*, and its basis; None if nothing was validated, as for ranks on CPU cores."""
     if run.node.gpu.host_cores:
         return None
@@ -101,12 +101,15 @@ def expected_layout_error(run: LayoutRun) -> dict[str, Any] | None:
     error = _error(kind, run.workload.model.transformer, gpu, unmeasured(run), lambda measured: _beyond(run, measured))
     if error is None:
         return None
-    return error | {"measured_over_predicted_95": _for_new_source(run, error), "for_new_source": True, "not_validated": not_validated(run)}
+    error["measured_over_predicted_95"] = _for_new_source(run, error)
+    error["for_new_source"] = True
+    error["not_validated"] = not_validated(run)
+    return error
 
 
-def _for_new_source(run: LayoutRun, error: Mapping[str, Any]) -> dict[str, float]:
+def _for_new_source(run: LayoutRun, error: ExpectedError) -> MeasuredRange:
     """Return the interval of *error*, at least as wide as the law says for *run* on a source that was not measured."""
-    ends: dict[str, float] = error["measured_over_predicted_95"]
+    ends = error["measured_over_predicted_95"]
     document = validated_part("law", SUMMARY)
     if not document:
         return ends
@@ -140,7 +143,7 @@ def unmeasured(run: LayoutRun) -> list[str]:
     return [*of_model, *not_validated(run)]
 
 
-def decoder_error(transformer: Transformer, gpu: str) -> dict[str, Any] | None:
+def decoder_error(transformer: Transformer, gpu: str) -> ExpectedError | None:
     """Return the error of data-parallel runs of decoders like *transformer* on any number of *gpu*."""
     return _error("data", transformer, gpu, [], lambda measured: [])
 
@@ -151,7 +154,7 @@ def _error(
     gpu: str,
     unmeasured_features: list[str],
     beyond_of: Callable[[Mapping[str, Any]], list[str]],
-) -> dict[str, Any] | None:
+) -> ExpectedError | None:
     family = decoder_family(transformer)
     names = group_names(kind, family, gpu)
     validated = validated_groups(SUMMARY)
@@ -167,7 +170,7 @@ def _error(
     return _answer(name, errors, beyond, measured, similar=not unmeasured_features)
 
 
-def _answer(name: str, errors: Mapping[str, Any], beyond: list[str], others: Sequence[Mapping[str, Any]], similar: bool) -> dict[str, Any]:
+def _answer(name: str, errors: Mapping[str, Any], beyond: list[str], others: Sequence[Mapping[str, Any]], similar: bool) -> ExpectedError:
     """Return the errors of the group *name* in words and figures; each figure is at least as wide as those of *others*."""
     wider = WIDER if beyond else 1.0
     ends = _widened(errors["low"], errors["high"], wider)
@@ -186,12 +189,15 @@ def _answer(name: str, errors: Mapping[str, Any], beyond: list[str], others: Seq
     }
 
 
-def _widened(low: float, high: float, wider: float) -> dict[str, float]:
+def _widened(low: float, high: float, wider: float) -> MeasuredRange:
     """Return an interval around the prediction, with each end's logarithm multiplied by *wider* or moved by at least a minimum.
 
     The minimum is *wider* - 1 times half the width of the interval. It matters if similar runs were all slower than predicted: then the
     lower end is close to 1, but outside the measured range it may still be too high.
     """
     half = 0.5 * math.log(high / low)
-    ends = {"low": (math.log(low), -1.0), "high": (math.log(high), 1.0)}
-    return {name: round(math.exp(end + sign * (wider - 1.0) * max(sign * end, half)), 4) for name, (end, sign) in ends.items()}
+
+    def moved(end: float, sign: float) -> float:
+        return round(math.exp(end + sign * (wider - 1.0) * max(sign * end, half)), 4)
+
+    return {"low": moved(math.log(low), -1.0), "high": moved(math.log(high), 1.0)}
