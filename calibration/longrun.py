@@ -41,6 +41,8 @@ TRIALS = 20_000
 COURSES = 400
 FLEETS = 4000
 """Drawn fleets for each count."""
+SCORED_BY_CAUSE = "llama3"
+"""The fleet whose causes of interruptions are scored."""
 
 
 class ScoredCount(NamedTuple):
@@ -109,9 +111,9 @@ def rates_of_others(fleet: str) -> list[float]:
     return [float(row["events"]) / float(row["nodes"]) / float(row["days"]) / DAY for row in rows]
 
 
-def held_out(fleet: str, level: str = "middle") -> Reliability:
-    """Return the reliability data of *level* with the failure rate and planned stops of all fleets except *fleet*."""
-    data, rates = reliability_level(level), rates_of_others(fleet)
+def held_out(fleet: str) -> Reliability:
+    """Return the reliability data of the middle level with the failure rate and planned stops of all fleets except *fleet*."""
+    data, rates = reliability_level(), rates_of_others(fleet)
     failures, stops = next_fleet(rates), next_fleet([often / DAY for name, often in PLANNED.items() if name != fleet], rates)
     low, high = (failures.quantile(share) for share in (0.025, 0.975))
     rate = {"low": low, "value": failures.middle, "high": high, "degrees_of_freedom": failures.degrees_of_freedom}
@@ -155,9 +157,9 @@ def score_counts(seed: int = 0) -> list[ScoredCount]:
     return scored
 
 
-def score_causes(fleet: str = "llama3", seed: int = 0) -> list[ScoredShare]:
-    """Return the shares of causes of *fleet*, predicted by those of the middle level, which come from other fleets."""
-    rows = [row for row in read_rows("causes") if row["fleet"] == fleet]
+def score_causes(seed: int) -> list[ScoredShare]:
+    """Return the shares of causes of `SCORED_BY_CAUSE`, predicted by those of the middle level, which come from other fleets."""
+    rows = [row for row in read_rows("causes") if row["fleet"] == SCORED_BY_CAUSE]
     total = sum(float(row["count"]) for row in rows)
     data = reliability_level()
     run = long_run(row_steps(read_rows("goodput")[0])[0], Weeks(days=1.0), data)
@@ -170,7 +172,7 @@ def score_causes(fleet: str = "llama3", seed: int = 0) -> list[ScoredShare]:
         place = [cause.name for cause in data.causes].index(row["cause"])
         low, high = np.quantile(counts[:, place], [0.025, 0.975])
         mean = float(counts[:, place].mean())
-        scored.append(ScoredShare(f"{fleet}: {row['cause']}", float(row["count"]) / total, mean, float(low), float(high)))
+        scored.append(ScoredShare(f"{SCORED_BY_CAUSE}: {row['cause']}", float(row["count"]) / total, mean, float(low), float(high)))
     return scored
 
 
@@ -340,7 +342,7 @@ def _stepwise(times: NDArray[np.float64], fitted: NDArray[np.float64]) -> float:
 
 def longrun_document(seed: int = 0) -> dict[str, Any]:
     """Return all scores as one document."""
-    counts, causes, shares, nodes = score_counts(seed), score_causes(seed=seed), score_shares(seed), score_nodes()
+    counts, causes, shares, nodes = score_counts(seed), score_causes(seed), score_shares(seed), score_nodes()
     others = score_shares_of_others(seed)
     groups: dict[str, list[bool]] = {
         "counts": [one.inside for one in counts],

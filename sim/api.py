@@ -28,12 +28,12 @@ from sim.study.argument_names import arguments_in, names_arguments
 from sim.study.arguments import (
     Name,
     counts,
+    max_memory_of,
     optional_path,
     price_source,
     require_mapping,
     require_whole,
     scenario_of,
-    size_of,
     text_list,
     with_own_parts,
 )
@@ -159,7 +159,7 @@ def plan(
     fixed = {name: _axis(name, value) for name, value in (fix or {}).items()}
     allowed = frozenset(text_list("allow", allow))
     journal_path, folder = optional_path("journal", journal), optional_path("export", export)
-    memory = size_of(options["max_memory"], "--max-memory")
+    memory = max_memory_of(options["max_memory"])
     limits = Limits(options["simulate"], memory, options["objective"], power_cap=options["power_cap"])
     question = PlanQuestion(scenario, counts(nodes), options["gpus"], options["tokens"], fixed, allowed, limits)
     with workers(processes, None, lambda text: None) as crew:

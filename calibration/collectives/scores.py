@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from calibration import FOLDER, RECORDS
 from calibration.collectives.fit import (
     BANDS,
@@ -153,16 +155,7 @@ def _bands(records: Sequence[CollectiveRecord], times: Sequence[float], places: 
 
 def _score(errors: Sequence[float]) -> BandScore:
     sizes = [abs(error) for error in errors]
-    return BandScore(len(errors), median(sizes), percentile90(sizes), median(errors))
-
-
-def percentile90(values: Sequence[float]) -> float:
-    """Return the 90th percentile of *values*, interpolated."""
-    ordered = sorted(values)
-    place = 0.9 * (len(ordered) - 1)
-    below = int(place)
-    above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (place - below) * (ordered[above] - ordered[below])
+    return BandScore(len(errors), median(sizes), float(np.quantile(sizes, 0.9)), median(errors))
 
 
 # --- the table -------------------------------------------------------------------------------------------------------
@@ -277,7 +270,7 @@ def _figures(rows: Sequence[PredictedCollective]) -> dict[str, Any]:
     return {
         "points": len(rows),
         "median": round(median(errors), 3),
-        "p90": round(percentile90(errors), 3),
+        "p90": round(float(np.quantile(errors, 0.9)), 3),
         "systems": sorted({row.record.system for row in rows}),
         "architectures": sorted({part.slot.node.gpu.architecture for row in rows for part in layout_of(row.record).parts}),
         "most_nodes": max(row.record.nodes for row in rows),

@@ -279,7 +279,7 @@ def _case(row: LlmRow) -> Case:
         virtual_stages=virtual,
         layers_per_stage=chunks,
         zero=_zero(row, practice, lora, assumed),
-        seq=_required_count(row, "seq_len"),
+        seq=_sequence(row),
         micro_batch=micro,
         micro_batches=micro_batches,
         precision=products,
@@ -290,7 +290,7 @@ def _case(row: LlmRow) -> Case:
         saved_layers=saves_of(row.text["activation_checkpointing"] or practice["recompute"]),
         flash=means_yes(row.text["flash_attention"], True),
         lora=lora,
-        **data_settings(practice, _required_count(row, "seq_len")),
+        **data_settings(practice, _sequence(row)),
         family=practice["family"],
         stack=stack_with(practice["stack"], practice["family"], split, assumed),
         is_tuned=bool(practice.get("tuned")),
@@ -344,11 +344,12 @@ def _predicting(row: LlmRow, practice: Mapping[str, Any], shape: Transformer, ch
     return shape, (*blocks[:-1], blocks[-1] + more) if blocks else ()
 
 
-def _required_count(row: LlmRow, name: str) -> int:
-    value = count(row, name)
-    if value:
-        return value
-    raise CannotDescribe(row.problem(name) if name in row.non_numeric else f"{name} is blank")
+def _sequence(row: LlmRow) -> int:
+    """Return the tokens of a sample. Raise CannotDescribe if *row* does not tell them."""
+    tokens = count(row, "seq_len")
+    if tokens:
+        return tokens
+    raise CannotDescribe(row.problem("seq_len") if "seq_len" in row.non_numeric else "seq_len is blank")
 
 
 def _zero(row: LlmRow, practice: Mapping[str, Any], lora: bool, assumed: list[str]) -> int:
@@ -406,7 +407,7 @@ def _batches(row: LlmRow, practice: Mapping[str, Any], data: int, assumed: list[
 def _measured_batch(row: LlmRow) -> int:
     """Return how many sequences a step takes by its measured rate and time; 0 if the row lacks one of them."""
     tokens = math.prod(row.number.get(name, 0.0) for name in ("tokens_per_s_per_gpu", "gpus", "step_time_s"))
-    return round(tokens / _required_count(row, "seq_len")) if tokens else 0
+    return round(tokens / _sequence(row)) if tokens else 0
 
 
 def _virtual(row: LlmRow, practice: Mapping[str, Any], shape: Transformer, pipeline: int, assumed: list[str]) -> int:

@@ -87,11 +87,11 @@ def rate_text(estimate: PosteriorEstimate, unit: str = "GB/s") -> str:
     return f"{1e-9 / estimate.value:.4g} {unit}"
 
 
-def require_estimate(fitted: Mapping[str, Fit], subject: str, probe: str, name: str = RATE) -> PosteriorEstimate:
-    """Return a parameter that every simulation needs. Raise SpecError with the probe that measures it if it was not identified."""
-    if subject not in fitted or not fitted[subject][name].identified:
+def require_rate(fitted: Mapping[str, Fit], subject: str, probe: str) -> PosteriorEstimate:
+    """Return the rate of *subject*, which every simulation needs. Raise SpecError with the *probe* that measures it if it is unknown."""
+    if subject not in fitted or not fitted[subject][RATE].identified:
         raise SpecError(f"the records do not contain {subject}: measure it with 'calibration profile --only {probe}'")
-    return fitted[subject][name]
+    return fitted[subject][RATE]
 
 
 # --- the device ------------------------------------------------------------------------------------------------------
@@ -160,7 +160,7 @@ def _kernel_time(fitted: Mapping[str, Fit]) -> float:
 def _unknown_device(records: MergedRecords, fitted: Mapping[str, Fit], sources: Sources) -> Block:
     """Return the fields that a device outside the catalogue needs in addition to those that every device gets."""
     facts = records.machine
-    memory, product = require_estimate(fitted, "memory", "memory"), require_estimate(fitted, "gemm fp32", "gemm")
+    memory, product = require_rate(fitted, "memory", "memory"), require_rate(fitted, "gemm fp32", "gemm")
     gpu = facts["gpus"][0] if facts["gpus"] else None
     sources.facts("*")
     sources.fitted("memory_bandwidth", "memory", interval(memory, 1e-9, "GB/s", inverse=True))

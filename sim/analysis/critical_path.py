@@ -43,15 +43,15 @@ class _PathStretch(NamedTuple):
     rank: int
 
 
-def critical_path(log: EventLog, windows: Sequence[Window], job: int = 0) -> list[Blame]:
-    """Return the seconds per step on the critical path of *job* by cause and resource, largest first.
+def critical_path(log: EventLog, windows: Sequence[Window]) -> list[Blame]:
+    """Return the seconds per step on the critical path of the first job by cause and resource, largest first.
 
     They sum to the step time in the one of *windows* that represents the most steps. ``rank`` is -1 in every row.
     """
     window = max(windows, key=lambda window: window.steps * window.repeats)
     blamed: dict[tuple[Cause, str], float] = defaultdict(float)
     for part in (window._replace(repeats=1.0), *parts_of(window, windows)):
-        walk = _Walk(log, part._replace(steps=part.steps or 1), [index for index, rank in enumerate(log.ranks) if rank.job == job])
+        walk = _Walk(log, part._replace(steps=part.steps or 1), [index for index, rank in enumerate(log.ranks) if rank.job == 0])
         for key, seconds in walk.cycle().items():
             blamed[key] += part.repeats * seconds
     rows = [Blame(-1, cause, resource, seconds / window.steps) for (cause, resource), seconds in blamed.items() if seconds > 0]

@@ -144,17 +144,14 @@ def _states(workload: Workload) -> float:
     )
 
 
-def largest_batch(
-    workload: Workload, gpu: Gpu, *, ranks: int = 1, channels: int | None = None, gradient_as_bucket_view: bool = False
-) -> int:
+def largest_batch(workload: Workload, gpu: Gpu, *, ranks: int = 1, channels: int | None = None) -> int:
     """Return the largest batch per GPU whose step fits into the memory of *gpu*, or 0 if not even one sample fits.
 
     Raise ValueError for a model without sizes of activations and input, because any batch would fit.
     """
 
     def fits(batch: int) -> bool:
-        view = gradient_as_bucket_view
-        return gpu_memory(workload, gpu, ranks=ranks, batch=batch, channels=channels, gradient_as_bucket_view=view).total <= gpu.memory
+        return gpu_memory(workload, gpu, ranks=ranks, batch=batch, channels=channels).total <= gpu.memory
 
     if fits(_ANY_BATCH):
         raise ValueError(f"{workload.model.name}: the layer table has no activation sizes, so any batch fits")

@@ -60,17 +60,10 @@ def check_job(
     return [*problems, *located_messages(for_hardware, documents[0]), *located_messages(for_workload, documents[1])]
 
 
-def check_run(
-    hardware: Loaded[Hardware],
-    workload: Loaded[Workload],
-    *,
-    nodes: int | None = None,
-    gpus: int | None = None,
-    fit: MemoryFit | None = None,
-) -> list[str]:
-    """Raise SpecError listing everything that prevents *workload* from running on *hardware*; return warnings.
+def check_run(hardware: Loaded[Hardware], workload: Loaded[Workload], *, gpus: int | None = None) -> list[str]:
+    """Raise SpecError listing everything that prevents *workload* from running on *gpus* GPUs of *hardware* (default: all).
 
-    For the other parameters see `check_job`.
+    Return warnings.
     """
     machine, task = hardware.spec, workload.spec
     problems = [
@@ -78,10 +71,8 @@ def check_run(
         *memo.get_or_make((check_workload, id(workload)), lambda: check_workload(task, workload.document), workload),
     ]
     documents = (hardware.document, workload.document)
-    require([*problems, *check_job(machine, task, nodes=nodes, gpus=gpus, fit=fit, documents=documents)])
-    return job_warnings(
-        machine, task, None if gpus is None else -(-gpus // (nodes or sum(group.count for group in machine.worker_groups))), gpus
-    )
+    require([*problems, *check_job(machine, task, gpus=gpus, documents=documents)])
+    return job_warnings(machine, task, None if gpus is None else -(-gpus // sum(group.count for group in machine.worker_groups)), gpus)
 
 
 def job_warnings(hardware: Hardware, workload: Workload, ranks_per_node: int | None = None, ranks: int | None = None) -> list[str]:

@@ -74,7 +74,7 @@ def plan(
     from sim.report.page.layout_plan import plan_page
     from sim.report.plan import plan_document
     from sim.report.plan_text import plan_text
-    from sim.study.arguments import size_of
+    from sim.study.arguments import max_memory_of
     from sim.study.plan.ahead import workers
     from sim.study.plan.question import PlanQuestion
     from sim.study.plan.question import plan as search_plan
@@ -88,9 +88,7 @@ def plan(
         raise SpecError("--with-failures: set the length of the job with --tokens")
     require_failures(options["with_failures"], options["reliability"], options["spares"])
     scenario = Scenario(hardware, workload, tuple(sets), prices=prices, **select_options(options, StepOptions))
-    limits = Limits(
-        options["simulate"], size_of(options["max_memory"], "--max-memory"), options["objective"], power_cap=options["power_cap"]
-    )
+    limits = Limits(options["simulate"], max_memory_of(options["max_memory"]), options["objective"], power_cap=options["power_cap"])
     counts = whole_numbers(nodes, "--nodes")
     question = PlanQuestion(scenario, counts, options["gpus"], options["tokens"], fixed_axes(fix), frozenset(_words(allow)), limits)
     check_workers(processes, cluster)

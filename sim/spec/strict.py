@@ -167,10 +167,10 @@ def _check_integers(value: Any, text: str, file: str) -> None:
         _check_integers(inner, text, file)
 
 
-def check_density(text: str, file: str, most: int = MAX_VALUES) -> None:
-    """Raise SpecError if *text* has more than *most* values and would take more memory than any real file of its size."""
-    if len(text) > most and text.count(",") + text.count("[") + text.count("{") > most:
-        raise SpecError(f"{file}: holds more than {most:,} values, which is the limit")
+def check_density(text: str, file: str) -> None:
+    """Raise SpecError if *text* has more than MAX_VALUES values and would take more memory than any real file of its size."""
+    if len(text) > MAX_VALUES and text.count(",") + text.count("[") + text.count("{") > MAX_VALUES:
+        raise SpecError(f"{file}: holds more than {MAX_VALUES:,} values, which is the limit")
 
 
 def json_float(text: str) -> float:

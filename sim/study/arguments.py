@@ -172,11 +172,11 @@ def require_power_cap(text: str | None) -> None:
         power_cap_of(text)
 
 
-def size_of(size: float | str | None, option: str) -> float | None:
-    """Return *size*, a number of bytes or a text such as ``70GiB``, in bytes. Raise SpecError, with *option*, for anything else."""
+def max_memory_of(size: float | str | None) -> float | None:
+    """Return *size*, a number of bytes or a text such as ``70GiB``, in bytes. Raise SpecError for anything else."""
     if size is None or (isinstance(size, int | float) and not isinstance(size, bool) and size > 0):
         return size
     try:
         return parse(str(size), "size")
     except ValueError as error:
-        raise SpecError(f"{option} {size}: {error}") from None
+        raise SpecError(f"--max-memory {size}: {error}") from None

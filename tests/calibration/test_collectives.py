@@ -23,7 +23,7 @@ from calibration.collectives.fit import (
     predicted_time,
 )
 from calibration.collectives.records import COLUMNS, plan_of, read_collectives
-from calibration.collectives.scores import AIMS, ERRORS, error_rows, leave_systems_out, medians, percentile90, score, score_all
+from calibration.collectives.scores import AIMS, ERRORS, error_rows, leave_systems_out, medians, score, score_all
 from calibration.collectives.table import nccl_rules, network_meant, read_table
 from sim.spec.hardware import Transport
 from sim.spec.library import load_part
@@ -186,11 +186,6 @@ def test_one_process_launches_while_others_run_unless_it_waits(waits, takes):
 @pytest.mark.parametrize(("nbytes", "band"), [(1e6 - 1, "< 1 MB"), (1e6, "1-64 MB"), (2**26, "1-64 MB"), (2**26 + 1, "> 64 MB")])
 def test_bands(nbytes, band):
     assert band_of(nbytes) == band
-
-
-def test_percentile_interpolates():
-    assert percentile90([3.0, 1.0, 2.0]) == pytest.approx(2.8)
-    assert percentile90([1.0]) == 1.0
 
 
 @pytest.mark.parametrize(

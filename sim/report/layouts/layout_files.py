@@ -101,7 +101,7 @@ def _accelerator(name: str) -> str:
     return f"{model}-80GB" if model == "A100" and "80GB" in name else model
 
 
-def export_files(plan: LayoutPlan, place: int = 0) -> LayoutText:
-    """Return the launch files of the layout at *place* in the table."""
-    outcome = plan.tally.outcomes[place]
+def export_files(plan: LayoutPlan) -> LayoutText:
+    """Return the launch files of the best layout of *plan*."""
+    outcome = plan.tally.outcomes[0]
     return launch_files(launch_of(plan, outcome), run_command(plan, outcome.placed_layout))
