@@ -7,4 +7,4 @@ FOLDER: Final = Path(__file__).parent
 RECORDS: Final = FOLDER / "records"
 """Committed measurements."""
 HARDWARE: Final = FOLDER / "hardware"
-"""Descriptions of machines that records come from, searched before the catalogue."""
+"""Descriptions of machines that records come from, searched before the catalog."""

@@ -287,7 +287,7 @@ def _machine(name: str, gpus: int, folders: tuple[Path | None, ...]) -> _Meant:
 
 @lru_cache(maxsize=512)
 def _spelled(name: str, kind: str, folders: tuple[Path | None, ...]) -> str:
-    """Return the file name in *folders* or the catalogue that differs from *name* in spelling only; *name* if there is none or several."""
+    """Return the file name in *folders* or the catalog that differs from *name* in spelling only; *name* if there is none or several."""
     if has_file(name, kind, folders):
         path = file_named(name, kind, folders)
         return path.stem if path.stem.lower() == name.lower() else name
@@ -299,7 +299,7 @@ def _spelled(name: str, kind: str, folders: tuple[Path | None, ...]) -> str:
 
 @lru_cache(maxsize=16)
 def _names_by_spelling(kind: str, folders: tuple[Path | None, ...]) -> Mapping[Callable[[str], str], Mapping[str, set[str]]]:
-    """Return, for each way to compare spellings, the names of files in *folders* and the catalogue by spelling, and by that of aliases."""
+    """Return, for each way to compare spellings, the names of files in *folders* and the catalog by spelling, and by that of aliases."""
     searched = (inside for folder in filter(None, folders) for inside in (folder / kind, folder))
     files = [*(each for inside in searched for each in inside.glob("*" + SUFFIX)), *all_files(kind).values()]
     by_spelling: dict[Callable[[str], str], dict[str, set[str]]] = {pointed_name: {}, plain_name: {}}

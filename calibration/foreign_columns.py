@@ -74,7 +74,7 @@ _RATES: Final = frozenset({"speed", "throughput"})
 """Names of rates whose unit is in a column `_UNIT`."""
 _UNIT: Final = "unit"
 _MOST_GPUS_OF_A_NODE: Final = 16
-"""Most GPUs of one machine of the catalogue (a2-megagpu-16g, DGX-2, p2.16xlarge)."""
+"""Most GPUs of one machine of the catalog (a2-megagpu-16g, DGX-2, p2.16xlarge)."""
 _SYNTHETIC: Final = re.compile(r".*\b(synthetic|fake|dummy|random)\b.*")
 _IN_MS: Final[Mapping[str, tuple[str, ...]]] = {
     "step_time_s": (

@@ -45,7 +45,7 @@ _OF_A_FILE: Final = re.compile(r".+?\.ya?ml:\d+:")
 
 @dataclass(frozen=True)
 class Folders:
-    """Folders that are searched for descriptions before the catalogue."""
+    """Folders that are searched for descriptions before the catalog."""
 
     hardware: Path | None = None
     workloads: Path | None = None
@@ -301,7 +301,7 @@ def _enlarged(name: str, overrides: tuple[str, ...], folders: Folders, nodes: in
 
 
 def file_named(name: str, kind: str, folders: tuple[Path | None, ...]) -> Path:
-    """Return the file for *name*: from *folders*, from the catalogue, or *name* itself as a path."""
+    """Return the file for *name*: from *folders*, from the catalog, or *name* itself as a path."""
     try:
         return _own_file(name, kind, folders) or locate(name, kind)
     except UnknownName as error:

@@ -1,4 +1,4 @@
-"""A property of every file of the catalogue is one test with one list of failures, not a test a file."""
+"""A property of every file of the catalog is one test with one list of failures, not a test a file."""
 
 from __future__ import annotations
 

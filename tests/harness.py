@@ -1,7 +1,7 @@
 """Toy machines and workloads whose times are written down, so that tests know what a run must take.
 
 The toy GPU computes exactly what its layers say: 10^12 FLOP/s reached fully, and a memory so fast that it never counts. Every
-figure is SI. Nothing here reads the catalogue.
+figure is SI. Nothing here reads the catalog.
 """
 
 from __future__ import annotations

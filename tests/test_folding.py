@@ -218,7 +218,7 @@ SWITCHED: dict[str, dict[str, Any]] = {
 )
 @pytest.mark.parametrize("fabric", SWITCHED)
 def test_folded_rings_turn_where_the_unfolded_do(fabric: str, gpus: tuple[int, ...], algorithm: str) -> None:
-    """A step of the catalogue's 8 x 8 H100 with 8 NICs each to 1e-9, wherever nodes unlike and switches lie along the rings."""
+    """A step of the catalog's 8 x 8 H100 with 8 NICs each to 1e-9, wherever nodes unlike and switches lie along the rings."""
     hgx = load_hardware("hgx-h100").spec.groups[0].node
     hardware = Hardware.model_validate({"name": "switched", "groups": [{"node": hgx, "count": 8}], "fabric": SWITCHED[fabric]})
     first = 0 if fabric == "torus" else 8 - len(gpus)  # one pod has a leaf less

@@ -10,7 +10,7 @@ from sim.spec.library import load_workload
 
 
 def llama_on_gpu(**shape: int) -> Any:
-    """Return the Llama decoder of the catalogue's models, built on the device where it will run."""
+    """Return the Llama decoder of the catalog's models, built on the device where it will run."""
     import torch
 
     with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
@@ -29,7 +29,7 @@ def gpt2_on_gpu(size: str) -> Any:
 
 
 def decoder_on_gpu(name: str) -> Any:
-    """Return the catalogue's decoder *name*, built by Hugging Face transformers, as a module that returns its loss."""
+    """Return the catalog's decoder *name*, built by Hugging Face transformers, as a module that returns its loss."""
     import torch
 
     transformers = importlib.import_module("transformers")  # installed on the GPU's machine; not among the project's requirements

@@ -28,7 +28,7 @@ LORA_DECODER: Final = "calibration.blind.models:adapted_decoder_on_gpu"
 TITAN: Final = "torchtitan:"
 """Prefix of a model that torchtitan builds, compiles and trains; torchtitan's family and size follow."""
 MEGATRON: Final = "megatron:"
-"""Prefix of a model that Megatron-Core builds and trains with Transformer Engine; the catalogue's name follows."""
+"""Prefix of a model that Megatron-Core builds and trains with Transformer Engine; the catalog's name follows."""
 MICRO_BATCHES: Final = 4
 """Micro-batches of a step under Megatron-Core."""
 ATTENTION_SHAPES: Final = (
@@ -47,7 +47,7 @@ EXPERT_SHAPES: Final = (
 
 @dataclass(frozen=True)
 class BlindTraining:
-    """A training run to time: of a torch model, or of the catalogue workload *workload*, which *model* builds."""
+    """A training run to time: of a torch model, or of the catalog workload *workload*, which *model* builds."""
 
     name: str
     model: str
@@ -182,7 +182,7 @@ def _megatron_runs() -> Iterator[BlindTraining]:
 
 
 def megatron_overrides(run: BlindTraining) -> dict[str, Any]:
-    """Return what *run* changes in the catalogue's workload."""
+    """Return what *run* changes in the catalog's workload."""
     changes: dict[str, Any] = {"model.sequence": run.sequence, "model.transformer.layers": int(run.settings["layers"])}
     if experts := int(run.settings["experts"]):
         changes |= {"model.transformer.experts": experts, "model.transformer.first_dense_layers": 0}

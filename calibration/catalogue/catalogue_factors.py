@@ -1,4 +1,4 @@
-"""How do factors fitted to one-GPU rows get into the catalogue? Those of GPUs and software stacks are fitted together and written there.
+"""How do factors fitted to one-GPU rows get into the catalog? Those of GPUs and software stacks are fitted together and written there.
 
 Only values whose source line states that they were fitted to ``records/single_gpu.csv``, or are the mean of fitted ones, are replaced;
 nothing else in a file changes. Run it after a change of the layer model: ``python -m calibration.catalogue.catalogue_factors``.
@@ -68,7 +68,7 @@ def _sources(path: Path) -> dict[str, str]:
 
 
 def main() -> None:
-    """Fit the factors to all rows, and write them to the catalogue."""
+    """Fit the factors to all rows, and write them to the catalog."""
     factors = fit(read_rows())
     for folder, of in FITTED_FOLDERS:
         for path in all_files(folder).values():

@@ -107,7 +107,7 @@ class FactorRow:
 
 @lru_cache(maxsize=256)
 def gpu_part(name: str) -> Gpu:
-    """Return a GPU of the catalogue."""
+    """Return a GPU of the catalog."""
     return load_part(Gpu, name, "hardware/parts/gpus")
 
 
@@ -134,7 +134,7 @@ def measured_time(record: RunRecord) -> float:
 
 
 def predicted_time(record: RunRecord) -> float:
-    """Return the step time (s) from the simulator's own plan, with the factors of the catalogue."""
+    """Return the step time (s) from the simulator's own plan, with the factors of the catalog."""
     workload, gpu = workload_and_gpu(record)
     return plan_step(workload, gpu, 1.0, ranks=1).isolated_time
 

@@ -1,6 +1,6 @@
 """Which collectives have others measured, and on which machines? ``records/collectives.csv`` in our schema, and the plan of each row.
 
-One row is one message. *system* is the unit that fits leave out; *network* the kind of path that bounds it; *hardware* a catalogue name or
+One row is one message. *system* is the unit that fits leave out; *network* the kind of path that bounds it; *hardware* a catalog name or
 a file in ``calibration/hardware``; *gpus_per_process* 1 as in training, or more if one process launches on several GPUs in turn; *nccl* the
 version whose rules choose; *algorithm* and *protocol* what was forced, or the only one that the library had; *role* ``fit``, or ``score``
 if the machine has a flaw or an unstated part; *waits* whether the host waits for each message. MG-WFBP's rows (lines drawn through

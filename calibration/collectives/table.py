@@ -185,7 +185,7 @@ def network_meant(text: str) -> str:
 
 
 def _hardware(text: str) -> str:
-    """Return the machine of the catalogue that differs from *text* in spelling only; *text* itself if there is none."""
+    """Return the machine of the catalog that differs from *text* in spelling only; *text* itself if there is none."""
     names = all_names("hardware")
     same = {str(name) for name in names if plain_name(name) == plain_name(text)}
     return same.pop() if text not in names and len(same) == 1 else text

@@ -120,7 +120,7 @@ def _row(cells: dict[str, str]) -> KernelRow:
 
 @lru_cache(maxsize=64)
 def catalogue_gpu(name: str) -> Gpu | None:
-    """Return the GPU *name* of the catalogue; None if there is none."""
+    """Return the GPU *name* of the catalog; None if there is none."""
     try:
         return load_part(Gpu, name.lower(), "hardware/parts/gpus")
     except UnknownName:

@@ -1,4 +1,4 @@
-"""How large are errors of kernel times? By GPU and kind of kernel, with the catalogue's constants, and with the GPU left out of the fit.
+"""How large are errors of kernel times? By GPU and kind of kernel, with the catalog's constants, and with the GPU left out of the fit.
 
 Only BF16 products are scored with the GPU left out. Their constants are then fitted to the other GPUs only. The share of the peak comes
 from boards of the same architecture, by the law ``rate ~ power ** 0.6`` that measured Blackwell boards follow, or is the mean of all others

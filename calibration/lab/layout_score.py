@@ -130,7 +130,7 @@ def _machine(line: RecordLine) -> Hardware:
 
 
 def layout_workload(layout: Division, batch: int, overrides: tuple[str, ...] = ()) -> Workload:
-    """Return the workload of *layout* as the catalogue describes it, with modeled layer times."""
+    """Return the workload of *layout* as the catalog describes it, with modeled layer times."""
     fields = layout.parallel
     changes = [f"training.batch={batch}", f"training.stack={STACK}"]
     changes += [f"training.parallel.{name}={str(value).lower() if isinstance(value, bool) else value}" for name, value in fields.items()]

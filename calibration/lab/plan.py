@@ -34,7 +34,7 @@ from sim.units import show
 MOST_HOSTS = 16
 """Maximum number of hosts on one network; with more, each has too small a share of the machine to be meaningful."""
 WORKLOADS: Final = Path(__file__).parent / "workloads"
-"""Workloads of the committed plan; searched before the catalogue."""
+"""Workloads of the committed plan; searched before the catalog."""
 
 _Several = BeforeValidator(lambda value: value if isinstance(value, list | tuple) else [value])
 

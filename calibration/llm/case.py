@@ -185,7 +185,7 @@ class Case:
 
     @cached_property
     def gpu(self) -> Gpu:
-        """Return the catalogue's part of this run's GPU."""
+        """Return the catalog's part of this run's GPU."""
         return part_of(self.chip)
 
     @property

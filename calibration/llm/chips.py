@@ -1,7 +1,7 @@
-"""Which GPU does a name in a table mean, and what are its rates? Those of ``records/llm/gpus.csv``, or else of the catalogue's parts.
+"""Which GPU does a name in a table mean, and what are its rates? Those of ``records/llm/gpus.csv``, or else of the catalog's parts.
 
 People write a GPU's name with its maker, the number in a node, or its memory: if the full name is unknown, these words are left out. A GPU
-of the catalogue that is not in the table of GPUs is assumed to be joined by PCIe only, which `NamedChip` states.
+of the catalog that is not in the table of GPUs is assumed to be joined by PCIe only, which `NamedChip` states.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def _named(name: str) -> NamedChip | None:
 
 
 def part_of(chip: Chip) -> Gpu:
-    """Return the catalogue's part of *chip*."""
+    """Return the catalog's part of *chip*."""
     return load_part(Gpu, chip.part or chip.name.lower(), "hardware/parts/gpus")
 
 
@@ -122,7 +122,7 @@ def _host_factor(machine: str) -> float:
 
 
 def similar_chips(name: str) -> list[str]:
-    """Return GPUs of the table or the catalogue whose names resemble *name*."""
+    """Return GPUs of the table or the catalog whose names resemble *name*."""
     near = suggestions(normalize_name(name), [*_chips(), *map(normalize_name, catalogue(PARTS_FOLDER))]) if name else []
     names = [named.chip.name for each in near if (named := chip_named(each)) is not None]
     return list(dict.fromkeys(names))
@@ -130,7 +130,7 @@ def similar_chips(name: str) -> list[str]:
 
 @lru_cache(maxsize=1)
 def _gpus() -> GpuNames:
-    """Return the GPUs of the table with their memory and aliases, and the others of the catalogue."""
+    """Return the GPUs of the table with their memory and aliases, and the others of the catalog."""
     chips = {chip.name: chip for chip in _chips().values()}
     aliases = {name: [alias for alias, meant in _chips().items() if meant is chip] for name, chip in chips.items()}
     listed = set(map(normalize_name, aliases))
@@ -140,7 +140,7 @@ def _gpus() -> GpuNames:
 
 @lru_cache(maxsize=64)
 def _chip_of_part(name: str) -> NamedChip | None:
-    """Return the part *name* of the catalogue; None if its number of multiprocessors is unknown, or if it lacks 16-bit products."""
+    """Return the part *name* of the catalog; None if its number of multiprocessors is unknown, or if it lacks 16-bit products."""
     gpu = load_part(Gpu, name, PARTS_FOLDER)
     narrow = gpu.dense_16bit
     multiprocessors = gpu.kernels.sm_count if gpu.kernels is not None else _multiprocessors().get(name, 0)
@@ -171,7 +171,7 @@ def _board(gpu: Gpu) -> dict[ProductPrecision, float]:
 
 @lru_cache(maxsize=1)
 def _multiprocessors() -> dict[str, int]:
-    """Return the number of multiprocessors of those parts of the catalogue that have no ``kernels``."""
+    """Return the number of multiprocessors of those parts of the catalog that have no ``kernels``."""
     lines = (LLM_RECORDS / "multiprocessors.csv").read_text(encoding="utf-8").splitlines()
     return {cells["part"]: int(cells["multiprocessors"]) for cells in csv.DictReader(line for line in lines if not line.startswith("#"))}
 

@@ -176,7 +176,7 @@ def _hardware(machine: str, nic: float, latency: float | None, replaced: tuple[s
 
 @lru_cache(maxsize=256)
 def _machine(named: str, gpu: str, domain: int, usual: str) -> str:
-    """Return the catalogue name of a machine: *named*, from ``node_type``, if it joins *domain* of this GPU; else the GPU's usual one."""
+    """Return the catalog name of a machine: *named*, from ``node_type``, if it joins *domain* of this GPU; else the GPU's usual one."""
     try:
         node = load_hardware(named).spec.groups[0].node if named else None
     except SpecError:

@@ -69,7 +69,7 @@ def _family_entry(model: str) -> dict[str, Any]:
 
 @lru_cache(maxsize=1)
 def _model_names() -> dict[str, str]:
-    """Return the catalogue's models by their names, and by the aliases of workloads with the same name."""
+    """Return the catalog's models by their names, and by the aliases of workloads with the same name."""
     models = catalogue(_MODELS)
     aliases = {alias: name for name, path in catalogue("workloads").items() if name in models for alias in aliases_of(path)}
     of_gpt3 = {name.replace("gpt3-", "gpt-"): name for name in models if name.startswith("gpt3-")}
@@ -77,7 +77,7 @@ def _model_names() -> dict[str, str]:
 
 
 def _models_spelled(name: str) -> list[str]:
-    """Return the catalogue's models that differ from *name* in spelling only; those with other points in numbers if none has the same."""
+    """Return the catalog's models that differ from *name* in spelling only; those with other points in numbers if none has the same."""
     spellings = [(each, re.sub(_TUNED, "", re.sub(_ACTIVE, "", each))) for each in _model_names()]
     for spelled in (pointed_name, plain_name):
         same = [each for each, _ in spellings if spelled(each) == spelled(name)]
@@ -89,7 +89,7 @@ def _models_spelled(name: str) -> list[str]:
 
 @lru_cache(maxsize=512)
 def _catalogued(model: str) -> dict[str, Any]:
-    """Return the family and shape of the catalogue's decoder *model*, named as on the hub or in words; empty if there is none."""
+    """Return the family and shape of the catalog's decoder *model*, named as on the hub or in words; empty if there is none."""
     name = model.strip().lower().rpartition("/")[2]
     untuned = re.sub(_TUNED, "", re.sub(r"[\s_]+", "-", name))
     listed = next((same[0] for each in (name, untuned) if len(same := _models_spelled(each)) == 1), None)

@@ -81,7 +81,7 @@ def fit(paths: Sequence[Path], output: Path, hardware: str | None = None) -> Fit
 
 
 def _described_kernels(records: MergedRecords, fitted: Mapping[str, Fit], gpu: Gpu) -> set[str]:
-    """Return the kernel classes that are described: all classes of a GPU in the catalogue, else those that were measured."""
+    """Return the kernel classes that are described: all classes of a GPU in the catalog, else those that were measured."""
     if records.machine["gpus"] and gpu_named_by_driver(records.machine["gpus"][0]["name"]):
         return {*gpu.efficiency}
     return {kind for kind in ("conv", "gemm") if f"{kind} fp32" in fitted}

@@ -1,11 +1,11 @@
 """Which constants of a socket explain a machine's Gloo collectives? Launch cost, latency and bandwidth, with intervals.
 
-Each measured collective is modelled as in the simulator (`sim.training.collectives.play.gloo`)::
+Each measured collective is modeled as in the simulator (`sim.training.collectives.play.gloo`)::
 
     launch + passes * segments_time(segments, segment / bandwidth, latency / 2)
 
 An all-reduce makes two passes of the ring and an all-gather one (probes ``all_reduce`` and ``collectives``). Other operations are ignored
-because Gloo's algorithms for them are not modelled. A ring over several machines is bound by its slowest hop, which is between machines.
+because Gloo's algorithms for them are not modeled. A ring over several machines is bound by its slowest hop, which is between machines.
 So records of several machines give two sets of constants, and their difference is the network. The transport class provides the priors.
 A large message consists of many segments whose timing becomes periodic; its time is extrapolated from the first few.
 """
@@ -71,7 +71,7 @@ def _fit(subject: str, rows: Sequence[AnswerRow]) -> Fit:
 
 
 def collective_time(row: AnswerRow, launch: float, latency: float, per_byte: float) -> float:
-    """Return the modelled time (s) of a measured collective with these constants."""
+    """Return the modeled time (s) of a measured collective with these constants."""
     count, segment = cut_segments(float(row["bytes"]), row["ranks"])
     return launch + PASSES[row["op"]] * long_pass(count, segment * per_byte, latency / 2, row["ranks"] == 2)
 

@@ -39,7 +39,7 @@ NETWORK_PASSES: Final = "passes in networks"
 """Subjects of the two fits."""
 _TORCHVISION: Final = "torchvision.models"
 _PICTURE: Final = ("3x224x224",)
-"""The input with which the catalogue's models of torchvision are traced."""
+"""The input with which the catalog's models of torchvision are traced."""
 LEAST_TIME: Final = 20e-6
 """Total measured time (s) of one kind of layers in a network below which their factor is noise."""
 
@@ -48,7 +48,7 @@ LEAST_TIME: Final = 20e-6
 def trace_model(target: str, inputs: Sequence[str], arguments: Sequence[str]) -> Model:
     """Return the layer table of a measured model. Raise SpecError if it cannot be traced.
 
-    Models of torchvision that the catalogue has need no torch, so that a record can be fitted on a machine without it.
+    Models of torchvision that the catalog has need no torch, so that a record can be fitted on a machine without it.
     """
     from sim.extract.target import parse_arguments
 
@@ -61,7 +61,7 @@ def trace_model(target: str, inputs: Sequence[str], arguments: Sequence[str]) ->
 def layer_fits(records: MergedRecords, gpu: Gpu, kernels: Collection[str]) -> dict[str, Fit]:
     """Return the factors on products and passes relative to *gpu*, without those for which no layer was measured.
 
-    *kernels* are the kernel classes that were measured or that the catalogue describes.
+    *kernels* are the kernel classes that were measured or that the catalog describes.
     """
     values_of: dict[str, list[float]] = {NETWORK_PRODUCTS: [], NETWORK_PASSES: []}
     for row in records.rows("layers"):
@@ -97,15 +97,15 @@ def _kernel(op: str) -> str:
 
 
 def layer_ratios(row: AnswerRow, model: Model, gpu: Gpu) -> tuple[float | None, float | None]:
-    """Return measured over modelled time of the layers that compute products and of the others; None if they took too little time."""
+    """Return measured over modeled time of the layers that compute products and of the others; None if they took too little time."""
     measured = [0.0, 0.0]
     for layer in row["layers"]:
         measured[not layer["type"].startswith(_COMPUTING)] += _median(layer["forward_s"]) + _median(layer["backward_s"])
     stack = full_precision(load_part(Stack, "torch-2.x-ddp", "workloads/stacks"))
-    modelled = [0.0, 0.0]
+    modeled = [0.0, 0.0]
     for each in model.layers:
-        modelled[each.op not in PRODUCT_OPERATORS] += _time(each, gpu, stack, row["batch"])
-    pairs = zip(measured, modelled, strict=True)
+        modeled[each.op not in PRODUCT_OPERATORS] += _time(each, gpu, stack, row["batch"])
+    pairs = zip(measured, modeled, strict=True)
     computing, passing = (took / due if took > LEAST_TIME and due > 0 else None for took, due in pairs)
     return computing, passing
 

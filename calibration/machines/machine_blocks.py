@@ -126,7 +126,7 @@ def storage_block(records: MergedRecords, fitted: Mapping[str, Fit]) -> Block | 
 
 def _from_records(records: MergedRecords, fitted: Mapping[str, Fit], name: str, node: Block) -> Block:
     facts = records.machine
-    count = len(facts["gpus"]) or records.neighbours
+    count = len(facts["gpus"]) or records.neighbors
     if len(facts["gpus"]) > 1:
         raise SpecError(
             f"{records.files[0]}: {count} GPUs, but the record does not contain their links (no nvidia-smi); name the machine with "
@@ -166,7 +166,7 @@ def nic_block(records: MergedRecords, fitted: Mapping[str, Fit]) -> Block:
     sources.fitted(
         "bandwidth", "all_reduce", f"a ring between machines carried {carried}, {payload:.3g} of the line; the card may be faster"
     )
-    sources.estimate("*", "one socket between neighbours, as Gloo has")
+    sources.estimate("*", "one socket between neighbors, as Gloo has")
     return {"bandwidth": f"{8e-9 / fit[RATE].value / payload:.4g} Gbps", "transport": gloo_class().name, "source": sources.texts}
 
 

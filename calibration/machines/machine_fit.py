@@ -69,7 +69,7 @@ class MergedRecords:
         return int(self.machine.get("nodes", 1))
 
     @property
-    def neighbours(self) -> int:
+    def neighbors(self) -> int:
         """Return the number of ranks on each machine."""
         return int(self.machine["ranks"]) // self.nodes
 

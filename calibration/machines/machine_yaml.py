@@ -1,6 +1,6 @@
 """How do fitted constants become a description that `sim run` accepts? As YAML of hardware and software stack, with a source per value.
 
-A GPU in the catalogue keeps its data sheet, and efficiencies are relative to it. A CPU or any other GPU is described by measurements only,
+A GPU in the catalog keeps its data sheet, and efficiencies are relative to it. A CPU or any other GPU is described by measurements only,
 with the fastest measured rate as its peak. Values that no probe measures are marked as estimates. On a CPU, a *GPU* of the description is
 one rank with its share of the cores.
 """
@@ -30,7 +30,7 @@ CURVE_POINTS: Final = 6
 """Number of points of an efficiency curve."""
 LEAST_SHARE: Final = 0.01
 TENSOR_FACTORS: Final = {"tensor_core_factor": ("conv", "direct_conv", "pointwise_conv"), "tensor_core_gemm_factor": ("gemm", "attention")}
-"""Factors of the catalogue that correct for efficiency curves of other GPUs, with the classes whose measured curves replace them."""
+"""Factors of the catalog that correct for efficiency curves of other GPUs, with the classes whose measured curves replace them."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Machine:
 
 
 def gpu_named_by_driver(name: str) -> Gpu | None:
-    """Return the GPU of the catalogue that the driver calls *name*; None unless exactly one matches."""
+    """Return the GPU of the catalog that the driver calls *name*; None unless exactly one matches."""
     from sim.study.new.parts import named_like
 
     stem = named_like(name)
@@ -134,7 +134,7 @@ def device_block(records: MergedRecords, fitted: Mapping[str, Fit]) -> Block:
 
 def _share_text(peak: str, product_share: ProductShare) -> str:
     described, left_out = 100 * product_share.described_error, 100 * product_share.left_out_error
-    missed = f"error on held-out products {left_out:.0f}%, with the catalogue's share {described:.0f}%"
+    missed = f"error on held-out products {left_out:.0f}%, with the catalog's share {described:.0f}%"
     return f"{peak} share {product_share.share:.3g} of {product_share.points} products ({missed})"
 
 
@@ -158,7 +158,7 @@ def _kernel_time(fitted: Mapping[str, Fit]) -> float:
 
 
 def _unknown_device(records: MergedRecords, fitted: Mapping[str, Fit], sources: Sources) -> Block:
-    """Return the fields that a device outside the catalogue needs in addition to those that every device gets."""
+    """Return the fields that a device outside the catalog needs in addition to those that every device gets."""
     facts = records.machine
     memory, product = require_rate(fitted, "memory", "memory"), require_rate(fitted, "gemm fp32", "gemm")
     gpu = facts["gpus"][0] if facts["gpus"] else None
@@ -172,12 +172,12 @@ def _unknown_device(records: MergedRecords, fitted: Mapping[str, Fit], sources: 
         sources.estimate("kernel_time", "not measured; profile --only launch")
     if not gpu:
         sources.texts["host_cores"] = "each rank computes on its share of the cores"
-    own = {} if gpu else {"host_cores": max(1, facts["physical_cores"] // records.neighbours)}
+    own = {} if gpu else {"host_cores": max(1, facts["physical_cores"] // records.neighbors)}
     return {
         "name": gpu["name"] if gpu else f"{records.name}-rank",
         "architecture": "unknown" if gpu else "cpu",
         "compute_capability": gpu["compute_capability"] if gpu else "0.0",
-        "memory": f"{(gpu['memory_bytes'] if gpu else facts['memory_bytes'] / records.neighbours) / 2**30:.4g} GiB",
+        "memory": f"{(gpu['memory_bytes'] if gpu else facts['memory_bytes'] / records.neighbors) / 2**30:.4g} GiB",
         "memory_bandwidth": rate_text(memory),
         "memory_efficiency": 1.0,
         "peak": {name: f"{rate / 1e9:.4g} GFLOP/s" for name, rate in highest_rates(fitted).items()},
@@ -211,7 +211,7 @@ def efficiency_curves(fitted: Mapping[str, Fit], peaks: Mapping[Any, float], ker
 
 
 def with_default_curves(curves: Block, sources: Sources) -> Block:
-    """Return *curves* of a device outside the catalogue, with the curve of gemm for classes of convolutions that were not measured.
+    """Return *curves* of a device outside the catalog, with the curve of gemm for classes of convolutions that were not measured.
 
     A class without a curve would take only the time of its memory traffic.
     """

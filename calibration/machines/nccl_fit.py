@@ -96,12 +96,12 @@ def fit_factors(hardware: Hardware, measured: Sequence[MeasuredCollective], time
 
 
 def _posterior(predicted: PredictedTimes, keys: Sequence[ConstantKey], seconds: Vector) -> Posterior:
-    def modelled(point: Vector) -> Vector:
+    def modeled(point: Vector) -> Vector:
         return np.log(predicted.times(dict(zip(keys, point.tolist(), strict=True))))
 
     def model(point: Vector) -> tuple[Vector, Vector]:
-        center = modelled(point)
-        slopes = [(modelled(point + step) - center) / DIFFERENCE_STEP for step in DIFFERENCE_STEP * np.eye(len(keys))]
+        center = modeled(point)
+        slopes = [(modeled(point + step) - center) / DIFFERENCE_STEP for step in DIFFERENCE_STEP * np.eye(len(keys))]
         return center, np.stack(slopes, axis=1)
 
     parameters = [FitParameter(factor_name(key), 1.0, _width(predicted.hardware, key)) for key in keys]

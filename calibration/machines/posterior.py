@@ -65,9 +65,9 @@ class Posterior:
 
     estimates: tuple[PosteriorEstimate, ...]
     noise: float
-    """Standard deviation of the logarithm of measured over modelled time."""
+    """Standard deviation of the logarithm of measured over modeled time."""
     residuals: Vector
-    """Logarithm of measured over modelled time, one value per point."""
+    """Logarithm of measured over modeled time, one value per point."""
 
     def __getitem__(self, name: str) -> PosteriorEstimate:
         """Return the parameter *name*."""
@@ -107,8 +107,8 @@ def fit_posterior(model: PosteriorModel, times: Vector, parameters: Sequence[Fit
         ends = [_maximized(points, start) for start in searched]
         values = min(ends, key=lambda end: points.at(end)[2]) if len(ends) > 1 else ends[0]
         searched = [values]
-        modelled, slope = model(values)
-        residuals = logs - modelled
+        modeled, slope = model(values)
+        residuals = logs - modeled
         precision = slope.T @ (slope * weights[:, None]) / noise**2
         covariance = np.linalg.inv(precision + np.diag(widths**-2.0))
         freedom = max(1.0, len(times) - float(np.trace(covariance @ precision)))
@@ -138,8 +138,8 @@ class _Points(NamedTuple):
 
     def at(self, here: Vector) -> tuple[Vector, Vector, float]:
         """Return residuals, derivatives and the misfit at *here*."""
-        modelled, slope = self.model(here)
-        residuals = self.logs - modelled
+        modeled, slope = self.model(here)
+        residuals = self.logs - modeled
         return residuals, slope, self.misfit(here, residuals)
 
 

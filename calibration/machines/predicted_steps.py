@@ -11,7 +11,7 @@ Over Gloo, the host waits for each collective (`calibration/lab/workloads/stacks
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any, Final, NamedTuple
@@ -46,9 +46,9 @@ def measured_step(row: AnswerRow) -> float:
     return float(median(max(times) for times in zip(*row["times_by_rank_s"], strict=True)))
 
 
-def predicted_step(row: AnswerRow, written: WrittenFiles, stack: Mapping[str, Any] | None = None) -> float:
-    """Return the predicted step time (s) of *row* on the *written* files, with these fields of the *stack*."""
-    machine = load_hardware(str(written.hardware.absolute())).spec
+def predicted_step(row: AnswerRow, written: WrittenFiles, overrides: Sequence[str] = (), stack: Mapping[str, Any] | None = None) -> float:
+    """Return the predicted step time (s) of *row* on the *written* files, with *overrides* of the hardware and fields of the *stack*."""
+    machine = load_hardware(str(written.hardware.absolute()), overrides).spec
     table = trace_model(row["model"], tuple(row["inputs"]), tuple(row["arguments"]))
     workload = synthetic_workload(table, row["batch"], written.stack, stack or {})
     placed = place(machine, row["ranks"]) if row["exchange"] else place(machine, None, "1")
@@ -66,11 +66,11 @@ def synthetic_workload(model: Model, batch: int, stack: Path | None, changed: Ma
     )
 
 
-def predicted_layout(row: AnswerRow, written: WrittenFiles) -> float:
-    """Return the predicted step time (s) of the layout in *row* on the *written* files."""
-    machine = load_hardware(str(written.hardware.absolute())).spec
+def predicted_layout(row: AnswerRow, written: WrittenFiles, overrides: Sequence[str] = (), stack: Mapping[str, Any] | None = None) -> float:
+    """Return the predicted step time (s) of the layout in *row*; the other arguments are those of `predicted_step`."""
+    machine = load_hardware(str(written.hardware.absolute()), overrides).spec
     layout = Division.model_validate(row["layout"])
-    base = synthetic_workload(_decoder(row), row["batch"], written.stack, {"gradient_clipping": False})
+    base = synthetic_workload(_decoder(row), row["batch"], written.stack, {"gradient_clipping": False, **(stack or {})})
     gloo = base.training.stack.library.backend == "gloo"
     waits = "reductions" if layout.asynchronous else "everything"
     # the measured times of the units include FSDP's copies

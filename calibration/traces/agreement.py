@@ -1,7 +1,7 @@
 """Does the user's description of a profiled job agree with its trace?
 
 A trace that stallsim wrote names its job: a different machine, model, stack, batch or precision is a contradiction. In a trace of torch's,
-gradients of another number of parameters are one. Names that are not in the catalogue, and the name that a driver gives a GPU, leave
+gradients of another number of parameters are one. Names that are not in the catalog, and the name that a driver gives a GPU, leave
 doubts, which are reported.
 """
 
@@ -82,7 +82,7 @@ def _require_same_parameters(profile: ImportedJob, job: JobDescription) -> None:
 
 
 def _matches(name: str, specified: Any, shown: Any, job: JobDescription) -> bool | None:
-    """Return whether the option *specified* is equivalent to the trace's value *shown*; None if the latter is not in the catalogue."""
+    """Return whether the option *specified* is equivalent to the trace's value *shown*; None if the latter is not in the catalog."""
     if specified == shown or name not in _EQUIVALENCE:
         return bool(specified == shown)
     load_named, equivalent = _EQUIVALENCE[name]
@@ -123,7 +123,7 @@ _EQUIVALENCE: Final[dict[str, tuple[Callable[[str, JobDescription], Any], Callab
     "workload": (_workload, _same_model),
     "stack": (_stack, lambda mine, theirs: bool(mine == theirs)),
 }
-"""For each option with a catalogue name, how to load it, and whether two loaded objects are equivalent as far as a trace shows."""
+"""For each option with a catalog name, how to load it, and whether two loaded objects are equivalent as far as a trace shows."""
 
 
 def _rank_doubts(profile: ImportedJob) -> list[str]:

@@ -26,7 +26,7 @@ class JobMachine(NamedTuple):
 
     gpu: Gpu
     gpu_reference: Any
-    """The GPU as written in a workload: its name in the catalogue, or its full description."""
+    """The GPU as written in a workload: its name in the catalog, or its full description."""
     cpu_speed: float
     launch_speed: float
     name: str
@@ -67,7 +67,7 @@ class ProfiledJob:
         return MeasuredOn(gpu=self.machine.gpu, batch=base.training.batch, precision=base.training.precision, source=self.source)
 
     def reference(self, name: str, folder: str) -> str:
-        """Return the reference to *name* in *folder* for the file at `path`: a relative path unless it is part of the catalogue."""
+        """Return the reference to *name* in *folder* for the file at `path`: a relative path unless it is part of the catalog."""
         file = locate(name, folder, self.description.folders.workloads)
         own = file not in all_files(folder).values()
         return os.path.relpath(file.resolve(), self.path.resolve().parent) if own else name
@@ -122,7 +122,7 @@ def _machine(job: JobDescription) -> JobMachine:
 
 
 def _catalogue_name(node: Node) -> str | None:
-    """Return the catalogue's name of the GPU of *node* if it is equal to that GPU of the catalogue, else None."""
+    """Return the catalog's name of the GPU of *node* if it is equal to that GPU of the catalog, else None."""
     try:
         return node.gpu.name if load_part(Gpu, node.gpu.name, "hardware/parts/gpus") == node.gpu else None
     except SpecError:

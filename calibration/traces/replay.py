@@ -1,6 +1,6 @@
 """How long would this profiled job take elsewhere? Write a workload for ``sim run`` with the times that the profile shows for its layers.
 
-With a layer table (a catalogue workload, one of ``sim extract``, or the one that a simulated trace names) `table_times` distributes the
+With a layer table (a catalog workload, one of ``sim extract``, or the one that a simulated trace names) `table_times` distributes the
 times of passes over its layers. Without one, `trace_layers` builds the table, which needs ``record_shapes=True``. For jobs that shard,
 split or pipeline the model, `layout_passes` derives the times; they need a workload that specifies the layout.
 Limits: if the GPU never waits for the host, a simulated trace does not show how far the host is ahead. A trace without a table has no

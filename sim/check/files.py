@@ -1,4 +1,4 @@
-"""Are these files valid? Determines the kind of each file, validates it, and checks across the catalogue, as `sim check` does."""
+"""Are these files valid? Determines the kind of each file, validates it, and checks across the catalog, as `sim check` does."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ class Verdict:
 
 
 def validate(names: Iterable[str] = (), progress: Callable[[int, int], None] = lambda done, of: None) -> list[Verdict]:
-    """Return a verdict on each of *names* (files, folders of files or catalogue names), or on the whole catalogue if there are none.
+    """Return a verdict on each of *names* (files, folders of files or catalog names), or on the whole catalog if there are none.
 
     *progress* is called with the number of files that are done and their total.
 
-    For the catalogue, every file has only its own estimates, not those of its parts; the last verdict has no file and holds problems
+    For the catalog, every file has only its own estimates, not those of its parts; the last verdict has no file and holds problems
     between files.
     """
     paths = [file for name in names for file in _files(name)]
@@ -52,7 +52,7 @@ def validate(names: Iterable[str] = (), progress: Callable[[int, int], None] = l
 
 
 def validate_path(name: str) -> list[str]:
-    """Return all problems of the file *name* (path or catalogue name), each with its place."""
+    """Return all problems of the file *name* (path or catalog name), each with its place."""
     return _verdict_on_name(name).problems
 
 
@@ -85,7 +85,7 @@ def _verdict_on_name(name: str) -> Verdict:
 
 
 def _locate(name: str) -> tuple[Path, type[Any] | None]:
-    """Return the file that *name* refers to, and its kind if its folder in the catalogue determines it."""
+    """Return the file that *name* refers to, and its kind if its folder in the catalog determines it."""
     for kind, folder in _folders():
         for spelling in (name, name.lower()):
             if (path := catalogue.all_files(folder).get(spelling)) is not None:

@@ -282,9 +282,9 @@ _PREP: Final = {"pytorch": "prep", "dali_cpu": "dali_prep", "dali_gpu": "dali_gp
 
 
 def prep_warnings(workload: Workload) -> Iterator[str]:
-    """Yield a warning for samples much larger than those of the catalogue's data set whose preparation time they have.
+    """Yield a warning for samples much larger than those of the catalog's data set whose preparation time they have.
 
-    A data set that extends one of the catalogue keeps its name unless it writes another.
+    A data set that extends one of the catalog keeps its name unless it writes another.
     """
     dataset, key = workload.dataset, _PREP.get(workload.input.loader)
     if key is None or dataset.name not in catalogue("workloads/datasets"):

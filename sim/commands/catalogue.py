@@ -1,4 +1,4 @@
-"""``list``, ``show`` and ``schema``: the catalogue, the layers of its workloads, and the schemas of its files."""
+"""``list``, ``show`` and ``schema``: the catalog, the layers of its workloads, and the schemas of its files."""
 
 from __future__ import annotations
 

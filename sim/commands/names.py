@@ -1,4 +1,4 @@
-"""Which words can complete the command line? Names of the catalogue for shell completion; if none matches, the shell offers files."""
+"""Which words can complete the command line? Names of the catalog for shell completion; if none matches, the shell offers files."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import get_args
 
 
 def complete_folders(*folders: str) -> Callable[[str], list[str]]:
-    """Return a function that completes names in *folders* of the catalogue, such as ``hardware``."""
+    """Return a function that completes names in *folders* of the catalog, such as ``hardware``."""
 
     def complete(incomplete: str) -> list[str]:
         from sim.spec.catalogue import catalogue

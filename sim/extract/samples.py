@@ -1,4 +1,4 @@
-"""Which data set of the catalogue has samples like the inputs of a model, and how many tokens has one?
+"""Which data set of the catalog has samples like the inputs of a model, and how many tokens has one?
 
 Decided by the largest input, or without shapes by the layers.
 """

@@ -104,7 +104,7 @@ def check_target(target: str) -> None:
 
 
 def _file(name: str) -> Path:
-    """Return the Python file *name* in the working folder, or else in the catalogue (``workloads/models/sources/gpt.py``)."""
+    """Return the Python file *name* in the working folder, or else in the catalog (``workloads/models/sources/gpt.py``)."""
     places = (Path(name), *(root / name for root in roots()))
     return next((path for path in places if path.is_file()), Path(name))
 

@@ -107,5 +107,5 @@ def band_of(nbytes: float) -> str:
 
 
 def validated_collectives() -> Mapping[str, Mapping[str, Any]]:
-    """Return the errors by group of measured collectives; empty if the catalogue has no such file."""
+    """Return the errors by group of measured collectives; empty if the catalog has no such file."""
     return validated_groups(SUMMARY)

@@ -1,4 +1,4 @@
-"""How is the catalogue listed? In aligned columns of hardware, workloads and parts."""
+"""How is the catalog listed? In aligned columns of hardware, workloads and parts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Listing(NamedTuple):
 
 
 def listing(kind: str, where: Sequence[str]) -> Listing:
-    """Return the rows of *kind* ("" for hardware and workloads) in the catalogue that meet all conditions of *where*."""
+    """Return the rows of *kind* ("" for hardware and workloads) in the catalog that meet all conditions of *where*."""
     if kind and kind not in _KINDS:
         similar = suggestions(kind, list(_KINDS), most=1)
         raise SpecError(f"list {kind}: " + (f"did you mean {similar[0]}?" if similar else f"write one of {', '.join(_KINDS)}"))

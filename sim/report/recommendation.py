@@ -200,7 +200,7 @@ def _paid(document: Mapping[str, Any], chosen: Mapping[str, Any] | None) -> list
 
 
 def nothing_to_rent(document: Mapping[str, Any]) -> str:
-    """Return the sentence that no machine can be rented for the job, among the named ones or in the whole catalogue."""
+    """Return the sentence that no machine can be rented for the job, among the named ones or in the whole catalog."""
     of = "None of these machines can be rented to" if document["named"] else "No rentable machine in the catalog can"
     return f"{of} run {document['workload']}."
 

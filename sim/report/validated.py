@@ -1,4 +1,4 @@
-"""How large were the errors of predictions for measured runs? By group of runs, from the summaries that come with the catalogue."""
+"""How large were the errors of predictions for measured runs? By group of runs, from the summaries that come with the catalog."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class ExpectedError(TypedDict):
 
 
 def validated_groups(summary: str = SUMMARY) -> Mapping[str, Mapping[str, Any]]:
-    """Return the errors by group of runs from the file *summary* of the catalogue; empty if there is no such file."""
+    """Return the errors by group of runs from the file *summary* of the catalog; empty if there is no such file."""
     groups: Mapping[str, Mapping[str, Any]] = validated_part("groups", summary)
     return groups
 

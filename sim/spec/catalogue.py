@@ -1,4 +1,4 @@
-"""Which file does a name refer to? A path, a file next to the one with the name, or a name or alias in the catalogue."""
+"""Which file does a name refer to? A path, a file next to the one with the name, or a name or alias in the catalog."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _installed() -> tuple[Path, ...]:
 
 
 def catalogue(folder: str) -> dict[str, Path]:
-    """Return all files directly in *folder* of the catalogue (``hardware``, ``workloads/stacks``, ...) by name."""
+    """Return all files directly in *folder* of the catalog (``hardware``, ``workloads/stacks``, ...) by name."""
     return dict(memo.get_or_make((catalogue, folder), lambda: _files(folder)))
 
 
@@ -74,7 +74,7 @@ def provided_files(folder: str) -> dict[str, Path]:
 
 
 def all_files(folder: str) -> dict[str, Path]:
-    """Return all files of *folder* by name: the catalogue's, and files of installed packages with other names."""
+    """Return all files of *folder* by name: the catalog's, and files of installed packages with other names."""
     return provided_files(folder) | catalogue(folder)
 
 
@@ -98,11 +98,11 @@ def _names_in(folder: Path) -> list[str]:
 
 
 SearchFolders = Path | tuple[Path, ...] | None
-"""Additional folders, searched in order before the catalogue."""
+"""Additional folders, searched in order before the catalog."""
 
 
 def locate(name: str, folder: str, near: SearchFolders = None, written_in: Path | None = None) -> Path:
-    """Return the file in *folder* of the catalogue to which *name* refers; for the other arguments see `file_of`.
+    """Return the file in *folder* of the catalog to which *name* refers; for the other arguments see `file_of`.
 
     Raise UnknownName, which says what may have been meant, if there is no such file.
     """
@@ -113,10 +113,10 @@ def locate(name: str, folder: str, near: SearchFolders = None, written_in: Path 
 
 
 def file_of(name: str, folder: str, near: SearchFolders = None, written_in: Path | None = None) -> Path | None:
-    """Return the file in *folder* of the catalogue to which *name* refers; None if it has none.
+    """Return the file in *folder* of the catalog to which *name* refers; None if it has none.
 
     *written_in* is the file that contains the name (None: a command line): paths are relative to it, and its own parts take precedence over
-    the catalogue's. *near* are additional folders to search first. Raise UnknownName for a path without a file.
+    the catalog's. *near* are additional folders to search first. Raise UnknownName for a path without a file.
     """
     if written_in is None and _OF_HUB.fullmatch(name) and (released := _released(name, folder)) is not None:
         return released
@@ -227,7 +227,7 @@ _LAYOUTS: Final = {
 
 
 def gpu_like(name: str) -> str:
-    """Return the first words of a GPU of the catalogue that *name* spells, such as H100-SXM for ``8x NVIDIA h100 sxm``; empty if none.
+    """Return the first words of a GPU of the catalog that *name* spells, such as H100-SXM for ``8x NVIDIA h100 sxm``; empty if none.
 
     Of the words after the first, two letters are enough.
     """
@@ -260,7 +260,7 @@ def _with_gpu_in(name: str, most: int = 3) -> list[str]:
 
 
 def advice_on_unused_gpu(name: str) -> str:
-    """Return advice on the GPU *name* if no machine of the catalogue has it; empty if one has, or there is no such GPU."""
+    """Return advice on the GPU *name* if no machine of the catalog has it; empty if one has, or there is no such GPU."""
     gpu = gpu_like(name)
     if not gpu or _has_machine(gpu):
         return ""
@@ -268,12 +268,12 @@ def advice_on_unused_gpu(name: str) -> str:
 
 
 def _has_machine(gpu: str) -> bool:
-    """Return whether a machine of the catalogue has *gpu*."""
+    """Return whether a machine of the catalog has *gpu*."""
     return any(gpu.lower() in file.read_text(encoding="utf-8").lower() for file in catalogue("hardware").values())
 
 
 def _provider_like(name: str) -> str:
-    """Return the provider with *name*, as it is spelled in the catalogue; empty if there is none."""
+    """Return the provider with *name*, as it is spelled in the catalog; empty if there is none."""
     pattern = re.compile(rf"^provider: *({re.escape(name)})$", re.IGNORECASE | re.MULTILINE)
     matched = (pattern.search(file.read_text(encoding="utf-8")) for file in catalogue("hardware").values())
     return next((match[1] for match in matched if match), "")
@@ -322,7 +322,7 @@ def shown(name: str) -> str:
 
 
 def is_path(name: str) -> bool:
-    """Tell whether *name* is a path of a file, and no name of the catalogue."""
+    """Tell whether *name* is a path of a file, and no name of the catalog."""
     return name.endswith((".yaml", ".yml")) or "/" in name or "\\" in name
 
 

@@ -1,4 +1,4 @@
-"""What does a description contain? Loads hardware, workloads and parts by path or catalogue name, with overrides, and validates them.
+"""What does a description contain? Loads hardware, workloads and parts by path or catalog name, with overrides, and validates them.
 
 Order: find the file (``catalogue``), merge ``extends`` (``references``), apply overrides (``overrides``), resolve references,
 validate (``validation``). All problems are reported at once, each with its place in the file.
@@ -61,15 +61,15 @@ class Loaded(Generic[T]):
 
 
 def load_hardware(name: str, overrides: Iterable[Override] = (), library: SearchFolders = None) -> Loaded[Hardware]:
-    """Return the hardware that *name* (path or catalogue name) describes, with *overrides* applied.
+    """Return the hardware that *name* (path or catalog name) describes, with *overrides* applied.
 
-    *library* are folders with more hardware files, searched before the catalogue. Raise SpecError with all problems.
+    *library* are folders with more hardware files, searched before the catalog. Raise SpecError with all problems.
     """
     return load(Hardware, _located(name, "hardware", library), overrides, library)
 
 
 def load_workload(name: str, overrides: Iterable[Override] = (), library: SearchFolders = None) -> Loaded[Workload]:
-    """Return the workload that *name* (path or catalogue name) describes, with *overrides* applied; *name* may also be a model file."""
+    """Return the workload that *name* (path or catalog name) describes, with *overrides* applied; *name* may also be a model file."""
     path = _located(name, "workloads", library)
     return load_model_alone(path, overrides) if _holds_model(path) else load(Workload, path, overrides, library)
 

@@ -1,4 +1,4 @@
-"""What is in the catalogue? One row per hardware and workload file, read without the layer tables, and filters such as ``gpus>=8``.
+"""What is in the catalog? One row per hardware and workload file, read without the layer tables, and filters such as ``gpus>=8``.
 
 Values in rows are in SI units under plain names; `export_row` adds the units to the names, for JSON and CSV.
 """
@@ -88,7 +88,7 @@ _PARSED: Final = {"binary size": "size", "bit rate": "bandwidth"}
 
 
 def hardware_rows() -> tuple[list[Row], list[str]]:
-    """Return a row for every valid hardware file of the catalogue, and the problems of the others.
+    """Return a row for every valid hardware file of the catalog, and the problems of the others.
 
     The number of GPUs counts all workers; GPU, GPU memory and NIC are of one node in the first group; the price is for all nodes.
     Files are read again only if one of them has changed.
@@ -104,7 +104,7 @@ def _hardware_rows(_: Hashable) -> tuple[list[Row], list[str]]:
 
 
 def workload_rows() -> tuple[list[Row], list[str]]:
-    """Return a row for every valid workload file of the catalogue, and the problems of the others."""
+    """Return a row for every valid workload file of the catalog, and the problems of the others."""
     return rows_of("workloads", _workload_row)
 
 
@@ -250,7 +250,7 @@ def _per_hour(value: Value) -> Value:
 
 
 def rows_of(folder: str, row: Callable[[Path], Row]) -> tuple[list[Row], list[str]]:
-    """Return a row for every valid file of *folder* in the catalogue, and the problems of the others."""
+    """Return a row for every valid file of *folder* in the catalog, and the problems of the others."""
     rows, problems = [], []
     for path in catalogue(folder).values():
         try:

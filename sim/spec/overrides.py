@@ -82,7 +82,7 @@ def _gpus(resolver: Resolver, document: Document, at: int) -> tuple[object, obje
 
 
 def _part_name(gpu: object) -> object:
-    """Return the name of the part of the catalogue that a block or reference *gpu* is; *gpu* itself if it is none, or changes one."""
+    """Return the name of the part of the catalog that a block or reference *gpu* is; *gpu* itself if it is none, or changes one."""
     reference = gpu["extends"] if isinstance(gpu, dict) and gpu.keys() == {"extends"} else gpu
     if isinstance(reference, str) and not is_path(reference) and (path := file_of(reference, schema.FOLDERS[Gpu])) is not None:
         return catalogue.read(path).value.get("name", path.stem)

@@ -28,7 +28,7 @@ class PriceSource(Protocol):
         """Return the name of the source, as in ``--prices NAME``."""
 
     def price(self, machine: str, provider: str, region: str) -> Mapping[str, object] | None:
-        """Return the price of one *machine* (a name of the catalogue, or of a file); None if the source does not know it.
+        """Return the price of one *machine* (a name of the catalog, or of a file); None if the source does not know it.
 
         Keys: ``on_demand`` and ``spot`` (USD per hour of one node, or of one tray of a rack; at least one of them), ``date`` (YYYY-MM-DD,
         for both), ``spot_date``, ``region`` and ``source`` (text: where the figures come from).

@@ -1,4 +1,4 @@
-"""Which parts are in the catalogue? One row per GPU, link, processor, transport class, volume, model, data set, stack, jobs file."""
+"""Which parts are in the catalog? One row per GPU, link, processor, transport class, volume, model, data set, stack, jobs file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which prices do public price lists in a folder contain? SkyPilot's catalogue and the price lists of the Karpenter providers, on disk.
+"""Which prices do public price lists in a folder contain? SkyPilot's catalog and the price lists of the Karpenter providers, on disk.
 
 Nothing is downloaded. SkyPilot's ``<cloud>/vms.csv`` has a row for each zone or region: InstanceType, AcceleratorName, AcceleratorCount,
 Price and SpotPrice (USD per hour of the machine), Region, AvailabilityZone. The Karpenter providers' lists are generated and have the price
@@ -20,7 +20,7 @@ from sim.spec.strict import check_type, csv_lines, csv_number, csv_rows, decode,
 from sim.spec.yaml import SpecError
 
 CLOUDS: Final = ("aws", "azure", "do", "gcp", "hyperstack", "lambda", "nebius", "oci", "verda")
-"""Providers whose instance types have the same names in SkyPilot and in the catalogue."""
+"""Providers whose instance types have the same names in SkyPilot and in the catalog."""
 PLACEHOLDER: Final = 500.0
 """USD per hour and GPU from which a price is a placeholder."""
 SKYPILOT: Final = "skypilot-org/skypilot-catalog"

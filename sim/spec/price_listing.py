@@ -1,4 +1,4 @@
-"""What do the catalogue's machines cost, and how old is each price? One row for each machine with a price."""
+"""What do the catalog's machines cost, and how old is each price? One row for each machine with a price."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def fitting_columns(rows: Sequence[Row], width: int) -> tuple[Column, ...]:
 
 
 def price_rows(today: date) -> tuple[list[Row], list[str]]:
-    """Return a row for every machine of the catalogue with a price, and the problems of files that cannot be read.
+    """Return a row for every machine of the catalog with a price, and the problems of files that cannot be read.
 
     Ages are days until *today*; ``mark`` tells which prices are older than `STALE_DAYS` days, and which have a date after *today*.
     """

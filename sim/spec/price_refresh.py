@@ -50,7 +50,7 @@ class _Quote(NamedTuple):
 
 
 def price_changes(folder: Path, day: str = "") -> list[PriceChange]:
-    """Return the price changes of the catalogue's machines by the price lists below *folder*; *day* is that of lists without a date.
+    """Return the price changes of the catalog's machines by the price lists below *folder*; *day* is that of lists without a date.
 
     Raise SpecError if there are no price lists.
     """

@@ -64,7 +64,7 @@ def without(piece: MarkedValue, *names: str) -> MarkedValue:
 
 
 class Resolver:
-    """Resolves references and records every problem. *library* are folders searched before the catalogue.
+    """Resolves references and records every problem. *library* are folders searched before the catalog.
 
     With *heads_only*, models are read only up to their layers, which is enough to list them.
     """
@@ -182,7 +182,7 @@ class Resolver:
         for fewer in (question[:3], question[:2]):
             if path.parent in self._mixed_folders(written_in) and self._is_whole_description(path, kind):
                 path = catalogue.locate(*fewer)
-        if chain and path == chain[-1]:  # a file with the name of a catalogue file, which it extends
+        if chain and path == chain[-1]:  # a file with the name of a catalog file, which it extends
             path = catalogue.all_files(schema.FOLDERS[kind]).get(reference.value, path)
         if path in chain:
             raise UnknownName(f"{reference.value} refers back to itself; a file cannot take its parts from itself")

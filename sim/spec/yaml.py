@@ -37,7 +37,7 @@ _LIBRARY: Final = re.compile(
 
 
 def in_library(file: str) -> str:
-    """Return *file* as shown in messages: files of the catalogue without the installation folder."""
+    """Return *file* as shown in messages: files of the catalog without the installation folder."""
     return _LIBRARY.sub("", file)
 
 

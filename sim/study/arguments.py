@@ -16,7 +16,7 @@ from sim.study.scenario import Scenario, market_of
 from sim.units import UnitError, parse
 
 Name = str | PathLike[str]
-"""Name of a catalogue entry, or the path of a file."""
+"""Name of a catalog entry, or the path of a file."""
 _WHOLE: Final = ("nodes", "gpus", "batch", "global_batch", "seed", "sequence")
 _TEXT: Final = ("precision", "fp8_recipe", "stack", "placement")
 

@@ -1,7 +1,7 @@
 """How do many independent runs use the machines of a cluster? As tasks of a dask scheduler, with the files they need.
 
 dask.distributed runs them: if a worker dies, its task goes to another. Results arrive as they complete, in any order. Workers need
-stallsim of the same version, and nothing else: the user's own files travel with the tasks (`sim.spec.elsewhere`), and catalogue files
+stallsim of the same version, and nothing else: the user's own files travel with the tasks (`sim.spec.elsewhere`), and catalog files
 are compared by fingerprint. dask gives up a task that kills several workers (its setting ``distributed.scheduler.allowed-failures``),
 which is then reported.
 """
@@ -46,7 +46,7 @@ _COPYING = threading.Lock()
 
 
 class TaskFiles(NamedTuple):
-    """What a task needs besides the program: the user's files by absolute path, and fingerprints of catalogue files by name."""
+    """What a task needs besides the program: the user's files by absolute path, and fingerprints of catalog files by name."""
 
     version: str
     working_directory: str
@@ -55,7 +55,7 @@ class TaskFiles(NamedTuple):
 
 
 class VersionMismatch(SpecError):
-    """Raised if a worker's program or catalogue differs from the user's."""
+    """Raised if a worker's program or catalog differs from the user's."""
 
 
 def task_files(read: Iterable[Path]) -> TaskFiles:
@@ -282,7 +282,7 @@ def _copy(files: tuple[tuple[str, bytes], ...]) -> Path:
 
 @lru_cache(maxsize=8)
 def _check_same_program(version: str, catalogue: tuple[tuple[str, str], ...]) -> None:
-    """Raise VersionMismatch unless this process has the same program and catalogue as the user."""
+    """Raise VersionMismatch unless this process has the same program and catalog as the user."""
     if version != __version__:
         raise VersionMismatch(
             f"--cluster: a worker has stallsim {__version__}, this machine has {version}; install the same version on all"

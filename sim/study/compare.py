@@ -78,9 +78,9 @@ class ExclusionRule(Protocol):
 
 
 def machines(names: Sequence[str], where: Sequence[str]) -> list[str]:
-    """Return the machines in *names*, each once, or all single machines of the catalogue, filtered by the conditions *where*.
+    """Return the machines in *names*, each once, or all single machines of the catalog, filtered by the conditions *where*.
 
-    Clusters of the catalogue are included only if a condition is about ``nodes``: beside one of 1,152 GPUs, nothing else matters. Raise
+    Clusters of the catalog are included only if a condition is about ``nodes``: beside one of 1,152 GPUs, nothing else matters. Raise
     SpecError if nothing is left, or for a name or file that describes no machine.
     """
     if names and not where:

@@ -2,7 +2,7 @@
 
 Candidates have a price and the same number of GPUs per node. Machines of the same provider come first, then those with the lowest price
 per FLOP/s; each GPU model is tried once. Hardware overrides (``--set``) do not carry over. Limit: only `SHOWN` machines are tried;
-`recommend` and `compare` try the whole catalogue.
+`recommend` and `compare` try the whole catalog.
 """
 
 from __future__ import annotations

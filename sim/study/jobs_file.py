@@ -37,7 +37,7 @@ class PlacedJobs(NamedTuple):
 
 
 def jobs_file(name: str) -> Path | None:
-    """Return the path of the jobs file *name* (a path or a catalogue name); None if it describes a single workload."""
+    """Return the path of the jobs file *name* (a path or a catalog name); None if it describes a single workload."""
     return cached((jobs_file, name), lambda: _jobs_file(name))
 
 

@@ -1,4 +1,4 @@
-"""Which machine can run a job that none of the requested machines can? The smallest of the catalogue that passes every check, if any.
+"""Which machine can run a job that none of the requested machines can? The smallest of the catalog that passes every check, if any.
 
 Machines are ordered by GPU memory, because that is what workloads exceed, then by price. If none will do, the answer is what is missing.
 Nothing is simulated. In data parallelism, the least sufficient memory is found by bisection, because less is never enough; the memory
@@ -26,7 +26,7 @@ from sim.units import show
 
 
 def nearest_that_runs(scenario: Scenario, tried: Collection[str]) -> str:
-    """Return a sentence on which machine of the catalogue, besides those *tried*, *scenario* could run on, or else on what is missing."""
+    """Return a sentence on which machine of the catalog, besides those *tried*, *scenario* could run on, or else on what is missing."""
     rows = [row for row in hardware_rows()[0] if row["gpus"]]
     rows.sort(key=lambda row: (_memory(row), float(row["price"] or 1e9), str(row["name"])))
     sizes = [list(rows_of_size) for _, rows_of_size in groupby(rows, _memory)]

@@ -89,7 +89,7 @@ def _is_heterogeneous(run: Run) -> bool:
 def profile(scenario: Scenario, twin: str | None = None) -> Profile:
     """Return the result of the Stash procedure for *scenario*; *twin* names the machine with half the GPUs ('none' leaves it out).
 
-    By default, *twin* is the catalogue's machine of the same provider that has half as many of the same GPUs, if there is one.
+    By default, *twin* is the catalog's machine of the same provider that has half as many of the same GPUs, if there is one.
     """
     stash_runs = runs(scenario)
     one_gpu, synthetic, real = stash_runs
@@ -155,7 +155,7 @@ def _workload_only(scenario: Scenario) -> tuple[str, ...]:
 
 
 def _half_machine(run: Run) -> str | None:
-    """Return the machine of the catalogue with half as many of the same GPUs by the same provider; of several, the shortest name."""
+    """Return the machine of the catalog with half as many of the same GPUs by the same provider; of several, the shortest name."""
     own = run.hardware
     gpu, gpus = run.node().gpu.name, run.jobs[0].job.ranks
     rows, _ = hardware_rows()

@@ -36,7 +36,7 @@ _TIMES = ("forward_time_s", "backward_time_s")
 
 
 def match_workloads(patterns: Sequence[str]) -> list[str]:
-    """Return the workloads in *patterns*: names and paths as they are, and all matches in the catalogue for patterns such as ``res*``."""
+    """Return the workloads in *patterns*: names and paths as they are, and all matches in the catalog for patterns such as ``res*``."""
     names: list[str] = []
     for pattern in patterns:
         matching = (

@@ -273,7 +273,7 @@ def with_reliability(weeks: Weeks, level: str | None) -> Weeks:
 
 
 def reliability_of(level: str) -> Reliability:
-    """Return the reliability data named *level*. Raise SpecError for a name that is neither in the catalogue nor a file."""
+    """Return the reliability data named *level*. Raise SpecError for a name that is neither in the catalog nor a file."""
     with _named_by("--reliability", level):
         return load_part(Reliability, level, "hardware/parts/reliability")
 

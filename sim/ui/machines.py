@@ -1,4 +1,4 @@
-"""Which other machine would be faster or cheaper? The job of a choice on machines of the catalogue, redrawn while results arrive.
+"""Which other machine would be faster or cheaper? The job of a choice on machines of the catalog, redrawn while results arrive.
 
 Machines that may be on the Pareto front are simulated first, in the order of lower bounds of their time and cost, which take little time.
 As soon as simulated machines beat the bounds of all others, the front is complete; the rest of the table follows. Worker processes share
@@ -66,7 +66,7 @@ class AnswersTasks(Protocol):
 
 
 def machines_of(choice: Choice, rows: Iterable[Row]) -> list[str]:
-    """Return the machines of the catalogue *rows* that *choice* is compared with, its own first. Raise SpecError for an unknown *among*."""
+    """Return the machines of the catalog *rows* that *choice* is compared with, its own first. Raise SpecError for an unknown *among*."""
     among, own = choice.get(AMONG), choice.get("hardware")
     if among not in PEERS:
         raise SpecError(f"{AMONG} {among}: write one of {', '.join(PEERS)}")

@@ -1,4 +1,4 @@
-"""How long do whole studies take? Ten thousand what-ifs of the main job, and the whole catalogue for one workload, as commands."""
+"""How long do whole studies take? Ten thousand what-ifs of the main job, and the whole catalog for one workload, as commands."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def _drain(terminal: int) -> None:
 
 
 def test_the_whole_catalogue(benchmark: Any) -> None:
-    """Every machine of the catalogue for one workload."""
+    """Every machine of the catalog for one workload."""
     measured_only(benchmark)
     used = command("compare", "resnet50", "--csv", "--quiet")
     benchmark.pedantic(lambda: None)

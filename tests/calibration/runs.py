@@ -13,7 +13,7 @@ from calibration.run_records import RunRecord
 
 
 def record(**columns: Any) -> RunRecord:
-    """A row on the machines of the catalogue, synthetic input; *columns* replace what is said here."""
+    """A row on the machines of the catalog, synthetic input; *columns* replace what is said here."""
     given: dict[str, Any] = {
         "hardware": "g4dn.12xlarge",
         "workload": "resnet50",

@@ -153,7 +153,7 @@ def test_constants_change_times_and_nothing_else():
 
 
 def test_classes_alike_share_constants_at_their_latency():
-    """The catalogue's RoCE is InfiniBand, and EFA since p5 has p3dn's constants, latencies times those that its plug-in reports."""
+    """The catalog's RoCE is InfiniBand, and EFA since p5 has p3dn's constants, latencies times those that its plug-in reports."""
     for name, (like, factor) in DERIVED_CLASSES.items():
         own, other = (load_part(Transport, class_name, "hardware/parts/transports") for class_name in (name, like))
         assert own.hop_latency == pytest.approx(factor * other.hop_latency, rel=0.01)
@@ -167,7 +167,7 @@ def test_classes_alike_share_constants_at_their_latency():
 
 
 def test_a_kernel_over_pcie_starts_as_over_nvlink():
-    """The catalogue's launches over PCIe are the mean over NVLink: few rows over PCIe are not bound by one process's launches."""
+    """The catalog's launches over PCIe are the mean over NVLink: few rows over PCIe are not bound by one process's launches."""
     launches = {name: load_part(Transport, name, "hardware/parts/transports").launch for name in ("nvlink", "pcie-peer", "host-staged")}
     assert len({*launches.values()}) == 1
 

@@ -1,4 +1,4 @@
-"""Does a measured row become the job it describes? Oracles: the row itself, and the catalogue's files."""
+"""Does a measured row become the job it describes? Oracles: the row itself, and the catalog's files."""
 
 from __future__ import annotations
 

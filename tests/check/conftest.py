@@ -12,7 +12,7 @@ from tests.spec.documents import write_library
 
 @pytest.fixture(autouse=True)
 def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with ``hardware/`` and ``workloads/`` of one toy machine and one toy workload: the only catalogue."""
+    """A folder with ``hardware/`` and ``workloads/`` of one toy machine and one toy workload: the only catalog."""
     write_library(tmp_path)
     monkeypatch.setattr(catalogue, "roots", lambda: [tmp_path])
     monkeypatch.setattr(catalogue, "provided_files", lambda folder: {})  # what installed packages bring extends what is not there

@@ -1,4 +1,4 @@
-"""Oracle: files broken by hand, one per kind; and the shipped catalogue, which must be right."""
+"""Oracle: files broken by hand, one per kind; and the shipped catalog, which must be right."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nodes for tests of the link graph, built from the catalogue's own parts: which machine has which wires is written here."""
+"""Nodes for tests of the link graph, built from the catalog's own parts: which machine has which wires is written here."""
 
 from __future__ import annotations
 

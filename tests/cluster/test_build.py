@@ -198,7 +198,7 @@ def test_jobs_are_classes_of_their_own_on_shared_links():
 
 
 def test_links_that_collectives_cross_unlike_stay_apart():
-    """A collective that crosses the port of GPU 5 twice splits GPU 5 and its neighbour off; the other six stay one."""
+    """A collective that crosses the port of GPU 5 twice splits GPU 5 and its neighbor off; the other six stay one."""
     cluster = hardware((machines.p3_16xlarge(), 1))
     made, _ = built(cluster, [place(cluster)], {"n0": {"plx2>gpu5": 2}})
     assert {group.gpus for group in made.classes} == {(0, 1, 2, 3), (4,), (5,), (6, 7)}

@@ -42,7 +42,7 @@ def test_links_between_gpus_have_their_vendors_names() -> None:
 
 
 def test_a_capacity_is_what_a_large_copy_reaches() -> None:
-    """Bandwidth times efficiency of the catalogue's PCIe; a NIC's by what its transport carries in all."""
+    """Bandwidth times efficiency of the catalog's PCIe; a NIC's by what its transport carries in all."""
     node = machines.p3_16xlarge()
     bandwidths, pcie = capacities(node), node.topology.pcie
     assert bandwidths["plx0>socket0"] == pytest.approx(pcie.bandwidth * pcie.efficiency) and pcie.efficiency < 1

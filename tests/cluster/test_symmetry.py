@@ -55,7 +55,7 @@ def test_an_odd_uplink_splits_off_the_gpus_below_it_and_nothing_else():
 
 
 def test_an_odd_port_splits_off_its_gpu_and_its_neighbour():
-    """The neighbour shares an uplink with the odd one, the other six do not."""
+    """The neighbor shares an uplink with the odd one, the other six do not."""
     gpus, _ = classes(EIGHT_ON_FOUR, colors(EIGHT_ON_FOUR, port5="narrow"))
     assert gpus == {frozenset({5}), frozenset({4}), frozenset({0, 1, 2, 3, 6, 7})}
 
@@ -98,7 +98,7 @@ colored = st.tuples(
 
 @given(colored)
 def test_the_partition_is_equitable(system):
-    """The definition: members of a class have one color, and as many neighbours of each class and load as one another."""
+    """The definition: members of a class have one color, and as many neighbors of each class and load as one another."""
     activities, links = system
     of_activity, of_link = refine(activities, links)
 

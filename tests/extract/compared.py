@@ -1,4 +1,4 @@
-"""Which models of the catalogue need not be compared with torch again? ``make compared`` compares all and writes down what was compared.
+"""Which models of the catalog need not be compared with torch again? ``make compared`` compares all and writes down what was compared.
 
 ``compared.json`` has the SHA-256 of each layer table and of the code that traces and compares. A model with another table is compared by
 `make test`; with other code a draw of four is, by the hash of the code. `make nightly` compares all.

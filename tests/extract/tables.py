@@ -1,4 +1,4 @@
-"""The catalogue's layer tables that ``sim extract`` wrote, by name."""
+"""The catalog's layer tables that ``sim extract`` wrote, by name."""
 
 from __future__ import annotations
 

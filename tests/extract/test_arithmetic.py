@@ -50,7 +50,7 @@ INDICES = Operand((4,), 32)
         ("cat", [[X, X]], [floats(2, 16, 6, 6)], 0),
         # 5 n log2 n of 8 points, 12 times
         ("_fft_c2c", [floats(12, 8), [1], 0, True], [floats(12, 8)], 12 * 5 * 8 * 3),
-        # four neighbours: 4 products, 3 sums
+        # four neighbors: 4 products, 3 sums
         ("upsample_bilinear2d", [POOLED, [6, 6], False], [X], 7 * 576),
     ],
 )

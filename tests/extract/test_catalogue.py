@@ -1,4 +1,4 @@
-"""Every model of the catalogue against torch: parameters, gradient tensors and FLOP.
+"""Every model of the catalog against torch: parameters, gradient tensors and FLOP.
 
 Oracles: the model's own parameters; gradients that a backward really leaves; FlopCounterMode on the meta device with the kernels that a
 GPU would run, as the difference of two batches. The counter books every group of a grouped convolution in full in backward; it is given
@@ -80,7 +80,7 @@ def test_parameters_gradients_and_flop_are_torchs(name: str) -> None:
     words = shlex.split(table.command)
     options = list(zip(words[5:-2:2], words[6:-2:2], strict=True))
     if "torchvision" in words[4] or words[4].endswith((":resnet", ":Ssd300")):
-        pytest.importorskip("torchvision", reason="the catalogue's image models are torchvision's")
+        pytest.importorskip("torchvision", reason="the catalog's image models are torchvision's")
     inputs = [text for option, text in options if option == "--input"]
     arguments = target.parse_arguments([text for option, text in options if option == "--arg"])
     with warnings.catch_warnings():

@@ -1,7 +1,7 @@
 """Activations, new gradients and casts at their peak, against the storages that torch really makes and frees during a step on meta.
 
 Oracle: ``allocation.py``, which knows nothing of layers; under autocast, with the casts that torch.amp documents. Within 10%, the whole
-catalogue, in FP32 and under autocast, at a small and a larger batch; what is compared is what the batch, the new gradients and the casts
+catalog, in FP32 and under autocast, at a small and a larger batch; what is compared is what the batch, the new gradients and the casts
 need, as weights, old gradients and state are equal by construction. Left out: DLRM, as sparse gradients cannot be added on meta.
 """
 
@@ -28,7 +28,7 @@ SLOW = sorted(set(traced_models()) - {*QUICK, "dlrm-criteo"})
 
 STEP_BY_STEP = ["deepspeech2"]
 """Models whose every time step torch takes apart on meta: compared at a tenth of their clip and ten times the batch, so with as many bytes;
-their table grows to the catalogue's."""
+their table grows to the catalog's."""
 CLIP = "1x161x400"
 
 
@@ -55,7 +55,7 @@ def allocated(table: Model, batch: int, autocast: bool) -> int:
     words = shlex.split(table.command)
     options = list(zip(words[5:-2:2], words[6:-2:2], strict=True))
     if "torchvision" in words[4] or "resnet" in words[4] or "ssd" in words[4]:
-        pytest.importorskip("torchvision", reason="the catalogue's image models are torchvision's")
+        pytest.importorskip("torchvision", reason="the catalog's image models are torchvision's")
     model = build(words[4], target.load_target(words[4]), target.parse_arguments([text for option, text in options if option == "--arg"]))
     positional, named = run._inputs(model, [text for option, text in options if option == "--input"], batch)
     with as_on_cuda(), warnings.catch_warnings():
@@ -75,7 +75,7 @@ def shortened(table: Model, length: int) -> Model:
 
 @cache
 def compared(name: str) -> Model:
-    """Return the table that is compared with torch: the catalogue's, but with a clip of 40 frames where torch takes steps apart."""
+    """Return the table that is compared with torch: the catalog's, but with a clip of 40 frames where torch takes steps apart."""
     table = load_part(Model, name, "workloads/models")
     return shortened(table, 40) if name in STEP_BY_STEP else table
 
@@ -97,7 +97,7 @@ def test_peak_is_what_torch_allocates(name: str, precision: str) -> None:
 
 @pytest.mark.parametrize("name", cases(STEP_BY_STEP))
 def test_the_catalogue_has_the_table_of_a_longer_clip(name: str) -> None:
-    """Everything of every layer grows by as much with each frame: from 20 and 40 frames to the catalogue's 400, to the last byte."""
+    """Everything of every layer grows by as much with each frame: from 20 and 40 frames to the catalog's 400, to the last byte."""
     full, few, more = load_part(Model, name, "workloads/models"), shortened(load_part(Model, name, "workloads/models"), 20), compared(name)
     grown = [(few.input, more.input, full.input), (few.autocast_saved, more.autocast_saved, full.autocast_saved)]
     for low, high, full_layer in zip(few.layers, more.layers, full.layers, strict=True):

@@ -1,4 +1,4 @@
-"""Models that people use, against torch's own counts; and the catalogue's files against the commands in their headers."""
+"""Models that people use, against torch's own counts; and the catalog's files against the commands in their headers."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def counted(model: Any, batch: int, shape: tuple[int, ...]) -> tuple[int, int]:
 )
 def test_catalogue_flop_equal_torchs_counter(name: str, size: int, backward_too: bool) -> None:
     """Oracle: FlopCounterMode on the meta device, the difference of two batches, since batch norm refuses one sample."""
-    torchvision = pytest.importorskip("torchvision", reason="the catalogue's image models are torchvision's")
+    torchvision = pytest.importorskip("torchvision", reason="the catalog's image models are torchvision's")
     with torch.device("meta"):
         model = getattr(torchvision.models, name)(**({"init_weights": False} if name == "inception_v3" else {})).train()
     two, three = (counted(model, batch, (3, size, size)) for batch in (2, 3))
@@ -62,7 +62,7 @@ def test_catalogue_flop_equal_torchs_counter(name: str, size: int, backward_too:
 
 def test_catalogue_order_equals_a_real_backward() -> None:
     """Oracle: post-accumulate hooks of resnet18 run with real numbers on a small image."""
-    torchvision = pytest.importorskip("torchvision", reason="the catalogue's image models are torchvision's")
+    torchvision = pytest.importorskip("torchvision", reason="the catalog's image models are torchvision's")
     model = torchvision.models.resnet18().train()
     order = watched(model)
     model(torch.randn(2, 3, 64, 64)).sum().backward()
@@ -89,7 +89,7 @@ def test_the_command_in_a_header_writes_the_same_file(name: str, tmp_path: Path,
     assert words[:4] == ["python", "-m", "sim", "extract"]
     options = list(zip(words[5:-2:2], words[6:-2:2], strict=True))
     if "torchvision" in words[4] or "resnet" in words[4]:
-        pytest.importorskip("torchvision", reason="the catalogue's image models are torchvision's")
+        pytest.importorskip("torchvision", reason="the catalog's image models are torchvision's")
     monkeypatch.chdir(tmp_path)
     written = run_extract(
         words[4],
@@ -105,7 +105,7 @@ def test_the_command_in_a_header_writes_the_same_file(name: str, tmp_path: Path,
 def test_unknown_depth_is_told() -> None:
     from sim.spec.yaml import SpecError
 
-    pytest.importorskip("torchvision", reason="the catalogue's image models are torchvision's")
+    pytest.importorskip("torchvision", reason="the catalog's image models are torchvision's")
     with pytest.raises(SpecError, match="depth 11: one of 10, 12, 16"):
         extract("workloads/models/sources/resnet.py:resnet", ["3x224x224"], "resnet11", {"depth": 11})
 
@@ -121,7 +121,7 @@ print(next(line.split()[1] for line in pathlib.Path("/proc/self/status").read_te
 @pytest.mark.nightly
 @pytest.mark.slow
 def test_the_largest_model_takes_less_than_4_gb(tmp_path: Path) -> None:
-    """Peak memory of the whole process, as the system counts it; what it writes is the catalogue's table."""
+    """Peak memory of the whole process, as the system counts it; what it writes is the catalog's table."""
     name = "llama-7b"
     if not Path("/proc/self/status").exists():
         pytest.skip("/proc tells the peak memory of a process on Linux only")

@@ -65,7 +65,7 @@ _GUARDED = frozenset(
     {"sim compare", "sim recommend", "sim plan", "sim check", "sim study accpar", "sim study stash2022", "sim ui"}
     | {f"calibration {name}" for name in ("profile", "lab", "validate", "blind", "kernels", "collectives", "longrun")}
 )
-"""Commands that take minutes without the words they start with, because they then try a whole catalogue or measure."""
+"""Commands that take minutes without the words they start with, because they then try a whole catalog or measure."""
 _NEVER: Mapping[str, frozenset[str]] = {
     "sim compare": frozenset({"--where"}), "sim recommend": frozenset({"--where"}), "calibration kernels": frozenset({"--left-out"}),
     "calibration energy": frozenset({"--steps"}), "calibration collectives": frozenset({"--write", "--hardware-out"}),

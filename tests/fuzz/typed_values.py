@@ -175,7 +175,7 @@ _PRICE_LIST = (
     b"InstanceType,AcceleratorName,AcceleratorCount,vCPUs,MemoryGiB,GpuInfo,Price,SpotPrice,Region,AvailabilityZone\n"
     b"zz-none.48xlarge,H100,8.0,192,2048,,55.04,20.67,us-east-1,us-east-1a\n"
 )
-"""Of no machine of the catalogue: its prices must not change."""
+"""Of no machine of the catalog: its prices must not change."""
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Oracle: every rank simulated by itself. On the catalogue's machines folding changes nothing, cold or warm, disk-bound or not."""
+"""Oracle: every rank simulated by itself. On the catalog's machines folding changes nothing, cold or warm, disk-bound or not."""
 
 from __future__ import annotations
 

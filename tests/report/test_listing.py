@@ -1,4 +1,4 @@
-"""Is the catalogue listed correctly? Oracles: the rows of the catalogue, columns of the text."""
+"""Is the catalog listed correctly? Oracles: the rows of the catalog, columns of the text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Are recorded resources said in words? Oracles: descriptions of the catalogue's links, read by hand."""
+"""Are recorded resources said in words? Oracles: descriptions of the catalog's links, read by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does the shell's completion know commands, options and the catalogue? Asked as bash asks; oracles: the files of the catalogue."""
+"""Does the shell's completion know commands, options and the catalog? Asked as bash asks; oracles: the files of the catalog."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A library of small descriptions in a temporary folder, so that tests of the spec layer do not depend on the catalogue."""
+"""A library of small descriptions in a temporary folder, so that tests of the spec layer do not depend on the catalog."""
 
 from __future__ import annotations
 

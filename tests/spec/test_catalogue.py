@@ -13,7 +13,7 @@ from sim.spec.library import load_hardware
 
 @pytest.fixture
 def shelves(library: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The toy library as the only catalogue."""
+    """The toy library as the only catalog."""
     monkeypatch.setattr(catalogue, "roots", lambda: [library])
     return library
 

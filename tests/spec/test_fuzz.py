@@ -25,7 +25,7 @@ from tests.spec.documents import FILES, MACHINE, WORKLOAD, write_library
 
 @pytest.fixture(scope="module")
 def shelves(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """The toy library as the only catalogue for this file."""
+    """The toy library as the only catalog for this file."""
     folder = write_library(tmp_path_factory.mktemp("fuzz"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(catalogue, "roots", lambda: [folder])

@@ -1,6 +1,6 @@
-"""Does the hardware catalogue describe machines that exist? Every file loads, names its sources, and agrees with what others published.
+"""Does the hardware catalog describe machines that exist? Every file loads, names its sources, and agrees with what others published.
 
-Check values are written out here with their source; nothing is derived from the catalogue itself.
+Check values are written out here with their source; nothing is derived from the catalog itself.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Are the parts of the catalogue physically possible, and do they reproduce what was measured on them?
+"""Are the parts of the catalog physically possible, and do they reproduce what was measured on them?
 
-Check values are written out here with their source; nothing is derived from the catalogue itself.
+Check values are written out here with their source; nothing is derived from the catalog itself.
 """
 
 from __future__ import annotations

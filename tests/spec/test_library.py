@@ -15,7 +15,7 @@ from sim.spec.yaml import SpecError
 
 @pytest.fixture
 def toys(library: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The toy library as the only catalogue."""
+    """The toy library as the only catalog."""
     monkeypatch.setattr(catalogue, "roots", lambda: [library])
     return library
 

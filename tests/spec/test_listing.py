@@ -13,7 +13,7 @@ from sim.spec.yaml import SpecError
 
 @pytest.fixture
 def shelves(library: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The toy library as the only catalogue, with a cluster and a machine without a price."""
+    """The toy library as the only catalog, with a cluster and a machine without a price."""
     servers = "{node: {extends: toy, gpu_count: 0}, role: server, price: {on_demand: 3 USD/h, date: 2026-07-20}}"
     (library / "hardware/two.yaml").write_text(f"name: two\ngroups: [{{node: toy, count: 3}}, {servers}]\n")
     (library / "hardware/priceless.yaml").write_text("extends: toy\nname: priceless\nprice: null\nnode: {nic: {count: 4}}\n")

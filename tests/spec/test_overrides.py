@@ -14,7 +14,7 @@ from sim.spec.yaml import SpecError
 
 @pytest.fixture(autouse=True)
 def shelves(library: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The toy library as the only catalogue, with a cluster of two groups."""
+    """The toy library as the only catalog, with a cluster of two groups."""
     (library / "hardware/two.yaml").write_text("name: two\ngroups: [{node: toy}, {node: toy, count: 3}]\n")
     monkeypatch.setattr(catalogue, "roots", lambda: [library])
     return library
@@ -135,7 +135,7 @@ def test_an_override_that_cannot_be_applied_has_one_message(text: str, message: 
 
 
 def test_a_block_that_another_one_stands_for_is_named() -> None:
-    """Machines of the catalogue leave ``node.nvlink_transport`` to the class of their links."""
+    """Machines of the catalog leave ``node.nvlink_transport`` to the class of their links."""
     assert complaint("node.topology.nvlink.link.transport=hop; node.nvlink_transport=null; node.nvlink_transport.launch=9 us") == [
         "--set node.nvlink_transport.launch=9 us: node.nvlink_transport is not set; "
         "set node.topology.nvlink.link.transport.launch, or first name a separate one, node.nvlink_transport=NAME"

@@ -1,4 +1,4 @@
-"""Do prices of the user's own stand in the place of the catalogue's? Oracle: the same figures written with ``--set``."""
+"""Do prices of the user's own stand in the place of the catalog's? Oracle: the same figures written with ``--set``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prices of the catalogue: ages counted by hand, and a checkout of SkyPilot's catalogue with the traps that its files have."""
+"""Prices of the catalog: ages counted by hand, and a checkout of SkyPilot's catalog with the traps that its files have."""
 
 from __future__ import annotations
 
@@ -236,7 +236,7 @@ def test_the_command_lists_filters_and_shows_changes(tmp_path):
 
 
 def test_a_refresh_names_the_files_that_it_wrote(tmp_path, monkeypatch):
-    """A copy of the catalogue's machine is written, not the catalogue."""
+    """A copy of the catalog's machine is written, not the catalog."""
     folder = str(checkout(tmp_path, oci=",BM.GPU.H100.8,H100,8,224,81,,us-ashburn-1\n"))
     copied = tmp_path / "hardware" / "bm.gpu.h100.8.yaml"
     copied.parent.mkdir()

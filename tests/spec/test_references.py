@@ -17,7 +17,7 @@ from sim.spec.yaml import Document, SpecError
 
 @pytest.fixture(autouse=True)
 def shelves(library: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The toy library as the only catalogue."""
+    """The toy library as the only catalog."""
     monkeypatch.setattr(catalogue, "roots", lambda: [library])
     return library
 

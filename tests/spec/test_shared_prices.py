@@ -1,4 +1,4 @@
-"""Do the catalogue's prices follow the shared table of prices? Oracle: its newest usable rows, read here; no price is written down.
+"""Do the catalog's prices follow the shared table of prices? Oracle: its newest usable rows, read here; no price is written down.
 
 Not usable, by its notes (prices_and_shapes.md): a spot price that is not below the on-demand price, and the price of a machine without a
 date where the provider has a dated price for each of its GPUs.
@@ -59,7 +59,7 @@ def row_of(machine: Hardware, rows: list[Row]) -> Row | None:
 
 
 def listed() -> list[tuple[str, Prices, Row]]:
-    """Return the machines of the catalogue that the table has, each with its price and its row."""
+    """Return the machines of the catalog that the table has, each with its price and its row."""
     rows, machines = table(), []
     for path in catalogue("hardware").values():
         machine = library.load(Hardware, path).spec

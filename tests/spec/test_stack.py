@@ -1,4 +1,4 @@
-"""Oracle: stacks whose fields contradict one another, and the one sentence each must give; and the catalogue's against their sources."""
+"""Oracle: stacks whose fields contradict one another, and the one sentence each must give; and the catalog's against their sources."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from tests.spec.documents import MACHINE
 
 @pytest.fixture(autouse=True)
 def shelves(library: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The toy library as the only catalogue."""
+    """The toy library as the only catalog."""
     monkeypatch.setattr(catalogue, "roots", lambda: [library])
     return library
 

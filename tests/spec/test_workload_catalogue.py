@@ -1,4 +1,4 @@
-"""The catalogue's workloads, models, datasets and stacks: complete, consistent, and equal to counts made elsewhere; no torch needed."""
+"""The catalog's workloads, models, datasets and stacks: complete, consistent, and equal to counts made elsewhere; no torch needed."""
 
 from __future__ import annotations
 
@@ -356,7 +356,7 @@ def test_decoders_have_the_published_parameters() -> None:
     ],
 )
 def test_names_of_the_hub_resolve(hub_name: str, name: str) -> None:
-    """Oracle: the releases under these names have the sizes of the catalogue's model."""
+    """Oracle: the releases under these names have the sizes of the catalog's model."""
     assert load_workload(hub_name).spec.name == name
 
 

@@ -1,6 +1,6 @@
 """Which numbers can a user write, and does turning one move anything that a run says?
 
-Scenarios are runs of the catalogue that between them use every part of the program. `moves` turns one field, in every block that has
+Scenarios are runs of the catalog that between them use every part of the program. `moves` turns one field, in every block that has
 it, of a scenario's descriptions and compares what the run says: its document, or the refusal to run.
 """
 

@@ -45,7 +45,7 @@ def test_the_network_scales_with_its_fabric() -> None:
 
 @pytest.mark.parametrize("resource", RESOURCES)
 def test_a_factor_and_its_inverse_undo_each_other(resource) -> None:
-    """A whole catalogue machine, back where it was to rounding: nothing is scaled twice or not at all on the way back."""
+    """A whole catalog machine, back where it was to rounding: nothing is scaled twice or not at all on the way back."""
     question = prepare(Scenario("p3.8xlarge", "resnet18", nodes=2))
     there = faster(question.hardware, question.jobs, [resource], 4.0)
     back = faster(*there, [resource], 0.25)

@@ -130,7 +130,7 @@ def test_faster_hardware_never_slows_a_step() -> None:
 @pytest.mark.nightly
 @pytest.mark.slow
 def test_faster_hardware_never_slows_a_step_on_any_machine() -> None:
-    """Every machine of the catalogue on one and two nodes, each with a workload in turn."""
+    """Every machine of the catalog on one and two nodes, each with a workload in turn."""
     failures, seen = [], 0
     for machine, workload in zip(sorted(catalogue("hardware")), cycle(WORKLOADS), strict=False):
         for nodes in (1, 2):
@@ -175,7 +175,7 @@ def test_more_bytes_never_take_less_time_by_one_algorithm() -> None:
 
 @pytest.mark.nightly
 def test_more_bytes_never_take_less_time_on_any_machine() -> None:
-    """The same of every machine of the catalogue, by both versions."""
+    """The same of every machine of the catalog, by both versions."""
     failures = []
     for machine in sorted(catalogue("hardware")):
         for nodes in (1, 2, 4, 16):

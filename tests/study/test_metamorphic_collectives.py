@@ -145,7 +145,7 @@ def test_no_collective_beats_its_wire() -> None:
 @pytest.mark.nightly
 @pytest.mark.slow
 def test_every_machine_obeys_the_wire() -> None:
-    """The same of every machine of the catalogue on one and on eight nodes."""
+    """The same of every machine of the catalog on one and on eight nodes."""
     failures: list[str] = []
     for name in sorted(catalogue("hardware")):
         machine = load_hardware(name).spec

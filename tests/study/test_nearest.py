@@ -1,4 +1,4 @@
-"""Is a machine named that could run what others cannot? Oracle: trying each machine of the catalogue by itself."""
+"""Is a machine named that could run what others cannot? Oracle: trying each machine of the catalog by itself."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ PROBES: Final = (
 
 
 def select_probes(names: str | None) -> Sequence[Probe]:
-    """Return the probes that ``NAME,NAME`` lists, in catalogue order; all of them for None. Raise SpecError for an unknown name."""
+    """Return the probes that ``NAME,NAME`` lists, in catalog order; all of them for None. Raise SpecError for an unknown name."""
     if names is None:
         return PROBES
     wanted = [name.strip() for name in names.split(",") if name.strip()]

@@ -21,7 +21,7 @@ SIZES: Final = tuple(2**power for power in range(12, 27, 2))
 def collective_questions(bench: Bench) -> list[AnswerRow]:
     """Return one question per operation, participating ranks and size."""
     sizes = SIZES[::3] if bench.quick else SIZES
-    most = bench.memory / 8 / (1 if bench.device == "cuda" else bench.neighbours)
+    most = bench.memory / 8 / (1 if bench.device == "cuda" else bench.neighbors)
     return [
         {"op": op} | team | {"bytes": size} for op in OPERATIONS for team in rank_sets(bench.team) for size in sizes if size <= most
     ]  # fmt: skip

@@ -36,7 +36,7 @@ def copy_questions(bench: Bench) -> list[AnswerRow]:
         for host in ("pinned", "pageable")
         for size in SIZES[:: 3 if bench.quick else 1]
     ]
-    ranks = bench.neighbours
+    ranks = bench.neighbors
     together = [{"way": way, "host": "pinned", "bytes": size, "together": ranks} for way in ("to device", "to host") for size in _LARGEST]
     return alone + (together if ranks > 1 else [])
 

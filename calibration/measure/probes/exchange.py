@@ -41,7 +41,7 @@ def single_rank_reason(bench: Bench) -> str:
 def exchange_questions(bench: Bench) -> list[AnswerRow]:
     """Return one question per operation, participating ranks and size, and one of an all-reduce that overlaps with products."""
     sizes = SIZES[::2] if bench.quick else SIZES
-    most = bench.memory / 8 / (1 if bench.device == "cuda" else bench.neighbours)
+    most = bench.memory / 8 / (1 if bench.device == "cuda" else bench.neighbors)
     reduces = [{"op": "all_reduce"} | team | {"bytes": size} for team in rank_sets(bench.team) for size in sizes if size <= most]
     gathers = [{"op": "all_gather"} | team | {"bytes": size} for team in rank_sets(bench.team) for size in SMALL_SIZES]
     size = OVERLAP_BYTES[bench.device]

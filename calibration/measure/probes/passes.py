@@ -24,7 +24,7 @@ _LAUNCHES: Final = 2000
 def memory_questions(bench: Bench) -> list[AnswerRow]:
     """Return one question per size and kind of pass, up to 1/20 of memory and at most 256 MiB (CPU) or 1 GiB (GPU) per array."""
     most = min(bench.memory / 20, 2.0**28 if bench.device == "cpu" else 2.0**30)
-    together = [{"pass": "scaled sum", "bytes": 3 * 2**26, "together": bench.neighbours}] if shares_processors(bench) else []
+    together = [{"pass": "scaled sum", "bytes": 3 * 2**26, "together": bench.neighbors}] if shares_processors(bench) else []
     return together + [
         {"pass": kind, "bytes": size * arrays} for size in SIZES if size <= most for kind, arrays in (("copy", 2), ("scaled sum", 3))
     ]

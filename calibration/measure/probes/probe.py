@@ -55,7 +55,7 @@ class Bench:
     """Cache for `once`, by name."""
 
     @property
-    def neighbours(self) -> int:
+    def neighbors(self) -> int:
         """Return the number of ranks on this machine."""
         return self.team.ranks // self.team.nodes
 
@@ -91,7 +91,7 @@ _NO_MEMORY = ("out of memory", "can't allocate memory", "outofmemoryerror", "can
 
 def shares_processors(bench: Bench) -> bool:
     """Return whether the ranks share processors and so slow each other down, unlike GPUs."""
-    return bench.device == "cpu" and bench.neighbours > 1
+    return bench.device == "cpu" and bench.neighbors > 1
 
 
 @dataclass(frozen=True)

@@ -100,7 +100,7 @@ def gemm_questions(bench: Bench) -> list[AnswerRow]:
         {"precision": precision, "shape": list(shape), "flop": 2 * math.prod(shape)} for precision in precisions(bench) for shape in shapes
     ]
     questions = [row for row in questions if row["precision"] != "fp8" or all(size % _FP8_MULTIPLE == 0 for size in row["shape"][1:])]
-    together = {"precision": "fp32", "shape": [CONCURRENT_EDGE] * 3, "flop": 2 * CONCURRENT_EDGE**3, "together": bench.neighbours}
+    together = {"precision": "fp32", "shape": [CONCURRENT_EDGE] * 3, "flop": 2 * CONCURRENT_EDGE**3, "together": bench.neighbors}
     return ([together] if shares_processors(bench) else []) + affordable_questions(bench, questions)
 
 

@@ -48,7 +48,7 @@ def _skipped(bench: Bench) -> str:
 
 def stash_questions(bench: Bench) -> list[AnswerRow]:
     """Return one question for each of the four runs."""
-    workers = max(1, bench.cores // bench.neighbours)
+    workers = max(1, bench.cores // bench.neighbors)
     return [_job(bench).question | {"run": run, "ranks": 1 if run == "RUN0" else bench.team.ranks, "workers": workers} for run in RUNS]
 
 

@@ -160,7 +160,7 @@ _RECURRENT: Final = frozenset(
 )
 """Families whose layers are, at least in part, state spaces, convolutions or linear attention."""
 _NAMED: Final = 3
-"""Maximum number of the catalogue's workloads in a message."""
+"""Maximum number of the catalog's workloads in a message."""
 _SIZE: Final = re.compile(
     r"(hidden|intermediate|embedding|vocab|image|patch|type_vocab)_size|num_(\w+_)?(layers|heads|channels|experts|experts_per_tok)|"
     r"\w+_(layers|heads|dim|positions|position_embeddings)|d_(model|ff|kv)"

@@ -28,7 +28,7 @@ class LaunchSettings:
 
     shape: dict[str, Any] = field(default_factory=dict)
     model: str = ""
-    """Name of a model in the catalogue, instead of ``shape``."""
+    """Name of a model in the catalog, instead of ``shape``."""
     sequence: int | None = None
     training: dict[str, Any] = field(default_factory=dict)
     parallel: dict[str, Any] = field(default_factory=dict)

@@ -22,7 +22,7 @@ TORCHTITAN_MODELS: Final[Mapping[tuple[str, str], str]] = {
     ("deepseek_v3", "671B"): "deepseek-v3",
     **{("qwen3", size): f"qwen3-{size.lower()}" for size in ("0.6B", "1.7B", "4B", "8B", "14B", "32B", "30B-A3B", "235B-A22B")},
 }
-"""The catalogue's name for each model and flavor (torchtitan/models/*/__init__.py)."""
+"""The catalog's name for each model and flavor (torchtitan/models/*/__init__.py)."""
 _RANKS: Final[Mapping[str, str]] = {
     "tensor_parallel_degree": "tensor",
     "pipeline_parallel_degree": "pipeline",
@@ -40,7 +40,7 @@ _SCHEDULES: Final[Mapping[str, str]] = {
 
 
 def torchtitan(config: Mapping[str, Any], place: str) -> LaunchSettings:
-    """Return the settings in torchtitan's TOML file. Raise SpecError for a model that is not in the catalogue."""
+    """Return the settings in torchtitan's TOML file. Raise SpecError for a model that is not in the catalog."""
     model, training, layout = (block_of(config, name, place) for name in ("model", "training", "parallelism"))
     key = str(model.get("name", "")), str(model.get("flavor", ""))
     if key not in TORCHTITAN_MODELS:

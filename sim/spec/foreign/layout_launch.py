@@ -20,7 +20,7 @@ class Launch(NamedTuple):
     name: str
     """Name of the workload."""
     model: str
-    """Name of the model in the catalogue."""
+    """Name of the model in the catalog."""
     shape: Transformer | None
     """Shape of the model; None if it is a table of layers."""
     adapters: bool

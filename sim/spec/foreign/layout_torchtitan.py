@@ -23,7 +23,7 @@ _PRECISIONS: Final = {
     **dict.fromkeys(("bf16", "amp_bf16", "fp8"), "bfloat16"), **dict.fromkeys(("fp32", "tf32"), "float32"),
 }  # fmt: skip
 _FLEX: Final = ("deepseek_v3", "llama4")
-"""Models of torchtitan whose flavors in the catalogue have ``attn_type`` flex (torchtitan/models/*/__init__.py, model/args.py)."""
+"""Models of torchtitan whose flavors in the catalog have ``attn_type`` flex (torchtitan/models/*/__init__.py, model/args.py)."""
 
 
 def torchtitan_toml(launch: Launch) -> str:

@@ -27,7 +27,7 @@ from sim.study.scenario import Scenario, has_layout, loaded_hardware, prepare, s
 
 @dataclass(frozen=True)
 class NextMachine:
-    """A machine of the catalogue, and its GPUs."""
+    """A machine of the catalog, and its GPUs."""
 
     name: str
     gpus: int
@@ -61,7 +61,7 @@ _CHANGES: Final = (_SmallerStep(), _SmallerStep(overrides=(_BLOCKS,)), _SmallerS
 
 
 def machine_with(gpu: str, gpus: int | None) -> NextMachine | None:
-    """Return the machine of the catalogue with so many *gpus* named *gpu*, as clusters spell them; else a larger one, or None.
+    """Return the machine of the catalog with so many *gpus* named *gpu*, as clusters spell them; else a larger one, or None.
 
     Of several: not PCIe boards, without a provider (a machine as its vendor describes it), then the lowest price.
     """

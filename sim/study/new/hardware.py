@@ -1,4 +1,4 @@
-"""How does a topology print become a description? Wiring from the print, parts from the catalogue, estimates for the rest.
+"""How does a topology print become a description? Wiring from the print, parts from the catalog, estimates for the rest.
 
 The YAML is written to a temporary file next to its destination, read back, checked like any other description, and only then renamed, so
 the file at the destination is always complete and valid. Values that the print lacks (memory, disk, often processor and network speed)
@@ -64,7 +64,7 @@ def new_hardware(
 ) -> Hardware:
     """Write the hardware that the topology print *topo* shows to the YAML file *output*, and return it.
 
-    *name* is that of the description, by default that of the file. *gpu*, *cpu* and *transport* are catalogue names; *nic_bandwidth* (of
+    *name* is that of the description, by default that of the file. *gpu*, *cpu* and *transport* are catalog names; *nic_bandwidth* (of
     each port) and *memory* (DRAM of the machine) have a unit. Raise SpecError, and leave *output* as it was, if the print cannot be read,
     the GPU is unknown, an option is invalid, or *output* exists and *overwrite* is false.
     """
@@ -193,7 +193,7 @@ def _nvlink(wiring: Wiring, gpu: Gpu, file: Path) -> list[str]:
 
 
 def _pcie(lanes: Lanes) -> str:
-    """Return the catalogue's link, or one derived from it for other widths and rates."""
+    """Return the catalog's link, or one derived from it for other widths and rates."""
     name, link, share = new_parts.pcie_part(lanes)
     if share == 1:
         return link.name

@@ -1,8 +1,8 @@
-"""Which catalogue parts does a topology print describe? The GPU by name or PCI number, links and processor by generation.
+"""Which catalog parts does a topology print describe? The GPU by name or PCI number, links and processor by generation.
 
 A print names few parts: NCCL's file has PCI numbers, compute capability, lanes and CPUID; `nvidia-smi topo -m` has none. Values in the
 print are used; others are chosen by the GPU's generation and marked as estimates. A GPU that cannot be identified is an error that lists
-the catalogue's GPUs, because no other part matters more.
+the catalog's GPUs, because no other part matters more.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ NVLINKS: Final = {
     "10.0": ("nvlink5", 18),
 }
 """Link and maximum number of links of one GPU by compute capability (stas00/ml-engineering @744d01e1 network/README.md; 7.5: estimate,
-TU102 has two of the second generation; 8.6: the catalogue's link). PCIe boards before Ampere have none."""
+TU102 has two of the second generation; 8.6: the catalog's link). PCIe boards before Ampere have none."""
 
 _RATES: Final = {3: 8.0, 4: 16.0, 5: 32.0}
 """PCIe generation to GT/s of one lane."""
@@ -57,7 +57,7 @@ _CPU_BY_AGE: Final = {
     "hopper": "xeon-platinum-8480c",
     "blackwell": "xeon-platinum-8559c",
 }
-"""Processors that the catalogue's machines pair with a generation of GPUs; before Turing, Broadwell."""
+"""Processors that the catalog's machines pair with a generation of GPUs; before Turing, Broadwell."""
 
 _OLDEST_CPU: Final = "xeon-e5-2698-v4"
 _MEMORY = re.compile(r"(\d+)gb")
@@ -79,7 +79,7 @@ Part = TypeVar("Part", bound=BaseModel)
 
 
 def find_part(kind: type[Part], name: str, folder: str, option: str) -> Part:
-    """Return the catalogue's part *name*. Raise SpecError, with *option* and suggestions, if *folder* has no such part."""
+    """Return the catalog's part *name*. Raise SpecError, with *option* and suggestions, if *folder* has no such part."""
     stem = next((stem for stem in catalogue(folder) if stem.lower() == name.lower()), None)
     if stem is None:
         begin = [stem for stem in catalogue(folder) if stem.lower().startswith(f"{name.lower()}-")]
@@ -96,7 +96,7 @@ def find_part(kind: type[Part], name: str, folder: str, option: str) -> Part:
 
 
 def find_gpu(wiring: Wiring, wanted: str | None, file: Path) -> Gpu:
-    """Return the GPU that *wanted* names, or else the print. Raise SpecError if neither identifies a GPU of the catalogue."""
+    """Return the GPU that *wanted* names, or else the print. Raise SpecError if neither identifies a GPU of the catalog."""
     if wanted is not None:
         return find_part(Gpu, named_like(wanted) or wanted, GPUS, "--gpu")
     if len(wiring.gpu_names) > 1:
@@ -114,7 +114,7 @@ def find_gpu(wiring: Wiring, wanted: str | None, file: Path) -> Gpu:
 
 
 def _by_capability(capability: str, file: Path) -> Gpu:
-    """Return the only GPU of the catalogue with this compute capability."""
+    """Return the only GPU of the catalog with this compute capability."""
     if not capability:
         raise _unknown(file, "the topology does not name the GPU model")
     matches = [gpu for stem in catalogue(GPUS) if (gpu := load_part(Gpu, stem, GPUS)).compute_capability == capability]
@@ -132,7 +132,7 @@ def _unknown(file: Path, reason: str) -> SpecError:
 
 
 def named_like(printed: str) -> str | None:
-    """Return the only GPU of the catalogue with the chip of *printed*, and with its board and memory if both names have them."""
+    """Return the only GPU of the catalog with the chip of *printed*, and with its board and memory if both names have them."""
     core, form, memory = _pieces(printed)
     matches = [stem for stem in catalogue(GPUS) if stem.lower() == printed.lower()] or [
         stem
@@ -219,7 +219,7 @@ def pcie_lanes(gpu: Gpu, told: Lanes | None) -> Lanes:
 
 
 def pcie_part(lanes: Lanes) -> tuple[str, Link, float]:
-    """Return a name for *lanes*, the x16 link of the catalogue that it derives from, and the rate relative to that."""
+    """Return a name for *lanes*, the x16 link of the catalog that it derives from, and the rate relative to that."""
     generation = max((number for number, rate in _RATES.items() if rate <= lanes.rate), default=3)
     share = lanes.rate / _RATES[generation] * lanes.width / 16
     return f"pcie{generation}-x{lanes.width}", load_part(Link, f"pcie{generation}-x16", LINKS), share
@@ -229,7 +229,7 @@ def pcie_part(lanes: Lanes) -> tuple[str, Link, float]:
 
 
 def find_cpu(processor: Processor | None, gpu: Gpu) -> PartChoice:
-    """Return the catalogue's processor of the generation of *processor*, or else a usual one for *gpu*."""
+    """Return the catalog's processor of the generation of *processor*, or else a usual one for *gpu*."""
     cpu = _by_cpuid(processor) if processor is not None else None
     if processor is None or cpu is None:
         told = "not in the topology" if processor is None else f"none of vendor {processor.vendor} in the catalog"

@@ -1,6 +1,6 @@
 """Which settings does a source of a new workload have? It is identified by its content: a file, a folder, a name, or a command line.
 
-A model's ``config.json``, launch files of other programs, the name of a model on the hub or of a decoder of the catalogue.
+A model's ``config.json``, launch files of other programs, the name of a model on the hub or of a decoder of the catalog.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def read_source(source: str, others: Collection[str]) -> tuple[str, LaunchSettin
 
 
 def _of_hub(name: str) -> LaunchSettings:
-    """Return the model *name* of the hub, or if the hub cannot be read, the catalogue's model of that name."""
+    """Return the model *name* of the hub, or if the hub cannot be read, the catalog's model of that name."""
     try:
         text = _from_hub(name)
     except SpecError:
@@ -63,7 +63,7 @@ def _of_hub(name: str) -> LaunchSettings:
 
 
 def _is_known(name: str) -> bool:
-    """Return whether the catalogue has a workload of this *name*."""
+    """Return whether the catalog has a workload of this *name*."""
     try:
         locate(name, "workloads")
     except SpecError:
@@ -198,7 +198,7 @@ def _refused(error: str) -> str:
 
 
 def decoder_model(name: str) -> str:
-    """Return the name of the catalogue's decoder *name*. Raise SpecError if there is none."""
+    """Return the name of the catalog's decoder *name*. Raise SpecError if there is none."""
     try:
         workload = load_workload(name).spec
     except UnknownName:

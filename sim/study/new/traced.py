@@ -45,7 +45,7 @@ def write_traced(
 ) -> NewWorkload:
     """Write the workload of the model in *table*, whose YAML is *text*, to *path*. Raise SpecError, and write nothing, if it is invalid.
 
-    *dataset* names a data set of the catalogue with samples like the inputs. If it is a stream of text, it is cut into samples of *tokens*.
+    *dataset* names a data set of the catalog with samples like the inputs. If it is a stream of text, it is cut into samples of *tokens*.
     """
     like = load_part(Dataset, dataset, "workloads/datasets")
     cut = None if tokens is None or like.sequence in (None, tokens) else like.of_sequence(tokens)

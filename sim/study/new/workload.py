@@ -59,8 +59,8 @@ def new_workload(
 ) -> NewWorkload:
     """Write the workload that *sources* describe to *output* (default: its name in this folder) and return where it is.
 
-    *sources* are files, folders with a ``config.json``, a hub id, a decoder of the catalogue, or the command line that starts the job.
-    *batch* (samples per GPU) and *dataset* (of the catalogue) take precedence over them. Raise SpecError, and write nothing, if they do
+    *sources* are files, folders with a ``config.json``, a hub id, a decoder of the catalog, or the command line that starts the job.
+    *batch* (samples per GPU) and *dataset* (of the catalog) take precedence over them. Raise SpecError, and write nothing, if they do
     not define a workload.
     """
     told = LaunchSettings()
@@ -71,7 +71,7 @@ def new_workload(
         if more.shape or more.model:
             configurations.append(place)
         told = told.joined(more)
-    if len(configurations) == 2 and told.model and _same_sizes(told):  # as in files that plan exports for a model of the catalogue
+    if len(configurations) == 2 and told.model and _same_sizes(told):  # as in files that plan exports for a model of the catalog
         told.shape, told.keys = {}, {}
     elif len(configurations) > 1:
         raise SpecError(f"{' and '.join(configurations)}: {len(configurations)} model configurations; name one")
@@ -178,7 +178,7 @@ def _machine(told: LaunchSettings) -> NextMachine:
 
 
 def _shape(told: LaunchSettings, origin: str) -> tuple[Transformer, int | None]:
-    """Return the sizes of the model, and the tokens of a sample with which one of the catalogue was trained."""
+    """Return the sizes of the model, and the tokens of a sample with which one of the catalog was trained."""
     if told.model:
         model = load_part(Model, told.model, "workloads/models")
         assert model.transformer is not None, f"{told.model} is not a decoder"
@@ -199,7 +199,7 @@ def _shape(told: LaunchSettings, origin: str) -> tuple[Transformer, int | None]:
 
 
 def _same_sizes(told: LaunchSettings) -> bool:
-    """Return whether the sizes in a file are those of the model of the catalogue that *told* also names."""
+    """Return whether the sizes in a file are those of the model of the catalog that *told* also names."""
     own = load_part(Model, told.model, "workloads/models").transformer
     try:
         return own is not None and fields_with_defaults(Transformer.model_validate(told.shape)) == fields_with_defaults(own)
@@ -249,7 +249,7 @@ def _whole_steps(told: LaunchSettings, origin: str) -> None:
 
 
 def _workload_name(sources: Sequence[str], told: LaunchSettings, output: Path | None) -> str:
-    """Return the name of a workload: that of the catalogue's model, of *output*, or of the first file or its folder, in lower case."""
+    """Return the name of a workload: that of the catalog's model, of *output*, or of the first file or its folder, in lower case."""
     if told.model:
         return told.model
     path = Path(sources[0])

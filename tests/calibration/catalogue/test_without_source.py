@@ -1,4 +1,4 @@
-"""Is a source really left out? Oracles: the catalogue itself if nothing is left out, and the values that do not depend on the source."""
+"""Is a source really left out? Oracles: the catalog itself if nothing is left out, and the values that do not depend on the source."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FACTORS = ("vector_factor", "tensor_core_factor", "tensor_core_gemm_factor", "me
 
 @pytest.mark.nightly
 def test_leaving_out_nothing_gives_the_catalogue(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The catalogue carries the same fit, rounded to three digits."""
+    """The catalog carries the same fit, rounded to three digits."""
     monkeypatch.setattr(without_source, "ONE_GPU_PREFIXES", {**without_source.ONE_GPU_PREFIXES, "nobody": "no source begins like this"})
     off = []
     for name in ("p3.16xlarge", "dlperf", "lambda-v0-a40"):

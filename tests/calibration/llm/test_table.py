@@ -21,7 +21,7 @@ def test_the_page_names_every_column_that_is_needed(tmp_path: Path) -> None:
 
 
 def test_a_table_of_a_few_columns_is_predicted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """A model of the catalogue, data-parallel over a node; what the table lacks is assumed and said."""
+    """A model of the catalog, data-parallel over a node; what the table lacks is assumed and said."""
     monkeypatch.chdir(tmp_path)
     runs = tmp_path / "runs.csv"
     runs.write_text("model,seq_len,gpu,gpus,dp,global_batch,tokens_per_s_per_gpu\nLlama 3.1 8B,8192,H100,8,8,64,9500\n")

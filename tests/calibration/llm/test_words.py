@@ -427,7 +427,7 @@ def test_sequences_beyond_the_positions_that_the_name_tells(tmp_path: Path) -> N
 
 @pytest.mark.parametrize(("name", "layers"), [("Gemma 3 27B", 62), ("google/gemma-3-27b-it", 62), ("gemma-3-27b-pt", 62), ("Phi 4", 40)])
 def test_models_are_known_without_how_they_were_tuned(name: str, layers: int, tmp_path: Path) -> None:
-    """Their configurations on the hub; the catalogue calls one gemma-3-27b-pt."""
+    """Their configurations on the hub; the catalog calls one gemma-3-27b-pt."""
     blank = dict.fromkeys(("layers", "hidden", "heads", "kv_heads", "ffn_hidden", "vocab"), "")
     assert one(tmp_path, model=name, **blank).shape.layers == layers
 
@@ -444,7 +444,7 @@ def test_a_negative_size_is_a_number_but_not_above_0(tmp_path: Path) -> None:
 
 
 def test_gpus_of_the_table_have_the_figures_of_their_parts() -> None:
-    """The catalogue's figures have sources of their own. A board of 500 W keeps clocks that its part's peak does not show."""
+    """The catalog's figures have sources of their own. A board of 500 W keeps clocks that its part's peak does not show."""
     chips = {chip.name: chip for chip in _chips().values() if chip.part}
     parts = {name: load_part(Gpu, chip.part, "hardware/parts/gpus") for name, chip in chips.items()}
     assert len(chips) > 10
@@ -455,7 +455,7 @@ def test_gpus_of_the_table_have_the_figures_of_their_parts() -> None:
         assert part.kernels is None or chip.multiprocessors == part.kernels.sm_count
         if name != "H100-SXM5-96GB-HBM2e":
             assert chip.peak["16bit"] == pytest.approx(part.dense_16bit, rel=0.002)
-        if name != "V100-PCIe-32GB":  # the catalogue has the board of 16 GB
+        if name != "V100-PCIe-32GB":  # the catalog has the board of 16 GB
             assert chip.memory == pytest.approx(part.memory, rel=0.01)
 
 

@@ -104,7 +104,7 @@ def test_every_number_says_where_it_is_from(tmp_path: Path) -> None:
 
 
 def test_a_known_gpu_keeps_its_data_sheet(tmp_path: Path) -> None:
-    """Memory of 720 of 900 GB/s is an efficiency of 0.8; classes that were not measured keep the catalogue's curves."""
+    """Memory of 720 of 900 GB/s is an efficiency of 0.8; classes that were not measured keep the catalog's curves."""
     path = fitted(tmp_path, gpu_record())
     node = load_hardware(str(path)).spec.groups[0].node
     assert (node.gpu.name, node.gpu.memory_bandwidth, node.gpu.peak["fp16"]) == ("V100-SXM2-16GB", 900e9, 125e12)

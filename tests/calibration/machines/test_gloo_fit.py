@@ -48,7 +48,7 @@ def test_rings_of_one_size_do_not_tell_start_from_latency(tmp_path: Path) -> Non
 
 
 def test_large_all_gathers_tell_the_bandwidth_that_small_collectives_do_not(tmp_path: Path) -> None:
-    """Of the probe of sharded jobs; how Gloo scatters and exchanges among all is not modelled, so rows of those change nothing."""
+    """Of the probe of sharded jobs; how Gloo scatters and exchanges among all is not modeled, so rows of those change nothing."""
     record = cpu_record()
     every = record.rows("all_reduce")
     record.probes["all_reduce"].rows = [row for row in every if row["bytes"] < 10**5]

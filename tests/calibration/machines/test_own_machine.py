@@ -50,7 +50,7 @@ def test_the_description_is_what_fit_makes_of_the_record_and_readme_tells_its_er
 def test_the_network_between_two_hosts_is_found() -> None:
     """Two namespaces of one core each behind token buckets of 500 Mbps, of which TCP's payload is 0.956 (`hardware/parts/transports`)."""
     measured = merge_records([MACHINES / "two-hosts-500-mbps.json"])
-    assert (measured.nodes, measured.neighbours) == (2, 1)
+    assert (measured.nodes, measured.neighbors) == (2, 1)
     [network] = gloo_fits(measured)
     estimate = network["time per unit"]
     assert network.subject == BETWEEN and 1 / estimate.high < 0.956 * 62.5e6 < 1 / estimate.low

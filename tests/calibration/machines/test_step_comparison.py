@@ -30,7 +30,7 @@ NETWORK = {"model": "calibration.measure.probes.small_nets:deep", "inputs": ["3x
 
 
 def layers_of(folder: Path, factor: float) -> dict:
-    """Return the row of a network whose layers take *factor* times what the device of the record's kernels is modelled to take."""
+    """Return the row of a network whose layers take *factor* times what the device of the record's kernels is modeled to take."""
     write_record(folder / "kernels.json", cpu_record())
     fit_run.fit([folder / "kernels.json"], folder / "kernels.yaml")
     gpu = load_hardware(str(folder / "kernels.yaml")).spec.groups[0].node.gpu
@@ -105,7 +105,7 @@ def test_other_models_factor_is_used_where_it_is_sure(tmp_path: Path) -> None:
 
 
 def test_a_known_gpu_keeps_the_factor_that_its_layers_multiply(tmp_path: Path) -> None:
-    """Layers that take 1.5 times as long as predicted multiply the factor that the catalogue's V100 already has."""
+    """Layers that take 1.5 times as long as predicted multiply the factor that the catalog's V100 already has."""
     write_record(tmp_path / "g.json", gpu_record())
     measured = merge_records([tmp_path / "g.json"])
     kernels = device_block(measured, fits(measured))

@@ -7,7 +7,7 @@ once and every rank but the first receives it once, the least any broadcast can 
     T = (P + n - 2) S/(PB) + (n - 1) l        n ranks, P pieces, S bytes, port of B bytes/s, hop latency l
 
 NCCL broadcasts this way and reduces backwards along it (NVIDIA/nccl `src/device/broadcast.h`, `reduce.h`). A cost per piece beyond its
-bytes is not modelled: where there is one, it belongs into the bandwidth, as an efficiency at the piece's size.
+bytes is not modeled: where there is one, it belongs into the bandwidth, as an efficiency at the piece's size.
 """
 
 from __future__ import annotations

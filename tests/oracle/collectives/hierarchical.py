@@ -70,7 +70,7 @@ def _add_phase(transfers: list[Transfer], rings: Iterable[tuple[Sequence[Transfe
 
 
 def _last_arrivals(transfers: Sequence[Transfer]) -> dict[int, int]:
-    """Return the last transfer to each rank; each hears from one neighbour per phase, so that it is the last to arrive."""
+    """Return the last transfer to each rank; each hears from one neighbor per phase, so that it is the last to arrive."""
     return {transfer.dst: number for number, transfer in enumerate(transfers)}
 
 

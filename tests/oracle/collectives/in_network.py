@@ -6,7 +6,7 @@ S and receives S whatever the number of hosts, half of a ring's bytes; latency g
 
     T = (P + 2h - 1) S/(PB) + 2 h l        P pieces, every link of B bytes/s and latency l, the farthest host h hops below the root
 
-Switches sum at line rate and hold any number of pieces; what a real one can hold limits the pieces in flight, not modelled.
+Switches sum at line rate and hold any number of pieces; what a real one can hold limits the pieces in flight, not modeled.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Do pages say on what they rest? Oracles: the document beside the page, descriptions as the catalogue has them."""
+"""Do pages say on what they rest? Oracles: the document beside the page, descriptions as the catalog has them."""
 
 from __future__ import annotations
 

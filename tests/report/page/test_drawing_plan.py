@@ -1,4 +1,4 @@
-"""Does a drawing keep devices apart and below those that they are attached to? Oracle: geometry, over the whole catalogue."""
+"""Does a drawing keep devices apart and below those that they are attached to? Oracle: geometry, over the whole catalog."""
 
 from __future__ import annotations
 

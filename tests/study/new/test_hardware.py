@@ -84,7 +84,7 @@ def test_nccls_files_come_back(name, tmp_path):
 
 
 def test_cards_come_back(tmp_path):
-    """By hand: GPUs 2, 3 beside card 0 and GPUs 6, 7 beside card 1 are PIX, their neighbours NODE, the others SYS."""
+    """By hand: GPUs 2, 3 beside card 0 and GPUs 6, 7 beside card 1 are PIX, their neighbors NODE, the others SYS."""
     graph = node_graph(written(tmp_path, *MATRICES["cube-with-cards"]))
     for nic, near in ((0, 2), (1, 6)):
         for gpu in range(8):
@@ -113,7 +113,7 @@ def test_rings(text, gpu, rings, kind, tmp_path):
 
 
 def test_an_imported_machine_is_like_the_catalogue_s(tmp_path):
-    """Independent description: dgx-a100 of the catalogue has the same NVLink, cards near the same GPUs, and PCIe."""
+    """Independent description: dgx-a100 of the catalog has the same NVLink, cards near the same GPUs, and PCIe."""
     own, catalogued = written(tmp_path, *MATRICES["dgx-a100"]), load_hardware("dgx-a100").spec.groups[0].node
     assert own.topology.nvlink == catalogued.topology.nvlink
     assert own.topology.pcie == catalogued.topology.pcie
@@ -137,7 +137,7 @@ def test_what_is_written_runs(name, tmp_path):
 
 
 def test_a_machine_may_be_called_as_its_gpu(tmp_path):
-    """rtx3090.yaml says gpu: RTX3090, and means the catalogue's, not itself; nor does it disturb what stands beside it."""
+    """rtx3090.yaml says gpu: RTX3090, and means the catalog's, not itself; nor does it disturb what stands beside it."""
     (tmp_path / "topo.txt").write_text(MATRICES["box-3090"][0])
     for name in ("rtx3090.yaml", "other.yaml"):
         new_hardware(tmp_path / "topo.txt", tmp_path / name, None, "RTX3090")
@@ -408,7 +408,7 @@ def test_places_that_cannot_be_written(tmp_path):
 
 
 def test_a_run_accepts_what_was_imported(tmp_path):
-    """Smoke: the description runs, with the steps of a catalogue workload."""
+    """Smoke: the description runs, with the steps of a catalog workload."""
     written(tmp_path, DGX_1V, "V100-SXM2-16GB")
     run = answer(Scenario(str(tmp_path / "box.yaml"), "vgg16")).run
     assert run.jobs

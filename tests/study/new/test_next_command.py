@@ -81,7 +81,7 @@ def test_nodes_of_a_script_are_those_of_the_next_command(tmp_path: Path) -> None
 
 
 def test_a_script_names_its_model_and_machine(tmp_path: Path) -> None:
-    """Oracle: the catalogue's machine with as many of the GPU, and its model of that name."""
+    """Oracle: the catalog's machine with as many of the GPU, and its model of that name."""
     trainer = "train.py --model_name_or_path {} --per_device_train_batch_size 1 --fsdp full_shard --bf16"
     for number, (text, name, machine) in enumerate((
         ("#SBATCH -N 2\n#SBATCH --gpus-per-node=a100:4\nsrun torchrun " + trainer.format("Qwen/Qwen2.5-7B"), "qwen2.5-7b", "a2-highgpu-4g"),

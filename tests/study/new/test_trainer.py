@@ -193,7 +193,7 @@ def test_other_launchers_are_told_which_are_read(
 
 
 def test_the_script_that_plan_exports_is_read_with_its_arguments(tmp_path: Path) -> None:
-    """Oracle: the plan's own layout, and the catalogue's parameters."""
+    """Oracle: the plan's own layout, and the catalog's parameters."""
     (tmp_path / "torchrun.sh").write_text("torchrun --nnodes 2 --nproc-per-node 8 pretrain_gpt.py $(cat megatron.args)\n")
     (tmp_path / "megatron.args").write_text(f"{SIZES} --seq-length 64\n--max-position-embeddings 64\n--context-parallel-size 4\n")
     made, training = made_of(str(tmp_path / "torchrun.sh"), tmp_path)
@@ -206,7 +206,7 @@ def test_the_script_that_plan_exports_is_read_with_its_arguments(tmp_path: Path)
 
 
 def test_sizes_of_the_catalogues_model_may_be_in_a_file_as_well(tmp_path: Path) -> None:
-    """As `plan --export` writes them for a model of the catalogue."""
+    """As `plan --export` writes them for a model of the catalog."""
     assert (
         main(
             [
