@@ -235,6 +235,11 @@ def pluralized(count: int, what: str) -> str:
     return f"{count:,} {what}{'s' * (count != 1)}"
 
 
+def signed_percent(change: float) -> str:
+    """Return a relative *change* in percent with its sign; no change is +0.0%."""
+    return f"{round(100 * change, 1) + 0.0:+.1f}%"  # + 0.0: never -0.0
+
+
 def show_tokens(tokens: float) -> str:
     """Return a number of tokens as it is written in options: ``300B``, ``1.5T``, or in digits if it is not as round."""
     scale, letter = next(((scale, letter) for scale, letter in ((1e12, "T"), (1e9, "B"), (1e6, "M")) if tokens >= scale), (1.0, ""))

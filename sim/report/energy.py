@@ -12,7 +12,7 @@ from sim.report.whole_job import tokens_text
 from sim.spec.hardware import Hardware
 from sim.spec.workload import Workload
 from sim.training.layer_times import mix_of
-from sim.units import show
+from sim.units import show, signed_percent
 
 if TYPE_CHECKING:
     from sim.study.power_cap import LimitedSteps
@@ -80,15 +80,10 @@ def power_cap_text(figures: Mapping[str, float]) -> str:
         return f"GPUs limited to {show(figures['gpu_cap_w'], 'power')} never draw that much, so the limit has no effect (--power-cap)"
     return (
         f"GPUs limited to {show(figures['gpu_cap_w'], 'power')}: a step takes {show(figures['step_time_s'], 'time')} instead of "
-        f"{show(figures['step_time_without_s'], 'time')} ({_percent(longer)}), and a sample "
+        f"{show(figures['step_time_without_s'], 'time')} ({signed_percent(longer)}), and a sample "
         f"{show(figures['energy_per_sample_j'], 'energy')} instead of {show(figures['energy_per_sample_without_j'], 'energy')} "
-        f"({_percent(more)})"
+        f"({signed_percent(more)})"
     )
-
-
-def _percent(change: float) -> str:
-    """Return a relative *change* in percent with its sign; no change is +0.0%."""
-    return f"{round(100 * change, 1) + 0.0:+.1f}%"
 
 
 def brief_energy(energy: Mapping[str, Any] | None) -> dict[str, Any] | None:

@@ -9,7 +9,7 @@ from sim import __version__
 from sim.report.picture import Picture, figure, picture
 from sim.report.verdict import stack_assumption, volume_assumption
 from sim.study.share import PolicyOutcome, SharedMachine
-from sim.units import show
+from sim.units import show, signed_percent
 
 
 def share_document(answer: SharedMachine) -> dict[str, Any]:
@@ -74,19 +74,15 @@ def share_text(document: dict[str, Any]) -> str:
     for policy in document["policies"]:
         lines += [_line(policy["policy"] if not number else "", job, longest) for number, job in enumerate(policy["jobs"])]
         if policy is not document["policies"][0]:
-            gains = f"throughput {_percent(policy['throughput_gain'])} (mean of jobs), makespan {_percent(-policy['makespan_gain'])}"
-            lines.append(f"{'':13} {gains} compared with an even division")
+            gains = f"throughput {signed_percent(policy['throughput_gain'])} (mean of jobs)"
+            lines.append(f"{'':13} {gains}, makespan {signed_percent(-policy['makespan_gain'])} compared with an even division")
     return "\n".join([*lines, "", *_notes()])
 
 
 def _line(name: str, job: dict[str, Any], longest: int) -> str:
-    rates = f"{job['throughput_samples_per_s']:10.0f} {_percent(job['throughput_gain']):>8}"
+    rates = f"{job['throughput_samples_per_s']:10.0f} {signed_percent(job['throughput_gain']):>8}"
     times = f"{show(job['start_s'], 'time'):>9} {show(job['end_s'], 'time'):>9}"
     return f"{name:13} {job['workload']:{longest}} {job['gpus']:>5} {job['workers_per_gpu']:>12} {rates} {times}"
-
-
-def _percent(share: float) -> str:
-    return f"{round(100 * share, 1) + 0.0:+.1f}%"  # + 0.0: never -0.0
 
 
 def _notes() -> Sequence[str]:
@@ -110,7 +106,7 @@ def share_plot(document: Mapping[str, Any]) -> Picture:
         place.set_yticks(range(len(jobs)), [job["workload"] for job in jobs], fontsize=8)
         place.set_xlim(0, 1.02 * longest)
         place.invert_yaxis()
-        place.set_title(f"{policy['policy']}, throughput {_percent(policy['throughput_gain'])}", fontsize=10, loc="left")
+        place.set_title(f"{policy['policy']}, throughput {signed_percent(policy['throughput_gain'])}", fontsize=10, loc="left")
         place.spines[["top", "right"]].set_visible(False)
     axes[-1].set_xlabel("minutes")
     return picture(drawn)

@@ -17,3 +17,9 @@ def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(catalogue, "roots", lambda: [tmp_path])
     monkeypatch.setattr(catalogue, "provided_files", lambda folder: {})  # what installed packages bring extends what is not there
     return tmp_path
+
+
+@pytest.fixture
+def whole_catalog(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The catalog of the program in place of the toy library."""
+    monkeypatch.setattr(catalogue, "roots", lambda: [Path(__file__).parents[2]])

@@ -7,16 +7,11 @@ from pathlib import Path
 import pytest
 
 from sim.check import check_hardware
-from sim.spec import catalogue
 from sim.spec.library import load_hardware
 from sim.spec.yaml import SpecError
 from sim.study.scenario import Scenario, prepare
 
-
-@pytest.fixture(autouse=True)
-def whole_catalogue(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A node with several NICs is due, which the toy library has not."""
-    monkeypatch.setattr(catalogue, "roots", lambda: [Path(__file__).parents[2]])
+pytestmark = pytest.mark.usefixtures("whole_catalog")  # a node with several NICs is due, which the toy library has not
 
 
 HEAD = "name: mine\ngroups:\n  - node: dgx-a100\n    count: 48\nfabric:\n"

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from sim.check.servers import check_servers
-from sim.spec import catalogue
 from sim.spec.library import load_hardware, load_workload
 
-
-@pytest.fixture(autouse=True)
-def whole_catalogue(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Machines with hosts for servers are due, which the toy library has not."""
-    monkeypatch.setattr(catalogue, "roots", lambda: [Path(__file__).parents[2]])
+pytestmark = pytest.mark.usefixtures("whole_catalog")  # machines with hosts for servers are due, which the toy library has not
 
 
 COLOCATED = ["training.stack.servers.placement=colocated"]

@@ -12,6 +12,7 @@ import pytest
 
 from sim.cli import main
 from sim.events import STALLS
+from tests.smoke.refused import refusal
 
 Capture = pytest.CaptureFixture[str]
 
@@ -21,14 +22,6 @@ MAIN_JOB = ["run", "p3.16xlarge", "vgg16"]
 def document(capsys: Capture, *arguments: str) -> dict:
     assert main([*arguments, "--json"]) == 0
     return json.loads(capsys.readouterr().out)
-
-
-def refusal(capsys: Capture, *arguments: str) -> str:
-    assert main(list(arguments)) == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert "Traceback" not in said.err
-    return said.err
 
 
 def test_json_has_the_whole_contract(capsys: Capture) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from calibration.cli import main as calibrate
 from sim.cli import main
+from tests.smoke.refused import refusal
 
 RUN = ["run", "p3.16xlarge", "vgg16", "--fast"]
 STACKS = "'python -m sim list stacks' lists all "
@@ -72,14 +73,6 @@ OPTIONS = {
     "capability whole": (["--set", "node.gpu.compute_capability=0"], "found '0'; write major.minor, such as 8.0"),
     "output is a file": (["-o", "/dev/null/x"], "/dev/null/x: cannot be written"),
 }
-
-
-def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    assert main(list(arguments)) == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert "Traceback" not in said.err
-    return said.err
 
 
 @pytest.mark.parametrize("case", OPTIONS)

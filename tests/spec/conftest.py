@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from sim.spec import catalogue
 from sim.spec import library as spec_library
 from tests.spec.documents import write_library
 
@@ -15,6 +16,13 @@ from tests.spec.documents import write_library
 def library(tmp_path: Path) -> Path:
     """A folder with ``hardware/`` and ``workloads/`` of one toy machine and one toy workload."""
     return write_library(tmp_path)
+
+
+@pytest.fixture
+def toys(library: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The toy library as the only catalog."""
+    monkeypatch.setattr(catalogue, "roots", lambda: [library])
+    return library
 
 
 @pytest.fixture(autouse=True)

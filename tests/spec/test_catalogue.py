@@ -11,62 +11,55 @@ from sim.spec.catalogue import UnknownName, locate, suggestions
 from sim.spec.library import load_hardware
 
 
-@pytest.fixture
-def shelves(library: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The toy library as the only catalog."""
-    monkeypatch.setattr(catalogue, "roots", lambda: [library])
-    return library
-
-
 def unknown(name: str, folder: str = "hardware", written_in: Path | None = None) -> str:
     with pytest.raises(UnknownName) as caught:
         locate(name, folder, written_in=written_in)
     return str(caught.value)
 
 
-def test_names_are_found_whatever_their_case(shelves: Path) -> None:
-    assert locate("toy", "hardware") == locate("TOY", "hardware") == shelves / "hardware/toy.yaml"
-    assert locate("Toy-GPU", "hardware/parts/gpus") == shelves / "hardware/parts/gpus/toy-gpu.yaml"
+def test_names_are_found_whatever_their_case(toys: Path) -> None:
+    assert locate("toy", "hardware") == locate("TOY", "hardware") == toys / "hardware/toy.yaml"
+    assert locate("Toy-GPU", "hardware/parts/gpus") == toys / "hardware/parts/gpus/toy-gpu.yaml"
 
 
-def test_aliases_are_names_too_and_broken_files_have_none(shelves: Path) -> None:
-    (shelves / "hardware/aaa.yaml").write_text("aliases: [the-other] [")
-    (shelves / "hardware/bbb.yaml").write_text("aliases: 3 # the-other")
-    (shelves / "hardware/toy.yaml").write_text("name: toy\naliases: [the-other]\n")
-    assert locate("the-other", "hardware") == shelves / "hardware/toy.yaml"
+def test_aliases_are_names_too_and_broken_files_have_none(toys: Path) -> None:
+    (toys / "hardware/aaa.yaml").write_text("aliases: [the-other] [")
+    (toys / "hardware/bbb.yaml").write_text("aliases: 3 # the-other")
+    (toys / "hardware/toy.yaml").write_text("name: toy\naliases: [the-other]\n")
+    assert locate("the-other", "hardware") == toys / "hardware/toy.yaml"
 
 
-def test_a_path_on_the_command_line_is_relative_to_the_working_folder(shelves: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(shelves)
+def test_a_path_on_the_command_line_is_relative_to_the_working_folder(toys: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(toys)
     assert locate("hardware/toy.yaml", "hardware") == Path("hardware/toy.yaml")
 
 
-def test_a_path_in_a_file_is_relative_to_that_file(shelves: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(shelves / "workloads")
-    mine = shelves / "mine"
+def test_a_path_in_a_file_is_relative_to_that_file(toys: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(toys / "workloads")
+    mine = toys / "mine"
     mine.mkdir()
     (mine / "gpu.yaml").write_text("name: mine\n")
     assert locate("gpu.yaml", "hardware/parts/gpus", written_in=mine / "machine.yaml") == mine / "gpu.yaml"
 
 
-def test_the_parts_of_a_file_come_from_beside_it_first(shelves: Path, tmp_path: Path) -> None:
-    mine = shelves / "mine"
+def test_the_parts_of_a_file_come_from_beside_it_first(toys: Path, tmp_path: Path) -> None:
+    mine = toys / "mine"
     (mine / "parts/gpus").mkdir(parents=True)
     written_in = mine / "machine.yaml"
-    assert locate("toy-gpu", "hardware/parts/gpus", written_in=written_in) == shelves / "hardware/parts/gpus/toy-gpu.yaml"
+    assert locate("toy-gpu", "hardware/parts/gpus", written_in=written_in) == toys / "hardware/parts/gpus/toy-gpu.yaml"
     (mine / "parts/gpus/toy-gpu.yaml").write_text("name: mine\n")
     assert locate("toy-gpu", "hardware/parts/gpus", written_in=written_in) == mine / "parts/gpus/toy-gpu.yaml"
     assert locate("toy-gpu", "hardware/parts/gpus", near=mine) == mine / "parts/gpus/toy-gpu.yaml"
 
 
-def test_a_further_folder_comes_before_the_catalogue(shelves: Path) -> None:
-    mine = shelves / "mine"
+def test_a_further_folder_comes_before_the_catalogue(toys: Path) -> None:
+    mine = toys / "mine"
     mine.mkdir()
     (mine / "toy.yaml").write_text("name: mine\n")
     assert locate("toy", "hardware", near=mine) == mine / "toy.yaml"
 
 
-def test_unknown_names_come_with_near_ones(shelves: Path) -> None:
+def test_unknown_names_come_with_near_ones(toys: Path) -> None:
     messages = {
         "toyy": "toyy is not in the catalog (hardware/); did you mean toy?",
         "zzz": "zzz is not in the catalog (hardware/); known: toy",

@@ -7,17 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from sim.spec import catalogue
 from sim.spec.library import fingerprint, load_hardware, load_model_alone, load_part, load_workload
 from sim.spec.stack import Stack
 from sim.spec.yaml import SpecError
-
-
-@pytest.fixture
-def toys(library: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The toy library as the only catalog."""
-    monkeypatch.setattr(catalogue, "roots", lambda: [library])
-    return library
 
 
 def test_a_machine_and_a_workload_are_loaded_by_name_or_path(toys: Path) -> None:

@@ -7,19 +7,13 @@ from typing import Any
 
 import pytest
 
-from sim.spec import catalogue
 from sim.spec.hardware import Hardware
 from sim.spec.library import load_hardware, load_workload
 from sim.spec.references import Resolver
 from sim.spec.workload import Workload
 from sim.spec.yaml import Document, SpecError
 
-
-@pytest.fixture(autouse=True)
-def shelves(library: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The toy library as the only catalog."""
-    monkeypatch.setattr(catalogue, "roots", lambda: [library])
-    return library
+pytestmark = pytest.mark.usefixtures("toys")
 
 
 def resolved(folder: Path, text: str) -> Document:

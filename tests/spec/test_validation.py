@@ -6,17 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from sim.spec import catalogue
 from sim.spec.library import load_hardware, load_workload
 from sim.spec.yaml import SpecError
 from tests.spec.documents import MACHINE
 
-
-@pytest.fixture(autouse=True)
-def shelves(library: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The toy library as the only catalog."""
-    monkeypatch.setattr(catalogue, "roots", lambda: [library])
-    return library
+pytestmark = pytest.mark.usefixtures("toys")
 
 
 def complaint(folder: Path, text: str) -> list[str]:

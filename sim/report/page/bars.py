@@ -9,7 +9,7 @@ from sim.causes import MEANINGS
 from sim.events import LAYOUT_STALLS, STALLS, Cause, causes_of
 from sim.report.page.colors import fill
 from sim.report.page.markup import Child, Figures, Html, join, table, tag
-from sim.report.page.words import as_percent, as_time
+from sim.report.page.words import as_percent, as_signed_time, as_time
 
 _NAMED = 0.07
 """Smallest share of a bar at which a piece is wide enough for its name."""
@@ -101,6 +101,14 @@ def stall_pieces(figures: Figures) -> list[BarPiece]:
         path = f"stalls_s/{cause.value}"
         pieces.append(BarPiece(path, cause.value, cause.value, f"{as_time(figures.value(path))} of each step\n{MEANINGS[cause]}"))
     return pieces
+
+
+def changed_causes(figures: Figures, path: str, least: float) -> Child:
+    """Return a list of the causes at *path* that changed by more than *least* seconds, largest change first."""
+    causes = figures.value(path)
+    named = sorted((cause for cause in causes if abs(causes[cause]) > least), key=lambda cause: -abs(causes[cause]))
+    shown = [tag("li", swatch(cause), f"{cause} ", figures.format(f"{path}/{cause}", as_signed_time)) for cause in named]
+    return tag("ul", *shown, class_="key") if shown else "-"
 
 
 def swatch(color: str) -> Html:

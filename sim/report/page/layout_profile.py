@@ -7,7 +7,7 @@ from typing import Any
 
 from sim.mesh import LayoutRun
 from sim.report.layouts.layout_profile import RUNS
-from sim.report.page.bars import swatch
+from sim.report.page.bars import changed_causes
 from sim.report.page.frame import PagePart, page
 from sim.report.page.layout import layout_parts
 from sim.report.page.markup import Child, Figures, section, table, tag
@@ -33,25 +33,15 @@ def _runs(figures: Figures) -> PagePart:
 
 
 def _stalls(figures: Figures) -> PagePart:
+    least = _SMALL * figures.value("step_time_s")
     rows: list[list[Child]] = [
         [
             name, figures.format(f"stash/{name}/time_s", as_time), figures.format(f"stash/{name}/percent", lambda value: f"{value:.1f}%"),
-            RUNS[stall["of"]][:4], figures.format(f"stash/{name}/direct_s", as_time), _stall_causes(figures, name),
+            RUNS[stall["of"]][:4], figures.format(f"stash/{name}/direct_s", as_time),
+            changed_causes(figures, f"stash/{name}/made_of_s", least),
         ]
         for name, stall in figures.value("stash").items()
     ]  # fmt: skip
     head = [("stall", False), ("per step", True), ("share", True), ("of", False), ("waits", True), ("causes that changed", False)]
     lead = "Subtraction attributes the whole difference between two runs to one stall; waits: time for which ranks waited for that cause."
     return PagePart("stash", "Stalls", section("stash", "Stalls by subtraction", table(head, rows, "Stalls"), lead=lead))
-
-
-def _stall_causes(figures: Figures, name: str) -> Child:
-    causes = figures.value(f"stash/{name}/made_of_s")
-    least = _SMALL * figures.value("step_time_s")
-    named = sorted((cause for cause in causes if abs(causes[cause]) > least), key=lambda cause: -abs(causes[cause]))
-    shown = [tag("li", swatch(cause), f"{cause} ", figures.format(f"stash/{name}/made_of_s/{cause}", _signed)) for cause in named]
-    return tag("ul", *shown, class_="key") if shown else "-"
-
-
-def _signed(seconds: float) -> str:
-    return f"{'+' if seconds > 0 else '-'}{as_time(abs(seconds))}"

@@ -8,11 +8,11 @@ from typing import Any
 from sim.causes import MEANINGS
 from sim.events import STALLS
 from sim.report.attribution import notable_gaps
-from sim.report.page.bars import BarPiece, bar, named_bars, stall_key, swatch
+from sim.report.page.bars import BarPiece, bar, changed_causes, named_bars, stall_key, swatch
 from sim.report.page.basis import basis
 from sim.report.page.frame import PagePart, outcome, page
 from sim.report.page.markup import Child, Figures, Html, join, section, table, tag, tiles
-from sim.report.page.words import as_bandwidth, as_money, as_number, as_percent, as_time
+from sim.report.page.words import as_bandwidth, as_money, as_number, as_percent, as_signed_time, as_time
 from sim.report.stash import AGAINST, FORMULAS, RATES, RUNS
 from sim.study.descriptions import Descriptions
 from sim.units import pluralized
@@ -103,10 +103,11 @@ def _run_bar(figures: Figures, name: str, scale: float) -> Html:
 
 
 def _stalls(figures: Figures) -> PagePart:
+    least = _SMALL / 100 * figures.value("runs/run1_synthetic/step_time_s")
     rows: list[list[Child]] = [
         [
             name, figures.format(f"stash/{name}/time_s_per_epoch", as_time), figures.format(f"stash/{name}/percent", _percent),
-            AGAINST[name], _stall_causes(figures, name),
+            AGAINST[name], changed_causes(figures, f"made_of_s_per_step/{name}", least),
         ]
         for name, stall in figures.value("stash").items()
         if stall is not None
@@ -132,23 +133,11 @@ def _differences(figures: Figures) -> Html | None:
                 [
                     name, figures.format(f"apart/stalls/{name}/subtraction_s", as_time),
                     figures.format(f"apart/stalls/{name}/direct_s", as_time),
-                    join(swatch(cause), f"{cause} ", figures.format(f"{path}/difference_s", _signed)), figures.value(f"{path}/why"),
+                    join(swatch(cause), f"{cause} ", figures.format(f"{path}/difference_s", as_signed_time)), figures.value(f"{path}/why"),
                 ]
             )  # fmt: skip
     head = [("stall", False), ("by subtraction", True), ("waits", True), ("difference", False), ("reason", False)]
     return table(head, rows, "Why the two methods differ, per step") if rows else None
-
-
-def _stall_causes(figures: Figures, name: str) -> Child:
-    causes = figures.value(f"made_of_s_per_step/{name}")
-    least = _SMALL / 100 * figures.value("runs/run1_synthetic/step_time_s")
-    named = sorted((cause for cause in causes if abs(causes[cause]) > least), key=lambda cause: -abs(causes[cause]))
-    shown = [tag("li", swatch(cause), f"{cause} ", figures.format(f"made_of_s_per_step/{name}/{cause}", _signed)) for cause in named]
-    return tag("ul", *shown, class_="key") if shown else "-"
-
-
-def _signed(seconds: float) -> str:
-    return f"{'+' if seconds > 0 else '-'}{as_time(abs(seconds))}"
 
 
 def _direct(figures: Figures) -> PagePart:

@@ -12,7 +12,7 @@ from sim.report.page.markup import Child, Figures, Html, section, table, tag, ti
 from sim.report.page.words import as_number, as_plain, as_rate, as_time
 from sim.report.share import workers_of
 from sim.study.descriptions import Descriptions
-from sim.units import pluralized
+from sim.units import pluralized, signed_percent
 
 _GAIN = 5e-4
 """Smallest gain that is mentioned, as a share."""
@@ -44,15 +44,11 @@ def _tiles(figures: Figures) -> Html:
         (
             f"Last job ends, {policy['policy']}",
             figures.format(f"policies/{place}/makespan_s", as_time),
-            f"throughput {_signed(policy['throughput_gain'])}" if place else "baseline",
+            f"throughput {signed_percent(policy['throughput_gain'])}" if place else "baseline",
         )
         for place, policy in enumerate(figures.value("policies"))
     ]
     return tiles(rows)
-
-
-def _signed(share: float) -> str:
-    return f"{round(100 * share, 1) + 0.0:+.1f}%"  # + 0.0: never -0.0
 
 
 def _courses(figures: Figures) -> PagePart:
@@ -96,8 +92,8 @@ def _table(figures: Figures) -> PagePart:
             own = figures.subfigures(f"policies/{place}/jobs/{number}")
             rows.append([
                 policy["policy"], job["workload"], own.format("gpus", as_number), own.format("workers_per_gpu", as_number),
-                own.format("throughput_samples_per_s", as_number), own.format("throughput_gain", _signed), own.format("epochs", as_plain),
-                own.format("start_s", as_time), own.format("end_s", as_time),
+                own.format("throughput_samples_per_s", as_number), own.format("throughput_gain", signed_percent),
+                own.format("epochs", as_plain), own.format("start_s", as_time), own.format("end_s", as_time),
             ])  # fmt: skip
     titles = ["GPUs", "workers per GPU", "samples/s", "gain", "epochs", "from", "to"]
     head = [("policy", False), ("job", False), *((title, True) for title in titles)]

@@ -18,6 +18,11 @@ def as_time(seconds: float) -> str:
     return show(seconds, "time")
 
 
+def as_signed_time(seconds: float) -> str:
+    """Return a difference of *seconds* as text with its sign."""
+    return f"{'+' if seconds > 0 else '-'}{as_time(abs(seconds))}"
+
+
 def as_money(usd: float) -> str:
     """Return a predicted amount of *usd* as text."""
     return f"${rounded_dollars(usd)}"
