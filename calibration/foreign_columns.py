@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from calibration.cells import read_cell
 from calibration.run_words import number_meant, plain_column, precision_meant
@@ -125,14 +125,22 @@ _NETWORK: Final = frozenset({"fabric", "interconnect", "inter_node", "network"})
 _SEQUENCE: Final = frozenset({"max_seq_len", "max_seq_length", "seq", "seq_len", "seq_length", "sequence", "sequence_length"})
 
 Cells = Sequence[str]
+FitCells = Callable[[Cells], list[str]]
+"""Converts the cells of a row to the translated columns."""
 
 
-def translate_header(
-    header: Sequence[str], rows: Sequence[Cells] = (), own: Sequence[str] = ()
-) -> tuple[list[str], Callable[[Cells], list[str]], list[str]]:
-    """Return *header* with foreign names replaced, a function that converts a row's cells to it, and a note for each replaced name.
+class TranslatedHeader(NamedTuple):
+    """The columns of a table by our names, how its rows are converted to them, and notes on what was translated, which rows add to."""
 
-    The function adds a note for each word in a cell that it translated. The cells of *rows* tell what a column ``gpus`` counts. Names of
+    columns: list[str]
+    fitting: FitCells
+    notes: list[str]
+
+
+def translate_header(header: Sequence[str], rows: Sequence[Cells] = (), own: Sequence[str] = ()) -> TranslatedHeader:
+    """Return *header* with foreign names replaced, and a note for each replaced name.
+
+    ``fitting`` adds a note for each word in a cell that it translated. The cells of *rows* tell what a column ``gpus`` counts. Names of
     our *own* columns are read in any case, and with blanks.
     """
     named = {other: column for column, others in _NAMES.items() for other in others}
@@ -166,7 +174,7 @@ def translate_header(
             filled = _with_unit(columns, filled, unit_place)
         return [_meant(column, cell, place in ms_places, notes) for place, (column, cell) in enumerate(_paired(columns, filled))]
 
-    return columns, fitting, notes
+    return TranslatedHeader(columns, fitting, notes)
 
 
 def describes_input(header: Cells) -> bool:
@@ -174,17 +182,18 @@ def describes_input(header: Cells) -> bool:
     return not {"input", "set"}.isdisjoint(plain_column(name) for name in header)
 
 
-def without_loaders(columns: Sequence[str], fitting: Callable[[Cells], list[str]]) -> tuple[list[str], Callable[[Cells], list[str]]]:
-    """Return *columns* with a column ``input``, and *fitting* with synthetic samples in it: which loader read a data set is not said."""
+def without_loaders(header: TranslatedHeader) -> TranslatedHeader:
+    """Return *header* with a column ``input`` that has synthetic samples in it: which loader read a data set is not said."""
+    columns, fitting, notes = header
     if "input" not in columns:
-        return ["input", *columns], lambda cells: ["synthetic", *fitting(cells)]
+        return TranslatedHeader(["input", *columns], lambda cells: ["synthetic", *fitting(cells)], notes)
     place = columns.index("input")
 
     def without(cells: Cells) -> list[str]:
         fitted = fitting(cells)
         return [*fitted[:place], "synthetic", *fitted[place + 1 :]] if len(fitted) > place else fitted
 
-    return list(columns), without
+    return TranslatedHeader(columns, without, notes)
 
 
 def _gpus_counted(header: Cells, rows: Sequence[Cells]) -> str | None:

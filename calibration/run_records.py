@@ -17,6 +17,7 @@ from typing import Final, Literal, cast, get_args
 from calibration import RECORDS
 from calibration.foreign_columns import (
     Cells,
+    TranslatedHeader,
     describes_input,
     is_recognized,
     layout_of,
@@ -115,7 +116,7 @@ class RecordFile:
 
 def read_records(path: Path) -> RecordFile:
     """Return the records of the CSV file *path*. Raise SpecError with all problems."""
-    return require_valid(_read(path, lambda header, rows: (list(header), list, [])))
+    return require_valid(_read(path, lambda header, rows: TranslatedHeader(list(header), list, [])))
 
 
 def require_valid(file: RecordFile) -> RecordFile:
@@ -136,21 +137,19 @@ def read_table(path: Path) -> RecordFile:
     return _read(path, _read_foreign_header)
 
 
-_Reads = Callable[[Sequence[str], Sequence[Cells]], tuple[list[str], Callable[[Cells], list[str]], list[str]]]
-
-
-def _read_foreign_header(header: Sequence[str], rows: Sequence[Cells]) -> tuple[list[str], Callable[[Cells], list[str]], list[str]]:
-    columns, fitting, notes = translate_header(header, rows, COLUMNS)
-    if any(column_meant(name) == "role" for name in columns):  # also a misspelled one, which is an error
-        return columns, fitting, notes
+def _read_foreign_header(header: Sequence[str], rows: Sequence[Cells]) -> TranslatedHeader:
+    translated = translate_header(header, rows, COLUMNS)
+    if any(column_meant(name) == "role" for name in translated.columns):  # also a misspelled one, which is an error
+        return translated
     if not describes_input(header):
-        columns, fitting = without_loaders(columns, fitting)
-        notes.append("no column 'input': rows are predicted as if data were always ready, because no loader is described")
-    notes.append("no column 'role': all rows are predicted, and none is used for calibration")
-    return ["role", *columns], lambda cells: ["prediction", *fitting(cells)], notes
+        translated = without_loaders(translated)
+        translated.notes.append("no column 'input': rows are predicted as if data were always ready, because no loader is described")
+    translated.notes.append("no column 'role': all rows are predicted, and none is used for calibration")
+    columns, fitting, notes = translated
+    return TranslatedHeader(["role", *columns], lambda cells: ["prediction", *fitting(cells)], notes)
 
 
-def _read(path: Path, reads: _Reads) -> RecordFile:
+def _read(path: Path, reads: Callable[[Sequence[str], Sequence[Cells]], TranslatedHeader]) -> RecordFile:
     lines = csv_lines(path)
     if not lines:
         raise SpecError(f"{path}: is empty; the first line must name the columns: {','.join(COLUMNS)}")

@@ -137,7 +137,7 @@ def is_llm_table(path: Path) -> bool:
     if {"workload", *MACHINE_COLUMNS} & others:
         return False
     if (
-        SAMPLE_COLUMNS & {*others, *translate_header(sorted(others))[0]}
+        SAMPLE_COLUMNS & {*others, *translate_header(sorted(others)).columns}
         and AXIS_COLUMNS.isdisjoint(header)
         and not header >= {*REQUIRED_COLUMNS}
     ):

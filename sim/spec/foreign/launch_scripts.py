@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from sim.spec.foreign.launch_megatron import NUMERIC
 from sim.spec.foreign.launch_options import Arguments, arguments, unread_number
@@ -37,17 +37,30 @@ _ALL: Final = ("gpu", "auto")
 """Values of torchrun's --nproc-per-node for all GPUs of a node (torch/distributed/run.py, determine_local_world_size)."""
 
 
+class _SlurmRequest(NamedTuple):
+    """What the options of Slurm request: nodes, GPUs of each, GPUs in all, and the name of the GPU; None or empty if they do not say."""
+
+    nodes: int | None
+    gpus_per_node: int | None
+    gpus: int | None
+    gpu: str
+
+    def or_else(self, other: _SlurmRequest) -> _SlurmRequest:
+        """Return this request, with what it leaves open taken from *other*."""
+        nodes, gpus_per_node = self.nodes or other.nodes, self.gpus_per_node or other.gpus_per_node
+        return _SlurmRequest(nodes, gpus_per_node, self.gpus or other.gpus, self.gpu or other.gpu)
+
+
 def launch_script(text: str, place: str) -> LaunchSettings:
     """Return the number of GPUs and the settings of a Trainer in the script *text*.
 
     Raise SpecError for a number of nodes or processes that is neither in the script nor in what it requests from Slurm.
     """
-    nodes, each, total, gpu = _slurm(_DIRECTIVE.findall(text), place)
-    environment = dict.fromkeys(_SLURM_NODES, str(nodes)) if nodes else {}
+    directives = _slurm(_DIRECTIVE.findall(text), place)
+    environment = dict.fromkeys(_SLURM_NODES, str(directives.nodes)) if directives.nodes else {}
     plain = with_values(text, environment)
     started = [option for line in _STARTED.findall(plain) for option in _STARTED_WITH.findall(line)]
-    more = _slurm(started, place)
-    nodes, each, total, gpu = nodes or more[0], each or more[1], total or more[2], gpu or more[3]
+    nodes, each, total, gpu = directives.or_else(_slurm(started, place))
     options = Arguments(arguments(text, place, NUMERIC, environment), place)
     requested = {**dict.fromkeys(_NODES, nodes), **dict.fromkeys(_EACH, each), "num-processes": total or (nodes and each)}
     for name, count in requested.items():
@@ -73,8 +86,8 @@ def launch_script(text: str, place: str) -> LaunchSettings:
 _GPU: Final = re.compile(r"(?:gpu:)?([A-Za-z][\w.-]*):\d+")
 
 
-def _slurm(said: Sequence[tuple[str, str]], place: str) -> tuple[int | None, int | None, int | None, str]:
-    """Return the nodes, the GPUs per node, the total GPUs and the name of the GPU that Slurm's options *said* request."""
+def _slurm(said: Sequence[tuple[str, str]], place: str) -> _SlurmRequest:
+    """Return what Slurm's options *said* request."""
     nodes = each = total = None
     gpu = ""
     for option, value in said:
@@ -87,7 +100,7 @@ def _slurm(said: Sequence[tuple[str, str]], place: str) -> tuple[int | None, int
             each = _count(count[1], place)
         elif count and option in ("-G", "--gpus"):
             total = _count(count[1], place)
-    return nodes, each, total, gpu
+    return _SlurmRequest(nodes, each, total, gpu)
 
 
 _DEEPSPEED: Final = re.compile(r"\bdeepspeed[ \t]((?:(?!\.py\b)[^\n])*)")
