@@ -269,6 +269,7 @@ print(table.set_index("rank").to_json(orient="index"))
 """
 
 
+@cache
 def hta_python() -> str | None:
     """The first interpreter that runs HolisticTraceAnalysis, whose version 0.5 fails with pandas 3: HTA_PYTHON, `make oracles`', this."""
     interpreters = [os.environ.get("HTA_PYTHON", ""), str(Path(sys.prefix) / "oracles" / "bin" / "python"), sys.executable]
