@@ -15,6 +15,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = [ROOT / name for name in ("sim", "calibration") if (ROOT / name).is_dir()]
 MODULES = sorted(path for package in PACKAGES for path in package.rglob("*.py"))
@@ -56,6 +58,14 @@ def nodes(path: Path) -> Mapping[type[ast.AST], list[Any]]:
         if type(node) in by_kind:
             by_kind[type(node)].append(node)
     return by_kind
+
+
+@pytest.fixture(scope="module", autouse=True)
+def trees_of_this_file_only() -> Iterator[None]:
+    """Forget the trees at the end: their two million objects would slow every later collection of garbage."""
+    yield
+    tree.cache_clear()
+    nodes.cache_clear()
 
 
 def functions(path: Path) -> Iterator[Function]:
