@@ -15,7 +15,7 @@ from tests.report.page.written import assert_page_is_the_document, document, loo
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    command = ["profile", "p3.16xlarge", "resnet18", "--stack", "apex-per-tensor", "--batch", "32"]
+    command = ["profile", "p3.16xlarge", "resnet18", "--batch", "32"]
     return written(tmp_path_factory.mktemp("profile"), command)
 
 
