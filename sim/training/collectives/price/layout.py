@@ -18,8 +18,8 @@ from sim.cluster.fabric import UNLIMITED_FABRIC, JobFabric
 from sim.parallel.program import Op
 from sim.spec.hardware import Fabric, Transport
 from sim.training.collectives.nccl.constants import NVLS_MOST_HEADS
-from sim.training.collectives.price.traffic import Edge, SlotPart, nic_of
-from sim.training.collectives.routes.channels import NETWORK, AlgorithmRow, Channel, Hop, ring_channels
+from sim.training.collectives.price.traffic import Edge, SlotPart
+from sim.training.collectives.routes.channels import NETWORK, AlgorithmRow, Channel, Hop, nic_of, ring_channels
 
 GPUDIRECT = " with GPUDirect"
 """Suffix for the class of NICs that GPUs reach without copies through host memory."""
