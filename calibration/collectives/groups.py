@@ -113,7 +113,7 @@ def groups_text(predictions: Sequence[PredictedCollective], by: Sequence[str]) -
     if missed:
         lines += ["", "farthest above their aims", header, *map(line, missed)]
     factor = widening(predictions)
-    lines += ["", f"rows of a new system within the 90th percentile that is quoted, {factor:.1f} times that of other systems"]
+    lines += ["", f"rows of a new system within the 90th percentile that is quoted, {factor:.2f} times that of other systems"]
     lines += [f"{'over':28} {'systems':>7} {'rows':>5} {'within':>6}", *map(_covered, coverage(predictions, factor))]
     return "\n".join(lines)
 
