@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from sim.events import Cause
 from sim.spec.hardware import Hardware
-from sim.training.collectives.price.collective_plan import DEFAULT, CollectivePlan, Cost, Op, Tuning
+from sim.training.collectives.price.collective_plan import DEFAULT, CollectivePlan, Op, Tuning
 from sim.training.collectives.price.unequal import of_matrix
 
 
@@ -117,9 +117,9 @@ def rows(
     return tuple(_row(plan, op, size, per_process, shares) for size in sizes)
 
 
-def limit_of(cost: Cost) -> str:
-    """Return what takes most of the time of a collective in isolation: the slowest link or thread block, or the latency of hops."""
-    return cost.latency_of[1] if cost.latency_share > 0.5 else cost.bottleneck
+def limit_of(slowest: str, latency: str, latency_share: float) -> str:
+    """Return what takes most of a collective's time: the *slowest* link or thread block, or the *latency* of hops."""
+    return latency if latency_share > 0.5 else slowest
 
 
 def _row(plan: CollectivePlan, op: Op, size: int, per_process: int, shares: Sequence[Sequence[float]]) -> CollectiveRow:
@@ -127,5 +127,9 @@ def _row(plan: CollectivePlan, op: Op, size: int, per_process: int, shares: Sequ
     time = time_in_loop(cost.uncontended_time, per_process)
     algbw = size / time
     moved = bus_factor(op, plan.ranks)
-    bottleneck = "launches of each process on its GPUs" if time > cost.uncontended_time else limit_of(cost)
+    bottleneck = (
+        "launches of each process on its GPUs"
+        if time > cost.uncontended_time
+        else limit_of(cost.bottleneck, cost.latency_of[1], cost.latency_share)
+    )
     return CollectiveRow(size, time, algbw, algbw * moved, cost.algorithm, cost.protocol, cost.channels, bottleneck)
