@@ -1,4 +1,4 @@
-"""How large are errors of predicted collectives, by system, operation and size? Scores, their table, and the summary that `sim` quotes.
+"""How large are errors of predicted collectives, by system, operation and size? Scores, and their table.
 
 *Zero-shot* scores of a system use constants fitted without any of its rows. *Calibrated* scores also use one factor on the bandwidth of the
 classes that bound its network, set by its own largest message there, which is then not scored.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from calibration import FOLDER, RECORDS
+from calibration import RECORDS
 from calibration.collectives.fit import (
     BANDS,
     RecordBatch,
@@ -26,12 +25,9 @@ from calibration.collectives.fit import (
     bounding_classes,
     committed_constants,
     constants_without,
-    layout_of,
     predicted_time,
 )
 from calibration.collectives.records import CollectiveRecord, read_collectives
-from sim.report.collective_error import SUMMARY
-from sim.spec.whole_file import write_file
 
 ERRORS = RECORDS / "collective_errors.csv"
 """The scores of all systems when the table was last written (``python -m calibration collectives --write``)."""
@@ -42,6 +38,11 @@ AIMS: Mapping[str, Mapping[str, float]] = {
 _AIMED = {name: "NVLink and InfiniBand" for name in ("nvlink", "infiniband", "roce")} | {
     name: "EFA, Slingshot, TCP" for name in ("efa", "slingshot", "tcp")
 }
+
+
+def aim_of(network: str, band: str) -> float | None:
+    """Return the aim for the median error over *network* in *band*, or None."""
+    return AIMS[_AIMED[network]][band] if network in _AIMED else None
 
 
 class BandScore(NamedTuple):
@@ -68,6 +69,11 @@ class PredictedCollective(NamedTuple):
 
     record: CollectiveRecord
     seconds: float
+
+    @property
+    def error(self) -> float:
+        """Return the signed relative error, above zero if the prediction is too slow."""
+        return self.seconds / self.record.time - 1.0
 
 
 LeftOutSystems = list[tuple[list[CollectiveRecord], TransportConstants]]
@@ -233,7 +239,7 @@ def _cell(network: str, band: str, counted: tuple[int, float] | None) -> str:
     if counted is None:
         return "-"
     systems, error = counted
-    aim = AIMS[_AIMED[network]][band] if network in _AIMED else None
+    aim = aim_of(network, band)
     return f"{100 * error:.0f}%{f' (aim {100 * aim:.0f}%)' if aim else ''} of {systems}"
 
 
@@ -245,44 +251,8 @@ def prediction_rows(predictions: Sequence[PredictedCollective]) -> list[dict[str
             "bytes": int(record.nbytes),
             "measured_s": record.time,
             "predicted_s": seconds,
-            "signed_error": seconds / record.time - 1.0,
+            "signed_error": row.error,
         }
-        for record, seconds in predictions
+        for row in predictions
+        for record, seconds in [row]
     ]
-
-
-# --- what a table of collectives quotes ------------------------------------------------------------------------------
-
-
-def summary(predictions: Sequence[PredictedCollective]) -> dict[str, Any]:
-    """Return errors of zero-shot predictions by carrier of the bytes, operation and band, and for all operations together."""
-    groups: dict[str, list[PredictedCollective]] = defaultdict(list)
-    for row in predictions:
-        carried, band = layout_of(row.record).carrier(row.record.op), band_of(row.record.nbytes)
-        groups[f"{carried}, {row.record.op}, {band}"].append(row)
-        groups[f"{carried}, any operation, {band}"].append(row)
-    bands = [{"name": name, "to": high if math.isfinite(high) else None} for name, _, high in BANDS]
-    return {"schema": 1, "bands": bands, "groups": {name: _figures(rows) for name, rows in sorted(groups.items())}}
-
-
-def _figures(rows: Sequence[PredictedCollective]) -> dict[str, Any]:
-    errors = [abs(row.seconds / row.record.time - 1.0) for row in rows]
-    return {
-        "points": len(rows),
-        "median": round(median(errors), 3),
-        "p90": round(float(np.quantile(errors, 0.9)), 3),
-        "systems": sorted({row.record.system for row in rows}),
-        "architectures": sorted({part.slot.node.gpu.architecture for row in rows for part in layout_of(row.record).parts}),
-        "most_nodes": max(row.record.nodes for row in rows),
-        "most_gpus": max(row.record.nodes * row.record.gpus_per_node for row in rows),
-        "most_bytes": max(row.record.nbytes for row in rows),
-    }
-
-
-def publish() -> list[dict[str, str]]:
-    """Score all committed rows, write the table and the summary that `sim collective` quotes, and return the table's rows."""
-    systems = leave_systems_out()
-    rows = error_rows(score_all(systems))
-    write_file(ERRORS, error_csv(rows))
-    write_file(FOLDER.parent / SUMMARY, json.dumps(summary(predict_all(systems)), indent=1) + "\n")
-    return rows

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -39,6 +39,10 @@ def collectives(
             help="also write the machine of FILE with constants fitted to its rows, for `run` and `collective`",
         ),
     ] = None,
+    by: Annotated[
+        str,
+        typer.Option(metavar="KEY,...", help="show errors by network, op, size, ranks or system instead, and how far quoted errors hold"),
+    ] = "",
     write: Annotated[bool, typer.Option("--write", help="write the errors where `collective` and the tests read them")] = False,
     as_json: JsonOption = False,
     output: Annotated[
@@ -47,7 +51,9 @@ def collectives(
     ] = None,
 ) -> None:
     """Predict measured collectives, each system with constants fitted without it, and show the errors."""
-    from calibration.collectives.scores import error_rows, error_text, leave_systems_out, predict_all, prediction_rows, publish, score_all
+    from calibration.collectives.groups import groups_document, groups_text, parse_groupings
+    from calibration.collectives.quoted import publish
+    from calibration.collectives.scores import error_rows, error_text, leave_systems_out, predict_all, prediction_rows, score_all
     from calibration.collectives.table import read_table
     from calibration.machines.collective_table import machine_document, machine_text, write_machine
     from calibration.run_records import SkippedRun
@@ -61,6 +67,9 @@ def collectives(
         raise SpecError(f"--hardware {hardware}: is for an output of nccl-tests; write collectives FILE --hardware {hardware}")
     if hardware_out and not file:
         raise SpecError(f"--hardware-out {hardware_out}: is for measured collectives of your own; name their FILE")
+    if write and by:
+        raise SpecError(f"--write --by {by}: writes the table of all systems; leave one of them out")
+    keys = parse_groupings(by)
     table = read_table(file, hardware) if file else None
     skipped = [SkippedRun(*one) for one in table.skipped] if table else []
     if table and not table.records:
@@ -69,16 +78,19 @@ def collectives(
         messages(note)
     fitted = write_machine(table.records, file, hardware_out) if table and file and hardware_out else None
     systems = leave_systems_out(table.records if table else None)
-    rows = publish() if write else error_rows(score_all(systems, messages.counter("systems")))
+    predictions = predict_all(systems) if keys or output is not None else []
+    rows = [] if keys else publish() if write else error_rows(score_all(systems, messages.counter("systems")))
     messages.progress("")
-    document = {"schema": 1, "rows": rows, **({"fitted": machine_document(fitted)} if fitted else {})}
+    document: dict[str, Any] = {"schema": 1} | (groups_document(predictions, keys) if keys else {"rows": rows})
+    document |= {"fitted": machine_document(fitted)} if fitted else {}
     document |= {"not_described": [vars(one) for one in skipped]} if file else {}
     if output is not None:
-        write_file(output, figures_csv(prediction_rows(predict_all(systems))))
+        write_file(output, figures_csv(prediction_rows(predictions)))
         messages(f"wrote {output}")
     listed = ["", f"{pluralized(len(skipped), 'row')} that cannot be predicted:", *reason_lines(skipped)] if skipped else []
     shown = ["", machine_text(fitted)] if fitted else []
-    print_json(document) if as_json else show_text("\n".join([error_text(rows), *shown, *listed]))
+    errors = groups_text(predictions, keys) if keys else error_text(rows)
+    print_json(document) if as_json else show_text("\n".join([errors, *shown, *listed]))
     if fitted:
         nodes = f" --nodes {fitted.nodes}" if fitted.nodes > 1 else ""
         messages(f"wrote {hardware_out}\nnext: python -m sim run {shlex.quote(str(hardware_out))} resnet50{nodes}")

@@ -14,7 +14,7 @@ from typing import Any
 
 from sim.report.validated import validated_groups, validated_part
 from sim.spec.algorithms import not_nccls
-from sim.training.collectives.price.layout import GPUDIRECT
+from sim.training.collectives.price.layout import GPUDIRECT, GPUDIRECT_BY_PROCESSOR
 from sim.training.collectives.price.table import Table
 from sim.units import show
 
@@ -40,7 +40,9 @@ def collective_error(table: Table) -> dict[str, Any] | None:
     if not errors:
         return None
     if elsewhere := [carrier for carrier in measured_over if carrier != table.carrier]:
-        unmatched.append(f"measured {'with GPUDirect' if elsewhere[0].endswith(GPUDIRECT) else 'through host memory'} only")
+        ways = (way.strip() for way in (GPUDIRECT_BY_PROCESSOR, GPUDIRECT) if elsewhere[0].endswith(way))
+        how = next(ways, "through host memory")
+        unmatched.append(f"measured {how} only")
     beyond = unmatched + _beyond(table, errors)
     if table.group is not None and any((use.groups or 2) > 1 for use in table.group.links):
         beyond.append("groups that share links, measured one at a time")
@@ -57,9 +59,10 @@ _ROUNDED = 1.01
 """How much larger than the largest measured message one may be: nccl-tests rounds sizes down to whole elements of each rank."""
 
 
-def _carriers(carrier: str) -> tuple[str, str]:
-    """Return *carrier*, and the same links with, or else without, copies through host memory."""
-    return carrier, carrier.removesuffix(GPUDIRECT) if carrier.endswith(GPUDIRECT) else carrier + GPUDIRECT
+def _carriers(carrier: str) -> tuple[str, ...]:
+    """Return *carrier*, and then the same links with other ways between GPU and NIC, those with GPUDirect first."""
+    name = carrier.removesuffix(GPUDIRECT_BY_PROCESSOR).removesuffix(GPUDIRECT)
+    return tuple(dict.fromkeys((carrier, *(name + way for way in (GPUDIRECT, GPUDIRECT_BY_PROCESSOR, "")))))
 
 
 def _beyond(table: Table, errors: Mapping[str, Mapping[str, Any]]) -> list[str]:

@@ -22,7 +22,7 @@ from sim.study.collective import PlacedMachine, operation_of, placed_machine
 from sim.study.scenario import split_overrides
 from sim.training.collectives.price.collective_plan import DEFAULT, Tuning
 from sim.training.collectives.price.message import OUT, SIMPLE
-from sim.training.collectives.price.table import CollectiveRow, LinkUse, MeshGroup, Table, bus_factor
+from sim.training.collectives.price.table import CollectiveRow, LinkUse, MeshGroup, Table, bus_factor, limit_of
 from sim.training.layouts.group_price import GroupPrice
 from sim.training.layouts.prices import LayoutPrices
 
@@ -139,8 +139,9 @@ def _exchanged(
         price, own = prices.price(stage, axis, op, float(nbytes)), plan.cost(float(nbytes), op)
         algbw = nbytes / price.uncontended_time
         busbw = algbw * bus_factor(op, size)
+        limit = limit_of(price.limit, own.latency_of[1], price.latency_share)
         rows.append(
-            CollectiveRow(nbytes, price.uncontended_time, algbw, busbw, *plan.choice(float(nbytes), op), price.limit, own.uncontended_time)
+            CollectiveRow(nbytes, price.uncontended_time, algbw, busbw, *plan.choice(float(nbytes), op), limit, own.uncontended_time)
         )
     links = links_of_groups(prices, stage, axis, op, float(max(sizes)))
     stages = 1 if axis == "everyone" else prices.mesh.stages

@@ -35,6 +35,25 @@ def test_bus_bandwidth_is_what_ranks_must_send() -> None:
         assert row.algbw == pytest.approx(2**26 / row.time) and row.busbw == pytest.approx(factor * row.algbw)
 
 
+def test_small_messages_name_the_latency_that_limits_them() -> None:
+    """A kilobyte waits for hops, a gigabyte for the slowest link; the class of links says whether GPUDirect crosses the processor."""
+    between, inside = (
+        collective_table("p4d.24xlarge", "all_reduce", [2**10, 2**30], nodes=2),
+        collective_table("hgx-h100", "all_gather", [2**10, 2**30]),
+    )
+    assert [row.bottleneck for row in between.rows] == ["efa latency", "PCIe port of GPU0"]
+    assert [row.bottleneck for row in inside.rows] == ["nvlink4 latency", "18 NVLinks GPU0-NVSwitch"]
+    assert between.carrier == "efa with GPUDirect"
+    far = collective_table("p4d.24xlarge", "all_reduce", [2**30], nodes=2, overrides=["node.topology.switches=[]", *_ON_SOCKETS])
+    assert far.carrier == "efa with GPUDirect through the processor"
+
+
+_ON_SOCKETS = (
+    "node.topology.sockets=[{gpus: [0, 1, 2, 3], nics: [0, 1]}, {gpus: [4, 5, 6, 7], nics: [2, 3]}]", "node.nic.gpudirect_level=phb",
+)  # fmt: skip
+"""A p4d without PCIe switches, whose GPUs reach their NICs through a host bridge."""
+
+
 def test_nothing_is_faster_than_its_links() -> None:
     """Oracle: each node of two sends every byte once through 25 Gbps, whatever is chosen."""
     for op in ("all_reduce", "all_gather", "reduce_scatter"):

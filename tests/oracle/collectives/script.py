@@ -13,7 +13,7 @@ from sim.training.collectives.play.transfer import WRITERS, Script, numbered_edg
 from sim.training.collectives.price.layout import JobLayout
 from sim.training.collectives.price.own import Transfer
 from sim.training.collectives.price.point_to_point import partners_at_once
-from sim.training.collectives.price.pricing import nvls_piece, nvls_shards, piece_of, switch_edge, tree_piece
+from sim.training.collectives.price.pricing import nvls_piece, nvls_shards, ring_piece, switch_edge, tree_piece
 from sim.training.collectives.price.traffic import Edge
 from sim.training.collectives.routes.channels import ring_channels
 from tests.oracle.collectives.all_to_all import all_to_all
@@ -31,8 +31,8 @@ def _ring(layout: JobLayout, op: str, nbytes: float) -> list[Script]:
         "all_reduce": lambda: ring_all_reduce(ranks, each),
         "all_gather": lambda: ring_all_gather(ranks, each),
         "reduce_scatter": lambda: ring_reduce_scatter(ranks, each),
-        "broadcast": lambda: ring_broadcast(ranks, each, round(each / piece_of(each, layout.ranks - 1))),
-        "reduce": lambda: ring_reduce(ranks[::-1], each, round(each / piece_of(each, layout.ranks - 1))),  # towards the next, to the last
+        "broadcast": lambda: ring_broadcast(ranks, each, round(each / ring_piece(each))),
+        "reduce": lambda: ring_reduce(ranks[::-1], each, round(each / ring_piece(each))),  # towards the next, to the last
     }
     transfers = writers[op]()
     return [Script(transfers, [ring[transfer.src] for transfer in transfers]) for ring in layout.rings]

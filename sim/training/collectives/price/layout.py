@@ -18,11 +18,13 @@ from sim.cluster.fabric import UNLIMITED_FABRIC, JobFabric
 from sim.parallel.program import Op
 from sim.spec.hardware import Fabric, Transport
 from sim.training.collectives.nccl.constants import NVLS_MOST_HEADS
-from sim.training.collectives.price.traffic import Edge, SlotPart, nic_of
-from sim.training.collectives.routes.channels import NETWORK, AlgorithmRow, Channel, Hop, ring_channels
+from sim.training.collectives.price.traffic import Edge, SlotPart
+from sim.training.collectives.routes.channels import NETWORK, AlgorithmRow, Channel, Hop, nic_of, ring_channels
 
 GPUDIRECT = " with GPUDirect"
 """Suffix for the class of NICs that GPUs reach without copies through host memory."""
+GPUDIRECT_BY_PROCESSOR = " with GPUDirect through the processor"
+"""The same, if the path crosses a host bridge, as NCCL_NET_GDR_LEVEL allows."""
 _OTHER_LINKS = ("xgmi", "ici")
 """Links between GPUs or TPUs that are described as NVLink is: AMD's and Google's."""
 
@@ -75,12 +77,16 @@ class JobLayout:
     def carrier(self, op: Op = "all_reduce") -> str:
         """Return the transport class that carries the bytes of *op*: that of NICs between nodes, or the slowest inside.
 
-        The name of a NIC's class says whether GPUs reach the NIC directly. Links of other makers that use NVLink's constants have their own
-        names (``xgmi``, ``ici``). Sends reach every GPU of a node, also those that the rings reach over others.
+        The name of a NIC's class says whether GPUs reach the NIC directly, and whether they do through the processor, which may relay
+        less. Links of other makers that use NVLink's constants have their own names (``xgmi``, ``ici``). Sends reach every GPU of a node,
+        also those that the rings reach over others.
         """
         if self.nodes > 1 or self.isolated:
             hops = [hop for part in self.parts for channel in part.channels.channels for hop in channel.hops if hop.wires]
-            return min(part.slot.node.nic.transport.name for part in self.parts) + ("" if any(hop.staged for hop in hops) else GPUDIRECT)
+            name = min(part.slot.node.nic.transport.name for part in self.parts)
+            if any(hop.staged for hop in hops):
+                return name
+            return name + (GPUDIRECT_BY_PROCESSOR if any(hop.route.path_class in ("PHB", "SYS") for hop in hops) else GPUDIRECT)
         if op in ("all_to_all", "gather", "scatter"):
             inside = {edge.hops[0][1].transport.name for part in self.parts for edge in self.pairs(part)}
         else:

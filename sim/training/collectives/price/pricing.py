@@ -30,10 +30,9 @@ from sim.training.collectives.price.traffic import Cost, Edge, EdgePace, SlotPar
 from sim.training.collectives.routes.channels import Hop
 
 _LARGEST_PIECE = 512 * 1024.0
-# NVIDIA/nccl src/enqueue.cc: one step of a Simple buffer (4 MiB in 8 steps)
+# NVIDIA/nccl src/enqueue.cc: one step of a Simple buffer (4 MiB in 8 steps), of which broadcasts and reductions pass on one at a time
 _TREE_CUTS = ((8, 128 * 1024.0), (4, 64 * 1024.0), (1, 32 * 1024.0))
 # same file: a tree halves the piece down to 128 KiB until there are 8 pieces per hop, to 64 KiB for 4, to 32 KiB for 1
-_LAST_CUT = _TREE_CUTS[-1:]
 _LARGEST_NVLS_PIECE = 128 * 1024.0
 _NVLS_CUTS = ((64, 64 * 1024.0), (8, 32 * 1024.0), (2, 16 * 1024.0))
 _NVLS_TREE_CUTS = ((16, 128 * 1024.0), (4, 64 * 1024.0), (1, 32 * 1024.0))
@@ -65,23 +64,25 @@ def cost_of(layout: JobLayout, priced: Priced, algorithm: str, protocol: str, ch
     return Cost(algorithm, protocol, channels, launch, priced.volume, priced.chunk, cap, latency_share, load, *blamed)
 
 
-def piece_of(volume: float, hops: int, protocol: str = "Simple", cuts: Sequence[tuple[int, float]] = _LAST_CUT) -> float:
-    """Return the piece size (bytes) of a pipeline of *hops* hops, small enough that the pipeline fills.
+def ring_piece(volume: float, protocol: str = "Simple") -> float:
+    """Return the piece size (bytes) of a pipeline along a ring, which does not depend on its number of hops.
 
     LL and LL128 carry their flags with the data, so a rank passes on data as soon as its threads have read them.
     """
     if protocol != "Simple":
         return min(volume, float(nccl.THREADS[protocol] * nccl.BYTES_PER_THREAD[protocol]))
-    piece = _LARGEST_PIECE
-    for per_hop, smallest in cuts:
-        while piece > smallest and volume / piece < per_hop * hops:
-            piece /= 2
-    return min(piece, volume)
+    return min(volume, _LARGEST_PIECE)
 
 
 def tree_piece(volume: float, hops: int, protocol: str = "Simple") -> float:
-    """Return the piece size (bytes) of a tree with *hops* hops from root to leaf."""
-    return piece_of(volume, hops, protocol, _TREE_CUTS)
+    """Return the piece size (bytes) of a tree with *hops* hops from root to leaf, small enough that its pipeline fills."""
+    if protocol != "Simple":
+        return ring_piece(volume, protocol)
+    piece = _LARGEST_PIECE
+    for per_hop, smallest in _TREE_CUTS:
+        while piece > smallest and volume / piece < per_hop * hops:
+            piece /= 2
+    return min(piece, volume)
 
 
 def nvls_channels(layout: JobLayout) -> int:
@@ -245,7 +246,7 @@ def _latency(edge: Edge, protocol: str, nodes: int) -> float:
 def _ring_pipeline(layout: JobLayout, protocol: str, nbytes: float) -> Priced:
     """Return the price of a broadcast or reduce: a pipeline of pieces along the ring, except for one unused hop at the root."""
     traffic, volume = _ring_traffic(layout), nbytes / layout.channels
-    piece = piece_of(volume, layout.ranks - 1, protocol)
+    piece = ring_piece(volume, protocol)
     first, slowest = 0.0, []
     for ring, latencies in zip(_distinct_rings(layout), _ring_latencies(layout, protocol), strict=True):
         paces = traffic.edge_rates(ring, piece, protocol)

@@ -117,10 +117,19 @@ def rows(
     return tuple(_row(plan, op, size, per_process, shares) for size in sizes)
 
 
+def limit_of(slowest: str, latency: str, latency_share: float) -> str:
+    """Return what takes most of a collective's time: the *slowest* link or thread block, or the *latency* of hops."""
+    return latency if latency_share > 0.5 else slowest
+
+
 def _row(plan: CollectivePlan, op: Op, size: int, per_process: int, shares: Sequence[Sequence[float]]) -> CollectiveRow:
     cost = plan.exchange(float(size), of_matrix(plan.layout, shares)) if shares else plan.cost(float(size), op)
     time = time_in_loop(cost.uncontended_time, per_process)
     algbw = size / time
     moved = bus_factor(op, plan.ranks)
-    bottleneck = cost.bottleneck if time == cost.uncontended_time else "launches of each process on its GPUs"
+    bottleneck = (
+        "launches of each process on its GPUs"
+        if time > cost.uncontended_time
+        else limit_of(cost.bottleneck, cost.latency_of[1], cost.latency_share)
+    )
     return CollectiveRow(size, time, algbw, algbw * moved, cost.algorithm, cost.protocol, cost.channels, bottleneck)

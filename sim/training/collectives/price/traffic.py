@@ -21,7 +21,7 @@ from sim.spec.hardware import Fabric
 from sim.spec.identity import IdentityCache
 from sim.training.collectives.nccl.protocols import WIRE_BYTES, hop_latency, kind_of, wire_bytes
 from sim.training.collectives.price.uncontended import Lane, is_reached, lane, staged_bandwidth
-from sim.training.collectives.routes.channels import NETWORK, Channels, Hop
+from sim.training.collectives.routes.channels import Channels, Hop, nic_of
 
 TIER = {"interconnect": Cause.INTERCONNECT, "network": Cause.NETWORK}
 
@@ -137,12 +137,6 @@ class Outward(NamedTuple):
     streams: float
     node: int = 0
     """Which of the part's nodes sends them, if nodes differ in their receivers."""
-
-
-def nic_of(hop: Hop) -> int:
-    """Return the NIC through which *hop* leaves or enters a node."""
-    link = next(link for link in hop.links if link.startswith(f"{NETWORK}>") or link.endswith(f">{NETWORK}"))
-    return int(link.replace(">", "").replace(NETWORK, "").removeprefix("nic"))
 
 
 def outward(edge: Edge, pattern: Pattern, streams: float) -> Outward:

@@ -140,6 +140,12 @@ class Channels:
         return Channels(self.channels[:count], self.kind, self.nodes)
 
 
+def nic_of(hop: Hop) -> int:
+    """Return the NIC through which *hop* leaves or enters a node."""
+    link = next(link for link in hop.links if link.startswith(f"{NETWORK}>") or link.endswith(f">{NETWORK}"))
+    return int(link.replace(">", "").replace(NETWORK, "").removeprefix("nic"))
+
+
 def _distinct(transports: Iterable[Transport]) -> tuple[Transport, ...]:
     distinct: list[Transport] = []
     for transport in transports:
@@ -321,19 +327,23 @@ def _nearest_paths(graph: NodeGraph, gpus: tuple[int, ...], slots: Mapping[tuple
     same, others = [wanted], [[*wanted[turn:], *wanted[:turn]] for turn in range(1, len(wanted))]
     direct = range(PATH_CLASSES.index("PIX"), PATH_CLASSES.index("PXB") + 1)
     far = range(direct.stop, len(PATH_CLASSES))
-    for turns, distances in ((same, direct), (others, direct), (same, far)):
-        for farthest, leaving in product(distances, turns):
-            paths = pack_paths(slots, gpus, [_ends_within(graph, *nics, farthest) for nics in zip(wanted, leaving, strict=True)])
+    both_within = [(distance, distance) for distance in direct]
+    farther = [(arrival, distance) for distance in far for arrival in range(direct.start, distance + 1)]
+    for turns, distances in ((same, both_within), (others, both_within), (same, farther)):
+        for (arrival, farthest), leaving in product(distances, turns):
+            paths = pack_paths(slots, gpus, [_ends_within(graph, *nics, arrival, farthest) for nics in zip(wanted, leaving, strict=True)])
             if paths:
                 return [(path, *nics) for path, nics in zip(paths, zip(wanted, leaving, strict=True), strict=True)]
     return []
 
 
-def _ends_within(graph: NodeGraph, arriving: int, leaving: int, farthest: int) -> Ends:
-    def near(nic: int) -> set[int]:
-        return {gpu for gpu in range(graph.node.gpu_count) if _distance(graph, gpu, nic) <= farthest}
+def _ends_within(graph: NodeGraph, arriving: int, leaving: int, arrival: int, farthest: int) -> Ends:
+    """Return the pairs of a GPU within *arrival* of the NIC *arriving* and one within *farthest* of the NIC *leaving*."""
 
-    return frozenset(product(near(arriving), near(leaving)))
+    def near(nic: int, limit: int) -> set[int]:
+        return {gpu for gpu in range(graph.node.gpu_count) if _distance(graph, gpu, nic) <= limit}
+
+    return frozenset(product(near(arriving, arrival), near(leaving, farthest)))
 
 
 def _network_channel(graph: NodeGraph, order: tuple[int, ...], arriving: int, leaving: int, inside: Sequence[Hop] | None = None) -> Channel:

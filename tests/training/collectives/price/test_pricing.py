@@ -14,7 +14,7 @@ from sim.spec.yaml import SpecError
 from sim.study.collective import collective_table
 from sim.training.collectives.nccl.protocols import WIRE_BYTES, latency_share
 from sim.training.collectives.price.collective_plan import OPS, Tuning, plan_collectives
-from sim.training.collectives.price.pricing import PRICES, piece_of, tree_piece
+from sim.training.collectives.price.pricing import PRICES, ring_piece, tree_piece
 from sim.training.job import EXECUTORS
 from tests.harness import Rig, cluster, loads, machine, toy_node
 from tests.oracle.collectives.all_to_all import all_to_all_time
@@ -163,9 +163,10 @@ def test_half_an_all_reduce_between_nodes(op, n, nbytes, nic, latency):
 
 @given(n=st.integers(2, 16), power=st.integers(21, 33), nic=st.floats(1e8, 1e11), latency=st.floats(0, 1e-3))
 def test_a_broadcast_between_nodes(n, power, nic, latency):
-    """Closed form: a pipeline of n - 1 hops in the pieces that NCCL cuts."""
+    """Closed form: a pipeline of n - 1 hops in pieces of 512 KiB, however many hops there are."""
     toys, nbytes = machine(1, n, nic=nic, network_latency=latency, pcie=1e15), 2.0**power
-    pieces = round(nbytes / piece_of(nbytes, n - 1))
+    pieces = round(nbytes / ring_piece(nbytes))
+    assert pieces == 2 ** (power - 19)
     assert cost(toys, nbytes, "Ring", op="broadcast").uncontended_time == pytest.approx(
         broadcast_time(n, nbytes, nic, latency, pieces), rel=1e-9
     )
@@ -184,7 +185,7 @@ def test_a_pipeline_pays_for_each_of_its_pieces(power, occupied):
     """Closed forms: each piece holds its flow (1 GB/s) so long beyond its bytes, in trees and broadcasts; then all that came before."""
     nbytes, flow = 2.0**power, 1e9
     for algorithm, op, volume in (("Tree", "all_reduce", nbytes / 2), ("Ring", "broadcast", nbytes)):
-        piece = tree_piece(volume, 1) if algorithm == "Tree" else piece_of(volume, 1)
+        piece = tree_piece(volume, 1) if algorithm == "Tree" else ring_piece(volume)
         curve = [[f"{piece!r} B", piece / (piece + occupied * flow)]]
         toys = machine(1, 2, nic=1e15, pcie=1e15, network_latency=1e-4, network={"flow_cap": "1 GB/s", "efficiency": curve})
         each = piece / flow + occupied

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from sim.cluster.topology import node_graph
 from sim.spec.library import load_hardware
-from sim.training.collectives.routes.channels import Channels, ring_channels
+from sim.training.collectives.routes.channels import Channels, nic_of, ring_channels
 from tests.cluster import machines
 
 EIGHT = tuple(range(8))
@@ -29,6 +29,15 @@ def test_rings_of_one_node():
     assert len(rings(machines.p4d).channels) == 12
     assert len(rings(machines.hgx_h100, (1, 5)).channels) == 18
     assert rings(machines.p3_16xlarge).kind == "nvlink"
+
+
+def test_rings_enter_at_the_gpu_next_to_their_nic():
+    """Four GH200, each with a NIC of its own on its own processor, and NVLinks between all of them: NCCL_CROSS_NIC=0, as on Alps."""
+    graph = node_graph(load_hardware("calibration/hardware/alps-gh200.yaml").spec.groups[0].node)
+    for nic, channel in enumerate(ring_channels(graph, (0, 1, 2, 3), 2).channels):
+        arriving, leaving = channel.hops[0], channel.hops[-1]
+        assert (channel.gpus[0], nic_of(arriving), nic_of(leaving)) == (nic, nic, nic)
+        assert not arriving.staged and arriving.route.path_class == "PHB" and leaving.route.path_class == "SYS"
 
 
 def test_quads_with_nvlink_rings():
