@@ -8,11 +8,14 @@ import pytest
 from hypothesis import strategies as st
 
 from sim.mesh import layout_scene, prepare
+from sim.spec import extensions
+from sim.spec.parallel import SCHEDULES
 from sim.training.layouts.play import play
 from sim.training.layouts.scene import LayoutScene
 from sim.training.layouts.warm_up import play_after_short_step
 from tests.examples import examples
 from tests.harness import machine
+from tests.parallel.test_own_schedule import OneForwardOneBackward
 from tests.training.layouts.drawn_layouts import layouts, model, stacks
 from tests.training.layouts.test_turning import assert_same, scene_of
 from tests.training.layouts.toys import workload
@@ -69,6 +72,15 @@ def test_one_whole_step_is_simulated(scene: LayoutScene) -> None:
     assert_same(short, whole)
     assert len(short.log.work) < 0.9 * len(whole.log.work)
     assert sorted(each.tag for each in short.operations) == sorted(each.tag for each in whole.operations)
+
+
+def test_a_schedule_of_the_users_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(extensions, "_given", {extensions.SCHEDULES.group: {}})
+    name = extensions.register(extensions.SCHEDULES, OneForwardOneBackward(), SCHEDULES)
+    scene = later_and_later(schedule=name)
+    short = play_after_short_step(scene)
+    assert short is not None
+    assert_same(short, play(scene))
 
 
 @pytest.mark.parametrize(
