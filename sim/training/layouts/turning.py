@@ -48,7 +48,7 @@ def play_steadily(scene: LayoutScene, notice: Callable[[], None] = lambda: None)
 def play_turns(scene: LayoutScene) -> PlayedLayout | None:
     """Return the result of `play`, without most turns in the log; None if the step has too few turns, or they are not seen to be equal."""
     layout = scene.layout
-    if scene.outflows or layout.own_passes is not None:
+    if layout.own_passes is not None:
         return None
     each, tried = layout.mesh.stages, 0
     for count in _FEW:

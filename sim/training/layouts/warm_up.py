@@ -26,7 +26,7 @@ def play_after_short_step(scene: LayoutScene) -> PlayedLayout | None:
     layout = scene.layout
     kept = _KEPT * layout.mesh.stages
     left_out = range(kept, layout.micro_batches - kept)
-    if len(left_out) < 2 * kept or scene.outflows or scene.noise.draws:
+    if len(left_out) < 2 * kept or scene.noise.draws:
         return None
     watched = _Watched(left_out)
     played = play(scene, steps=2, make_stage=watched.make_stage)
