@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 from sim.parallel.lower.layouts import Layout, program
 from sim.parallel.turns import Turns, turns_of
 from sim.training.layouts.play import play
-from sim.training.layouts.progress import Progress, progress_of
+from sim.training.layouts.progress import GroupProgress, progress_of
 from sim.training.layouts.run import SimProcess, Simulation, Stage
 from sim.training.layouts.scene import LayoutScene, PlayedLayout, StageStep
 from sim.training.layouts.slowest import Lateness
@@ -103,7 +103,7 @@ class _TurnState(NamedTuple):
     waits: int
     """Number of waits in the log."""
     exposed: dict[str, float]
-    progress: Progress | None
+    progress: GroupProgress | None
     """How far operations of groups are; None if turns have none."""
 
 

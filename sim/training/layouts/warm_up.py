@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from sim.parallel.program import Load, micro_batch_of
 from sim.training.layouts.play import play
-from sim.training.layouts.progress import Progress, progress_of
+from sim.training.layouts.progress import GroupProgress, progress_of
 from sim.training.layouts.run import SimProcess, Simulation, Stage
 from sim.training.layouts.scene import LayoutScene, PlayedLayout
 
@@ -28,7 +28,7 @@ def play_after_short_step(scene: LayoutScene) -> PlayedLayout | None:
     left_out = range(kept, layout.micro_batches - kept)
     if len(left_out) < 2 * kept or scene.noise.draws:
         return None
-    watched = _Watched(left_out)
+    watched = _ShortThenWhole(left_out)
     played = play(scene, steps=2, make_stage=watched.make_stage)
     return played if watched.step_repeats else None
 
@@ -43,10 +43,10 @@ class _StepEnd(NamedTuple):
     sooner: float
     """What the slowest rank has gained (s), for which the others have not made up."""
     loader: tuple[float, ...]
-    progress: Progress
+    progress: GroupProgress
 
 
-class _Watched:
+class _ShortThenWhole:
     """The stages of the last simulation of a scene; their first step leaves out some micro-batches."""
 
     def __init__(self, left_out: range) -> None:

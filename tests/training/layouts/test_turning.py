@@ -132,9 +132,9 @@ def test_stages_that_drift_apart_have_no_equal_turns() -> None:
     hardware = machine(2, 4, nvlink=2e8, nic=5e7)
     scene = layout_scene(hardware, given_, prepare(hardware, given_))
     assert play_turns(scene) is None
-    whole = play_steadily(scene)
-    assert_same(whole, play(scene))
-    assert whole.left_out == 0
+    played = play_steadily(scene)
+    assert_same(played, play(scene))
+    assert played.left_out == 0
 
 
 def scene_of(machine_: Any, draw: bool = False, cv: float = 0.02, **fields: Any) -> LayoutScene:

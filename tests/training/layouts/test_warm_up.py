@@ -67,11 +67,11 @@ def later_and_later(nodes: int = 2, **fields: Any) -> LayoutScene:
     ids=["1f1b", "unlike nodes", "gpipe", "zb_h1"],
 )
 def test_one_whole_step_is_simulated(scene: LayoutScene) -> None:
-    short, whole = play_after_short_step(scene), play(scene)
+    short, every = play_after_short_step(scene), play(scene)
     assert short is not None
-    assert_same(short, whole)
-    assert len(short.log.work) < 0.9 * len(whole.log.work)
-    assert sorted(each.tag for each in short.operations) == sorted(each.tag for each in whole.operations)
+    assert_same(short, every)
+    assert len(short.log.work) < 0.9 * len(every.log.work)
+    assert sorted(each.tag for each in short.operations) == sorted(each.tag for each in every.operations)
 
 
 def test_a_schedule_of_the_users_own(monkeypatch: pytest.MonkeyPatch) -> None:
