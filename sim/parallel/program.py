@@ -147,6 +147,17 @@ Instruction = Load | Work | Pack | Unpack | Copy | Update | Start | Wait | Free 
 Program = tuple[Instruction, ...]
 
 
+def micro_batch_of(instruction: Instruction) -> int | None:
+    """Return the micro-batch that *instruction* belongs to; None if it is for the whole step, or for no particular one."""
+    match instruction:
+        case Load() | Work() | Copy():
+            return instruction.micro_batch
+        case Start() | Wait() | Send() | Receive():
+            return instruction.tag[2]
+        case _:
+            return None
+
+
 def with_host_waits(instructions: Iterable[Instruction], ops: Container[Op]) -> Iterator[Instruction]:
     """Yield *instructions* with a ``Wait`` inserted directly after the start of each operation in *ops*."""
     for instruction in instructions:

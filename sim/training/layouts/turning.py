@@ -17,9 +17,11 @@ from typing import Final, NamedTuple
 from sim.parallel.lower.layouts import Layout, program
 from sim.parallel.turns import Turns, turns_of
 from sim.training.layouts.play import play
+from sim.training.layouts.progress import GroupProgress, progress_of
 from sim.training.layouts.run import SimProcess, Simulation, Stage
 from sim.training.layouts.scene import LayoutScene, PlayedLayout, StageStep
 from sim.training.layouts.slowest import Lateness
+from sim.training.layouts.warm_up import play_after_short_step
 
 _SAME: Final = 1e-10
 """Tolerance, as a share of a turn, for the difference between the times of two turns."""
@@ -40,13 +42,13 @@ def play_steadily(scene: LayoutScene, notice: Callable[[], None] = lambda: None)
     if few is not None:
         return few
     notice()
-    return play(scene)
+    return play_after_short_step(scene) or play(scene)
 
 
 def play_turns(scene: LayoutScene) -> PlayedLayout | None:
     """Return the result of `play`, without most turns in the log; None if the step has too few turns, or they are not seen to be equal."""
     layout = scene.layout
-    if scene.outflows or layout.own_passes is not None:
+    if layout.own_passes is not None:
         return None
     each, tried = layout.mesh.stages, 0
     for count in _FEW:
@@ -87,19 +89,6 @@ class _NotSteady(Exception):
     """The turns of a step are not equal."""
 
 
-class _GroupState(NamedTuple):
-    """How far operations of groups are: what must be equal after a turn, and *times* (s), which may differ by rounding."""
-
-    operations: list[tuple[object, ...]]
-    """Those that have been entered and have not ended: purpose, unit, turn, and number of members that have not arrived."""
-    moving: list[str]
-    """Those that are moving data."""
-    blocks: tuple[int, int, int]
-    """The number of those next to compute, of their thread blocks, and of those that wait on the GPU for slower ranks."""
-    times: list[float]
-    """How far the slowest rank is behind, until when each operation waits for its own, how long it has run, and what is left of it."""
-
-
 class _TurnState(NamedTuple):
     """The state of a stage between two turns, besides what its instructions show."""
 
@@ -114,7 +103,7 @@ class _TurnState(NamedTuple):
     waits: int
     """Number of waits in the log."""
     exposed: dict[str, float]
-    progress: _GroupState | None
+    progress: GroupProgress | None
     """How far operations of groups are; None if turns have none."""
 
 
@@ -181,26 +170,7 @@ class _TurningStage(Stage):
             loader=self.loader.leads(now) if self.loader is not None else (),
             waits=len(self.account.log.waits),
             exposed=dict(self.account.exposed[-1]),
-            progress=self._progress(turn) if self.turns.communicates else None,
-        )
-
-    def _progress(self, turn: int) -> _GroupState:
-        """Return how far the operations of groups are in which this stage takes part."""
-        kernels, now = self.kernels, self.env.now
-        open_ones = [
-            meeting
-            for meeting in dict.fromkeys(self.meetings.by_key.values())
-            if not meeting.is_over and meeting.target < 0 and kernels in meeting.kernels
-        ]
-        open_ones.sort(key=lambda meeting: meeting.tag)
-        begun = {meeting.tag[0] for meeting in open_ones if meeting.begin <= now}
-        moving = sorted(each for each in kernels.network.state() if each[0] in begun) if begun else []
-        times = [(max(0.0, meeting.ready - now), now - meeting.begin if meeting.begin <= now else 0.0) for meeting in open_ones]
-        return _GroupState(
-            [(what, unit, own - turn * self.each, meeting.missing_members) for meeting in open_ones for what, unit, own in (meeting.tag,)],
-            [name for name, _ in moving],
-            (kernels.playing, kernels.blocks, kernels.waiting),
-            [kernels.slowest.lag(), *(time for pair in times for time in pair), *(left for _, left in moving)],
+            progress=progress_of(kernels, self.meetings, turn * self.each) if self.turns.communicates else None,
         )
 
     def _nothing_binds(self, first: _TurnState, last: _TurnState) -> bool:
@@ -216,9 +186,7 @@ class _TurningStage(Stage):
         """Return whether operations of groups are as far as a turn before; none may be under way if turns start none."""
         if first.progress is None or last.progress is None:
             return self.kernels.waiting == 0 and self.meetings.only_messages_left()
-        before, after = first.progress, last.progress
-        within = _SAME * (last.time - first.time)
-        return before[:-1] == after[:-1] and all(abs(a - b) <= within for a, b in zip(before.times, after.times, strict=True))
+        return last.progress.equals(first.progress, _SAME * (last.time - first.time))
 
     def _leave_out(self, first: _TurnState, last: _TurnState) -> None:
         """Change what grows from turn to turn by as much as in the turns left out, each like the one from *first* to *last*."""

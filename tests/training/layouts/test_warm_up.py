@@ -1,0 +1,95 @@
+"""Is a whole step after a short one the step that repeats? Oracle: whole steps only."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import strategies as st
+
+from sim.mesh import layout_scene, prepare
+from sim.spec import extensions
+from sim.spec.parallel import SCHEDULES
+from sim.training.layouts.play import play
+from sim.training.layouts.scene import LayoutScene
+from sim.training.layouts.warm_up import play_after_short_step
+from tests.examples import examples
+from tests.harness import machine
+from tests.parallel.test_own_schedule import OneForwardOneBackward
+from tests.training.layouts.drawn_layouts import layouts, model, stacks
+from tests.training.layouts.test_turning import assert_same, scene_of
+from tests.training.layouts.toys import workload
+
+
+@examples(6, 60, layouts(), stacks(), st.integers(12, 20), st.sampled_from((2e8, 2e7)), st.sampled_from((0.0, 0.02)))
+def test_a_step_that_ends_as_it_began(
+    drawn: tuple[dict[str, Any], int, int], stack: dict[str, Any], many: int, nvlink: float, cv: float
+) -> None:
+    fields, each, nodes = drawn
+    fields |= {"micro_batches": fields["pipeline"] * many}
+    made = workload(model(), **stack, **fields)
+    noise = made.training.noise.model_copy(update={"compute_cv": cv})
+    given_ = made.model_copy(update={"training": made.training.model_copy(update={"noise": noise})})
+    hardware = machine(each, nodes, nvlink=nvlink, nic=5e7, launch=1e-4)
+    scene = layout_scene(hardware, given_, prepare(hardware, given_))
+    played = play_after_short_step(scene)
+    if played is None:
+        return
+    for one, other in zip(played.stages, play(scene).stages, strict=True):  # of two links that limit equally, rounding decides the name
+        within = 1e-9 * other.time
+        assert one.time == pytest.approx(other.time, abs=within)
+        assert one.stalls == pytest.approx(other.stalls, abs=within)
+        assert one.exposed == pytest.approx(other.exposed, abs=within)
+
+
+def later_and_later(nodes: int = 2, **fields: Any) -> LayoutScene:
+    """Return a scene whose micro-batches each start a reduction that nothing waits for, while the slowest ranks fall behind."""
+    made = workload(
+        model(),
+        stack={"gradient_clipping": True, "no_sync": False},
+        mesh={"overlap_gradients": True},
+        **({"pipeline": 2, "micro_batches": 48} | fields),
+    )
+    noise = made.training.noise.model_copy(update={"compute_cv": 0.02})
+    given_ = made.model_copy(update={"training": made.training.model_copy(update={"noise": noise})})
+    hardware = machine(2, nodes, nvlink=2e8, nic=5e7)
+    return layout_scene(hardware, given_, prepare(hardware, given_))
+
+
+@pytest.mark.parametrize(
+    "scene",
+    [
+        later_and_later(),
+        later_and_later(3),
+        later_and_later(schedule="gpipe"),
+        later_and_later(tensor=2, schedule="zb_h1"),
+    ],
+    ids=["1f1b", "unlike nodes", "gpipe", "zb_h1"],
+)
+def test_one_whole_step_is_simulated(scene: LayoutScene) -> None:
+    short, every = play_after_short_step(scene), play(scene)
+    assert short is not None
+    assert_same(short, every)
+    assert len(short.log.work) < 0.9 * len(every.log.work)
+    assert sorted(each.tag for each in short.operations) == sorted(each.tag for each in every.operations)
+
+
+def test_a_schedule_of_the_users_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(extensions, "_given", {extensions.SCHEDULES.group: {}})
+    name = extensions.register(extensions.SCHEDULES, OneForwardOneBackward(), SCHEDULES)
+    scene = later_and_later(schedule=name)
+    short = play_after_short_step(scene)
+    assert short is not None
+    assert_same(short, play(scene))
+
+
+@pytest.mark.parametrize(
+    "scene",
+    [
+        later_and_later(micro_batches=20),
+        scene_of(machine(2, 2, nvlink=2e8, nic=5e7), draw=True, pipeline=2, micro_batches=48),
+    ],
+    ids=["few micro-batches", "drawn steps"],
+)
+def test_other_steps_are_simulated_completely(scene: LayoutScene) -> None:
+    assert play_after_short_step(scene) is None
