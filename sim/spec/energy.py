@@ -46,9 +46,11 @@ class PowerModel(Spec):
     gpus: tuple[GpuPower, ...] = Field(min_length=1)
     """Power draw of each kind of GPU by activity."""
     host: Power
-    """Draw of one working node without its GPUs: processors, memory, fans, disks, power conversion."""
+    """Draw of one working node without its GPUs, behind its power supplies: processors, memory, fans, disks."""
     host_idle: Power
-    """Draw of one waiting node without its GPUs."""
+    """Draw of one waiting node without its GPUs, behind its power supplies."""
+    supply_efficiency: Factor
+    """Efficiency of the power supplies of a node: what GPUs and the rest of it draw, relative to what it takes from the mains."""
     host_gpus: Factor
     """Number of GPUs of the node to which ``host`` and ``host_idle`` refer; the draw of other nodes is proportional to their GPUs."""
     nic: Power
