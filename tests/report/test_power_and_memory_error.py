@@ -61,4 +61,4 @@ def test_a_layout_quotes_both() -> None:
     assert document["energy"]["expected_error"]["gpu"] == "H100-SXM5-80GB"
     text = layout_text(answer.run, document, False)
     assert "12 measured runs of torchtitan" in text
-    assert "error of node power: median 8%" in text
+    assert "error of node power: median 6%" in text
