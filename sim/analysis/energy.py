@@ -99,6 +99,13 @@ def grid_of(region: str | None, provider: str = "") -> GridIntensity:
     return GridIntensity(WORLD, world.regions[WORLD], world.year, _source_text(world), assumed=True)
 
 
+def country_ratios() -> list[float]:
+    """Return the intensities of the countries of the catalogue, relative to that of the world."""
+    grids = (load_part(Grid, name, "hardware/parts/grids") for name in catalogue("hardware/parts/grids"))
+    world = next(grid.regions for grid in grids if WORLD in grid.regions)
+    return [intensity / world[WORLD] for region, intensity in world.items() if region != WORLD]
+
+
 def named_grid(region: str) -> GridIntensity:
     """Return the intensity of a *region* specified by a user. Raise SpecError if it is not in the catalogue."""
     named = grid_of(region)

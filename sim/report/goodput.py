@@ -21,6 +21,7 @@ from sim.report.energy import grid_words, power_cap_figures, power_cap_text
 from sim.report.expected_error import error_sentence
 from sim.report.limited import steps_to_limit
 from sim.report.picture import Picture, figure, picture
+from sim.report.power_error import energy_intervals, interval_words
 from sim.report.prices import paid_text
 from sim.report.waiting import waiting_notes
 from sim.spec.hardware import Hardware
@@ -137,6 +138,7 @@ def goodput_document(answer: Goodput) -> dict[str, Any]:
             "grid": answer.grid.figures,
             "node_power_w": {name: power and power.total for name, power in answer.power.items()},
             "power_cap": limit,
+            "with_errors": _with_errors(answer, courses),
         },
         "timeline": [{"time_s": time, "what": what, "recovery_s": took} for time, what, took in courses.events[:EVENTS]],
         "distribution": _distribution(answer),
@@ -224,6 +226,14 @@ def _energy(answer: Goodput, courses: Courses) -> NDArray[np.float64] | None:
     node = busy * working.total + paused * waiting.total + np.maximum(elapsed - busy - paused, 0.0) * idle.total
     nodes = courses.node_seconds / elapsed  # all nodes, unless the job continues without revoked ones
     return np.asarray(answer.pue * (nodes * node + answer.run.spares * idle.total * elapsed))
+
+
+def _with_errors(answer: Goodput, courses: Courses) -> dict[str, Any] | None:
+    """Return intervals of energy and CO2 of single *courses* with the errors of predictions; None if these are unknown."""
+    joules, error = _energy(answer, courses), answer.steps.power_error
+    if joules is None:
+        return None
+    return energy_intervals(error, answer.steps.expected_error, answer.grid.figures, joules / KWH, answer.weeks.days is not None)
 
 
 def _changed(change: Change, base: Change) -> dict[str, Any]:
@@ -336,7 +346,7 @@ def goodput_text(document: Mapping[str, Any]) -> str:
     size = ", ".join([pluralized(document["gpus"], "GPU"), pluralized(document["nodes"], "node"), pluralized(document["spares"], "spare")])
     lines = [f"{document['workload']} on {document['hardware']}: {size}", ""]
     lines += [align([Title("", True), Title("mean"), Title("50% interval"), Title("95% interval")], _rows(document)), ""]
-    sentences = died_text(document), _per_step(document), error_sentence(document["expected_error"])
+    sentences = died_text(document), _per_step(document), error_sentence(document["expected_error"]), energy_error_text(document)
     lines += [*(f"  {sentence}" for sentence in sentences if sentence), "", "  Where the time goes (mean):"]
     elapsed = document["elapsed_s"]
     parts = {"kept work": document["work_s"], **{NAMES[name]: seconds for name, seconds in document["lost_s"].items()}}
@@ -372,6 +382,16 @@ def died_text(document: Mapping[str, Any]) -> str:
         f"{died['median_days']:.3g} d (95% between {low:.3g} and {high:.3g} d). The shares count them as zero, with --days from then on; "
         "the other figures are for the others."
     )
+
+
+def energy_error_text(document: Mapping[str, Any]) -> str:
+    """Return a sentence on the errors of energy and CO2 of *document*, in which the intervals of the outcomes are those of runs."""
+    if document["energy_kwh"] is None:
+        return ""
+    found = document["energy"]["with_errors"]
+    if found is None:
+        return "Expected error of the energy: unknown, because no similar node or step was measured."
+    return f"Energy: {interval_words(found['errors_of'], *(found[key]['interval95'] for key in ('energy_kwh', 'co2_kg')))}."
 
 
 def _per_step(document: Mapping[str, Any]) -> str:

@@ -63,6 +63,8 @@ class PowerModel(Spec):
     """Power usage effectiveness: energy of the whole site relative to the energy of its computers."""
     pue_interval: tuple[Factor, Factor]
     """Interval of ``pue`` that contains 95% of sites: low, high."""
+    intensity_change: tuple[Factor, Factor]
+    """Interval that contains 95% of grids' carbon intensities in the year of a job, relative to that of the catalog: low, high."""
     source: Source
 
 

@@ -100,6 +100,8 @@ class Steps(NamedTuple):
     """Price of all parameter servers together."""
     expected_error: Mapping[str, Any] | None = None
     """Expected error of the step, as in a run's document; None if it is unknown."""
+    power_error: Mapping[str, Any] | None = None
+    """Expected error of the power, as in a run's document; None if it is unknown."""
     at_speed: Callable[[float], Steps] | None = None
     """Returns the steps with GPUs that compute at a share of their speed, simulated again; None if that is not possible."""
 
@@ -164,7 +166,7 @@ def steps_of(document: Mapping[str, Any], machine: Hardware, workload: Workload)
         document["stalls_s"], price, machine.provider, (first.price.region or None) if first.price else None, market,
         [(group.node, count) for group, count in used[1:] if group.node != first.node], parts,
         1.0 if epoch is None else epoch * document["throughput_samples_per_s"] / workload.dataset.samples, cold, servers or 0.0,
-        document.get("expected_error"),
+        document.get("expected_error"), (document.get("energy") or {}).get("expected_error"),
     )  # fmt: skip
 
 

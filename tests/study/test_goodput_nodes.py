@@ -135,6 +135,7 @@ def test_a_power_cap_costs_time_and_saves_energy() -> None:
     assert said["energy_per_sample_j"] / before["energy_per_sample_j"] == pytest.approx(
         cap["energy_per_sample_j"] / run["energy"]["energy_per_sample_j"], rel=1e-3
     )
+    assert said["expected_error"] == run["expected_error"] and said["energy"]["with_errors"] is not None
     assert "GPUs limited to" in goodput_text(said) and before["energy"]["power_cap"] is None
     played = answer(SCENARIO).run
     shown = under_power_cap(run, played.hardware, played.jobs[0].job.workload, watts, slower=slower_runs(played))["energy"]

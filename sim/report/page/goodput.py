@@ -7,7 +7,7 @@ from typing import Any
 
 from sim.analysis.long_run import LOST_CATEGORIES
 from sim.report.energy import grid_words, power_cap_text
-from sim.report.goodput import NAMES, as_points, base_text, died_text, rate_words, signed_points
+from sim.report.goodput import NAMES, as_points, base_text, died_text, energy_error_text, rate_words, signed_points
 from sim.report.page.bars import BarPiece, bar, named_bars, swatch
 from sim.report.page.basis import basis
 from sim.report.page.chart import ChartPoint, chart, linear_axis, turning_points
@@ -231,7 +231,10 @@ def _energy(figures: Figures) -> PagePart:
     rows += [["energy of the job", figures.format("energy_kwh", as_energy)], ["CO2 of the job", figures.format("co2_kg", as_carbon)]]
     drawn = table([("", False), ("", True)], rows, "Energy and carbon", "narrow")
     unknown = " (the region is unknown)" if grid["assumed"] else ""
-    below = f"PUE {figures.value('energy/pue'):g}; spares are idle. CO2 at {grid_words(grid)}{unknown}; {grid['source']}."
+    below = (
+        f"{energy_error_text(figures.value(''))} PUE {figures.value('energy/pue'):g}; spares are idle. CO2 at {grid_words(grid)}{unknown}; "
+        f"{grid['source']}."
+    )
     lead = f"{power_cap_text(cap)}, without failures." if cap else "Node power depends on what the job does (--power-cap limits it)."
     return PagePart("energy", "Energy", section("energy", "Energy and carbon", drawn, tag("p", below), lead=lead))
 
