@@ -350,7 +350,8 @@ def bursts_of(run: LongRun, share: float = 1.0) -> Bursts | None:
     if run.lives is None or not isinstance(run.lives[0], Survival):
         return None
     away = (run.causes[-1].repair or ZERO_TIME).mean
-    recovery = max(away, run.spare.mean) + run.restart + run.communicators.mean + run.compilation.mean
+    restart = max(away, run.spare.mean) + run.restart if run.elastic_rules is None else away + run.restart_in_place
+    recovery = restart + run.communicators.mean + run.compilation.mean
     return burst_rates(run.lives[0], run.nodes, min(run.horizon, run.work), away, recovery, share)
 
 

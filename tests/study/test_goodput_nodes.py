@@ -257,6 +257,15 @@ def test_a_large_elastic_job_goes_on_with_the_others_if_machines_are_revoked_at_
     assert goes_on.courses.share.mean() > waits.courses.share.mean()
 
 
+@pytest.mark.parametrize(("nodes", "lifetime"), [(64, "100 h"), (256, "200 h")])
+def test_the_closed_form_knows_that_elastic_jobs_restart_in_place(nodes: int, lifetime: str) -> None:
+    """Oracle: drawn courses. With restarts of the whole job, as on lost nodes, the closed form was 1 and 5 points lower."""
+    job = steps()._replace(nodes=nodes, gpus=8 * nodes)
+    settings = Weeks(days=4.0, rate="0.000001 /y", mean_lifetime=lifetime, elastic=True, trials=60, store="tectonic")
+    simulated = simulate_weeks(job, settings, changes=False)
+    assert simulated.expected == pytest.approx(simulated.courses.share.mean(), abs=0.003)
+
+
 @pytest.mark.parametrize("nodes", [200, 300])
 def test_revocations_of_many_machines_are_independent_of_fleets_and_do_not_repeat(nodes: int) -> None:
     """Oracle: the counts are Poisson, whose variance is their mean, whether the lives of each node are drawn or those of all together."""
