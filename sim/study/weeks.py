@@ -56,8 +56,8 @@ MOST_MISSING = 64
 MOST_SPARES, MOST_TRIALS = 100_000, 1_000_000
 """Upper limits: more of either takes gigabytes of memory, and no job needs that many."""
 MOST_LIVES = 256
-"""Maximum number of nodes whose random lifetimes are drawn one by one: if all are always present, the revocations of more nodes are a
-Poisson process. Nodes with measured lifetimes, which reach their age limit together, and those of elastic jobs are always drawn."""
+"""Maximum number of nodes whose random lifetimes are drawn one by one: the revocations of more nodes are a Poisson process at the rate of
+those that are present. Nodes with measured lifetimes, which reach their age limit together, are always drawn."""
 NOTICED = Uniform(0.0, 30.0)
 """Time until a revocation is noticed (s): providers give at least 30 s of notice, so the job knows before it strikes or when it does."""
 
@@ -455,13 +455,13 @@ def revocations(weeks: Weeks, steps: Steps) -> float:
 def _lives(weeks: Weeks, steps: Steps, revoked: float) -> tuple[Lives, float] | None:
     """Return the lifetimes of spot machines and the rate of revocations, or None if there are no revocations.
 
-    Of many machines revoked at random, these are the times between the revocations of all, unless the job continues without them. Unlike
-    failures, revocations do not differ between fleets or repeat.
+    Of many machines revoked at random, these are the times between the revocations of all. Unlike failures, revocations do not differ
+    between fleets or repeat.
     """
     if not revoked:
         return None
     if weeks.mean_lifetime is not None:
-        together = steps.nodes > MOST_LIVES and not weeks.elastic
+        together = steps.nodes > MOST_LIVES
         return CrowdLives(1 / revoked) if together else ExponentialLives(steps.nodes / revoked), revoked
     lives = lifetimes_of(steps.node.gpu)
     return None if lives is None else (survival(lives), revoked)

@@ -92,7 +92,7 @@ def test_a_part_of_a_machine_draws_what_a_run_on_it_draws() -> None:
     assert goodput["energy"]["node_power_w"]["working"] == pytest.approx(run["energy"]["node_power_w"])
     assert goodput["energy_per_sample_j"] == pytest.approx(run["energy"]["energy_per_sample_j"], rel=1e-3)
     powers = goodput_document(weeks())["energy"]["node_power_w"]
-    spinning = 4 * (0.3 - 0.12) * 700.0  # hardware/parts/power/default.yaml
+    spinning = 4 * (0.3 - 0.12) * 700.0 / 0.95  # hardware/parts/power/default.yaml
     assert powers["waiting"] - goodput["energy"]["node_power_w"]["waiting"] == pytest.approx(spinning + 8 * 50.0)  # one node needs no NICs
     assert goodput["energy"]["node_power_w"]["idle"] == pytest.approx(powers["idle"] - 8 * 50.0)
 
