@@ -206,7 +206,7 @@ class Weeks:
         str, OptionTerms("work between checkpoints; auto finds the best interval", flag="--checkpoint-interval", metavar="auto|TIME")
     ] = "auto"
     spares: Annotated[
-        int | None, OptionTerms("warm spare nodes; by default 5% of the nodes, none for rented jobs below 20 nodes", least=0)
+        int | None, OptionTerms("warm spare nodes; by default 5% of the nodes, none on one node and for rented jobs below 20", least=0)
     ] = None
     repairs: Annotated[bool, OptionTerms("whether failed nodes are repaired and return", flag="--repair/--no-repair")] = True
     elastic: Annotated[bool, OptionTerms("continue with fewer replicas when no spare is ready", switch=True)] = False
@@ -485,10 +485,10 @@ def _length(weeks: Weeks, steps: Steps) -> tuple[float, float]:
 
 
 def spares_of(weeks: Weeks, steps: Steps) -> int:
-    """Return the spare nodes of *weeks* of *steps*: none if another node is rented for each that fails."""
+    """Return the spare nodes of *weeks* of *steps*: none on one node, or if another is rented for each that fails."""
     if weeks.spares is not None:
         return weeks.spares
-    return 0 if rents_another(weeks, steps) else math.ceil(SPARES * steps.nodes)
+    return 0 if steps.nodes == 1 or rents_another(weeks, steps) else math.ceil(SPARES * steps.nodes)
 
 
 def rents_another(weeks: Weeks, steps: Steps) -> bool:

@@ -49,6 +49,19 @@ def test_a_small_rented_job_waits_for_another_node_and_not_for_a_repair() -> Non
     assert simulate_weeks(rented._replace(nodes=20, gpus=160), settings, changes=False).run.spares == 1
 
 
+def test_a_machine_of_one_s_own_has_no_second_one_as_its_spare() -> None:
+    """Oracle: without failures, the energy of the run itself; a machine that fails is missing until its repair."""
+    own = replace(SCENARIO, nodes=1)
+    quiet = weeks_document(own, Weeks(days=30.0, rate="0 /d", trials=2), changes=False)
+    assert quiet["spares"] == 0 and not any("spare" in note for note in quiet["notes"])
+    assert quiet["energy_per_sample_j"] == pytest.approx(document(own)["energy"]["energy_per_sample_j"], rel=1e-3)
+    for repairs, then in ((True, "waits until it is repaired"), (False, "dies")):
+        failing = simulate_weeks(steps(1), Weeks(days=30.0, rate="0.01 /d", trials=200, repairs=repairs), changes=False)
+        assert any(then in note for note in failing.notes)
+        assert (failing.courses.lost["spare_wait"].sum() > 0) == repairs
+    assert simulate_weeks(steps(1), Weeks(days=1.0, trials=2, spares=1), changes=False).run.spares == 1
+
+
 def test_planned_stops_are_in_proportion_to_nodes_and_last_one_restart_in_place() -> None:
     """Oracle: 47 stops in 54 days on 2,048 nodes and 20 in 90 days on 1,200; a hot update of 2,048 GPUs takes 46 s in all."""
     planned, updates = reliability_of("middle").planned, [47 / 54 / 2048, 20 / 90 / 1200]
