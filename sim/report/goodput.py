@@ -256,7 +256,9 @@ def gain_text(change: Mapping[str, Any]) -> str:
     """Return the gain of one *change* of a document with its standard error, and whether it is smaller than that."""
     gain, error = change["gain_points"], change["gain_standard_error_points"]
     within = f" ± {as_points(error)}" if error is not None else ""
-    return f"{signed_points(gain):>6}{within}" + (", less than its standard error" if error and abs(gain) < error else "")
+    return f"{signed_points(gain):>6}{within}" + (
+        ", less than its standard error" if error and round(error, 2) and abs(gain) < error else ""
+    )
 
 
 def base_text(document: Mapping[str, Any]) -> str:
