@@ -148,7 +148,7 @@ class Crew:
         return np.asarray(node == 0)
 
 
-class Crowd(Crew):
+class CountedCrew(Crew):
     """Many nodes that are revoked at random, and replaced: which of them goes does not matter, so they are counted and not told apart.
 
     The next revocation is at the rate of the nodes that are present, whatever their ages, and replacements join in the order in which nodes
@@ -211,7 +211,7 @@ class Crowd(Crew):
 def crew_of(
     nodes: int, trials: int, lives: Lives | None, rules: ElasticRules | None, replacement: float, random: np.random.Generator
 ) -> Crew:
-    """Return the nodes of *trials* courses; those that differ in nothing but their number are counted (`Crowd`)."""
+    """Return the nodes of *trials* courses; those that differ in nothing but their number are counted (`CountedCrew`)."""
     if isinstance(lives, CrowdLives) and rules is not None:
-        return Crowd(nodes, trials, lives, rules, replacement, random)
+        return CountedCrew(nodes, trials, lives, rules, replacement, random)
     return Crew(nodes, trials, lives, rules, replacement, random)

@@ -17,13 +17,13 @@ from sim.analysis.expected_share import first_start
 from sim.analysis.long_run import LOST_CATEGORIES, Courses
 from sim.analysis.whole_job import JobPlan
 from sim.report.columns import Title, align
-from sim.report.energy import grid_words, power_cap_figures, power_cap_text
+from sim.report.energy import power_cap_figures, power_cap_text
 from sim.report.expected_error import error_sentence
 from sim.report.limited import steps_to_limit
 from sim.report.picture import Picture, figure, picture
-from sim.report.power_error import energy_intervals, interval_words
 from sim.report.prices import paid_text
 from sim.report.waiting import waiting_notes
+from sim.report.weeks_energy import energy_error_text, energy_notes, energy_of_courses, energy_with_errors
 from sim.spec.hardware import Hardware
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
@@ -138,7 +138,7 @@ def goodput_document(answer: Goodput) -> dict[str, Any]:
             "grid": answer.grid.figures,
             "node_power_w": {name: power and power.total for name, power in answer.power.items()},
             "power_cap": limit,
-            "with_errors": _with_errors(answer, courses),
+            "with_errors": energy_with_errors(answer, courses),
         },
         "timeline": [{"time_s": time, "what": what, "recovery_s": took} for time, what, took in courses.events[:EVENTS]],
         "distribution": _distribution(answer),
@@ -189,7 +189,7 @@ def _mean_shares(answer: Goodput) -> dict[str, float]:
 def _figures(answer: Goodput, courses: Courses) -> dict[str, NDArray[np.float64] | None]:
     """Return the figures of each of the *courses*, which all finish."""
     steps, elapsed = answer.steps, courses.elapsed
-    joules = _energy(answer, courses)
+    joules = energy_of_courses(answer, courses)
     rented = courses.node_seconds + answer.run.spares * elapsed
     return {
         "days": elapsed / DAY,
@@ -213,27 +213,6 @@ def _trained_on(own_steps: NDArray[np.float64], steps: Steps) -> dict[str, NDArr
         return {"samples": samples, "tokens": None if steps.tokens is None else samples * steps.tokens}
     parts, samples, tokens = (np.cumsum([0.0, *column]) for column in zip(*steps.parts, strict=True))
     return {"samples": np.interp(own_steps, parts, samples), "tokens": np.interp(own_steps, parts, tokens)}
-
-
-def _energy(answer: Goodput, courses: Courses) -> NDArray[np.float64] | None:
-    """Return the joules of the site in each of *courses*: nodes draw power by what the job does, spares are always idle."""
-    elapsed, power = courses.elapsed, answer.power
-    working, waiting, idle = power["working"], power["waiting"], power["idle"]
-    if working is None or waiting is None or idle is None:
-        return None
-    busy = courses.work + courses.lost["rework"] + courses.lost["degraded"]
-    paused = courses.lost["detection"] + courses.lost["checkpoint"]
-    node = busy * working.total + paused * waiting.total + np.maximum(elapsed - busy - paused, 0.0) * idle.total
-    nodes = courses.node_seconds / elapsed  # all nodes, unless the job continues without revoked ones
-    return np.asarray(answer.pue * (nodes * node + answer.run.spares * idle.total * elapsed))
-
-
-def _with_errors(answer: Goodput, courses: Courses) -> dict[str, Any] | None:
-    """Return intervals of energy and CO2 of single *courses* with the errors of predictions; None if these are unknown."""
-    joules, error = _energy(answer, courses), answer.steps.power_error
-    if joules is None:
-        return None
-    return energy_intervals(error, answer.steps.expected_error, answer.grid.figures, joules / KWH, answer.weeks.days is not None)
 
 
 def _changed(change: Change, base: Change) -> dict[str, Any]:
@@ -362,7 +341,7 @@ def goodput_text(document: Mapping[str, Any]) -> str:
         lines += [f"    {one['change']:30} {gain_text(one)}" for one in document["sensitivities"][1:]]
         lines += [f"    {base}" for base in [base_text(document)] if base]
     return "\n".join(
-        [*lines, "", *(f"  - {note}" for note in [*document["notes"], *paid_text(document.get("price")), *_energy_notes(document)])]
+        [*lines, "", *(f"  - {note}" for note in [*document["notes"], *paid_text(document.get("price")), *energy_notes(document)])]
     )
 
 
@@ -384,16 +363,6 @@ def died_text(document: Mapping[str, Any]) -> str:
         f"{died['median_days']:.3g} d (95% between {low:.3g} and {high:.3g} d). The shares count them as zero, with --days from then on; "
         "the other figures are for the others."
     )
-
-
-def energy_error_text(document: Mapping[str, Any]) -> str:
-    """Return a sentence on the errors of energy and CO2 of *document*, in which the intervals of the outcomes are those of runs."""
-    if document["energy_kwh"] is None:
-        return ""
-    found = document["energy"]["with_errors"]
-    if found is None:
-        return "Expected error of the energy: unknown, because no similar node or step was measured."
-    return f"Energy: {interval_words(found['errors_of'], *(found[key]['interval95'] for key in ('energy_kwh', 'co2_kg')))}."
 
 
 def _per_step(document: Mapping[str, Any]) -> str:
@@ -490,16 +459,6 @@ def _on_copies(saved: Mapping[str, Any]) -> list[str]:
     return [
         f"  Copies to peer memory every {every}: each costs training {copy['blocking']}, is sent after {copy['persist']}, and loads in "
         f"{copy['load']}, from a peer in {copy['load_from_peer']}."
-    ]
-
-
-def _energy_notes(document: Mapping[str, Any]) -> list[str]:
-    grid = document["energy"]["grid"]
-    if document["energy_kwh"] is None:
-        return ["no power data for this GPU, so energy is not shown"]
-    why = ", because the region is unknown (goodput --region)" if grid["assumed"] else ""
-    return [
-        f"CO2 at {grid_words(grid)}{why}; PUE {document['energy']['pue']:g}{'; spares idle and are paid for' if document['spares'] else ''}"
     ]
 
 

@@ -76,26 +76,26 @@ def with_energy_error(energy: dict[str, Any] | None, step: Mapping[str, Any] | N
     """Return the *energy* of a run's document with the intervals of its errors, given the expected error of the *step*."""
     if energy is None or energy["expected_error"] is None:
         return energy
-    found = energy_intervals(energy["expected_error"], step, energy["grid"])
-    return energy | {"expected_error": energy["expected_error"] | {"true_over_predicted": found}}
+    spread = energy_intervals(energy["expected_error"], step, energy["grid"])
+    return energy | {"expected_error": energy["expected_error"] | {"true_over_predicted": spread}}
 
 
 def energy_error_words(energy: Mapping[str, Any], kwh: float) -> str:
     """Return a clause with the 95% intervals of *kwh* predicted by the *energy* of a run's document; empty if its error is unknown."""
-    found = (energy["expected_error"] or {}).get("true_over_predicted")
-    if found is None:
+    spread = (energy["expected_error"] or {}).get("true_over_predicted")
+    if spread is None:
         return ""
     co2 = kwh * energy["grid"]["kg_per_kwh"]
     return interval_words(
-        found["errors_of"], *([of * end for end in found[key]["interval95"]] for key, of in (("energy", kwh), ("co2", co2)))
+        spread["errors_of"], *([of * end for end in spread[key]["interval95"]] for key, of in (("energy", kwh), ("co2", co2)))
     )
 
 
 def power_error_text(energy: Mapping[str, Any]) -> str:
     """Return sentences on the expected error of the power in the *energy* of a document, and on those of energy and CO2 of an epoch."""
     text = brief_power_error(energy["expected_error"])
-    found = energy_error_words(energy, energy["kwh_per_epoch"])
+    within = energy_error_words(energy, energy["kwh_per_epoch"])
     of_energy = (
-        f"Energy of an epoch: {found}." if found else "Energy and CO2 are power times time, so they also have the error of the step."
+        f"Energy of an epoch: {within}." if within else "Energy and CO2 are power times time, so they also have the error of the step."
     )
     return f"{text[0].upper()}{text[1:]}. {of_energy}"

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sim.analysis.course import draw
-from sim.analysis.crew import Crew, Crowd, ElasticRules, crew_of
+from sim.analysis.crew import CountedCrew, Crew, ElasticRules, crew_of
 from sim.analysis.long_run import DrawnCause, LongRun, Saving
 from sim.analysis.renewal import Uniform
 from sim.analysis.transient import CrowdLives, ExponentialLives
@@ -41,7 +41,7 @@ def test_a_crowd_is_counted_as_its_nodes_are_drawn() -> None:
     (crowd, counted, lost), (crew, drawn, lost_of_nodes) = (
         history(lives, trials) for lives in (CrowdLives(MEAN / NODES), ExponentialLives(MEAN))
     )
-    assert isinstance(crowd, Crowd) and not isinstance(crew, Crowd)
+    assert isinstance(crowd, CountedCrew) and not isinstance(crew, CountedCrew)
     for of in (np.mean, np.std):
         assert of(counted) == pytest.approx(of(drawn), rel=0.03)
         assert of(crowd.rented_nodes) == pytest.approx(of(crew.rented_nodes), rel=0.03)
@@ -53,7 +53,7 @@ def test_a_crowd_is_counted_as_its_nodes_are_drawn() -> None:
 def test_a_crowd_of_any_number_may_be_away() -> None:
     """A node is revoked each second and away for 100 s, far more than the ring holds at first."""
     random = np.random.default_rng(0)
-    crowd = Crowd(1000, 2, CrowdLives(1.0), replace(RULES, speeds=(1.0,) * 1000), 100.0, random)
+    crowd = CountedCrew(1000, 2, CrowdLives(1.0), replace(RULES, speeds=(1.0,) * 1000), 100.0, random)
     rows, lost = np.arange(2), []
     for _ in range(60):
         lost.append(crowd.next_times(rows)[0] + 100.0)

@@ -34,8 +34,8 @@ def test_intervals_contain_the_truth_as_often_as_they_say(scale: float, with_ste
     measured = np.expm1(scale * random.standard_normal((trials, 3)))
     inside = dict.fromkeys(INTERVALS, 0)
     for one, errors in zip(truth, measured, strict=True):
-        found = intervals(np.array([1.0]), energy_ratios(power_law({str(kind): [error] for kind, error in enumerate(errors)}), PUE, step))
-        for name, (low, high) in found.items():
+        spread = intervals(np.array([1.0]), energy_ratios(power_law({str(kind): [error] for kind, error in enumerate(errors)}), PUE, step))
+        for name, (low, high) in spread.items():
             inside[name] += low <= one <= high
     assert inside["interval95"] / trials == pytest.approx(0.955, abs=0.03)  # sums of Student's t and known spreads: never below
     assert inside["interval50"] / trials == pytest.approx(0.53, abs=0.08)
@@ -80,5 +80,5 @@ def test_google_s_grids_are_those_of_2023() -> None:
 def test_an_unknown_region_is_one_of_the_countries() -> None:
     ratios = intensity_ratios(SURE, country_ratios())
     assert set(np.round(ratios, 6)) == set(np.round(country_ratios(), 6))
-    known = intensity_ratios(SpreadOf(*power_model().intensity_change))
-    assert np.ptp(np.log(ratios)) > 3 and np.quantile(known, [0.025, 0.975]) == pytest.approx([0.21, 1.66], rel=0.03)
+    of_change = intensity_ratios(SpreadOf(*power_model().intensity_change))
+    assert np.ptp(np.log(ratios)) > 3 and np.quantile(of_change, [0.025, 0.975]) == pytest.approx([0.21, 1.66], rel=0.03)

@@ -7,7 +7,7 @@ from typing import Any
 
 from sim.analysis.long_run import LOST_CATEGORIES
 from sim.report.energy import grid_words, power_cap_text
-from sim.report.goodput import NAMES, as_points, base_text, died_text, energy_error_text, rate_words, signed_points
+from sim.report.goodput import NAMES, as_points, base_text, died_text, rate_words, signed_points
 from sim.report.page.bars import BarPiece, bar, named_bars, swatch
 from sim.report.page.basis import basis
 from sim.report.page.chart import ChartPoint, chart, linear_axis, turning_points
@@ -25,6 +25,7 @@ from sim.report.page.words import (
     as_plain,
     as_time,
 )
+from sim.report.weeks_energy import energy_error_text
 from sim.report.whole_job import days_text
 from sim.study.descriptions import Descriptions
 from sim.study.goodput import DAY
