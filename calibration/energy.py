@@ -19,6 +19,7 @@ import numpy as np
 from calibration import FOLDER
 from calibration.longrun import read_rows
 from sim.analysis.energy import computing_power, gpu_power, node_power, power_model
+from sim.analysis.energy_error import power_law
 from sim.report.power_error import SUMMARY
 from sim.spec.energy import KernelMix
 from sim.spec.fields import curve_value
@@ -246,6 +247,10 @@ def expected_errors() -> dict[str, Any]:
             summary = _summary(rows)
             errors = {name: round(summary[f"{name}_error"], 3) for name in ("median", "p90", "worst")}
             groups[gpu] = {"of": of, "points": len(rows), **errors, "sources": ["MLPerf" if of == "node_power_w" else "Zeus"]}
+            if of == "node_power_w":
+                kinds = {row.name.partition(",")[0] for row in rows}
+                law = power_law({kind: [row.error for row in rows if row.name.startswith(f"{kind},")] for kind in kinds})
+                groups[gpu] |= {"log_error": round(law.log_error, 4), "kinds": law.kinds}
     return {"source": "calibration/records/longrun/node_power.csv and power_limits.csv", "groups": groups}
 
 

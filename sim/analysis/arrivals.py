@@ -32,6 +32,8 @@ class Arrivals:
         pending = run.repeats[1] * float((self.again * rates / (1 - self.again)).max(initial=0.0))
         self.children = np.full((self.trials, max(4, math.ceil(pending + 6 * math.sqrt(pending)))), math.inf)
         """Times of the pending repeats."""
+        self.next_repeat = np.full(self.trials, math.inf)
+        """The earliest of these times."""
         self.idle_children = np.zeros(self.children.shape, dtype=np.bool_)
         """Which repeats follow a fault that did not strike; they do not strike either."""
         self.hazard = np.zeros(self.trials)
@@ -41,7 +43,7 @@ class Arrivals:
 
     def next_times(self, a: NDArray[np.intp]) -> list[Array]:
         """Return the time of the next event of each kind up to `PLANNED` in the courses *a*."""
-        return [self.next_fault[a], self.children[a].min(axis=1), self.next_several[a], self.next_planned[a]]
+        return [self.next_fault[a], self.next_repeat[a], self.next_several[a], self.next_planned[a]]
 
     def is_harmless(self, a: NDArray[np.intp], kind: NDArray[np.intp], at: Array) -> NDArray[np.bool_]:
         """Return in which of the courses *a* the event of this *kind* at time *at* is a fault or a revocation that does not strike.
@@ -51,8 +53,9 @@ class Arrivals:
         if self.run.strike_share >= 1.0:
             return np.zeros(a.size, dtype=np.bool_)
         passes = self.random["striking"].random(self.trials)[a] >= self.run.strike_share
-        child = self.children[a].argmin(axis=1)
-        passes = np.where(kind == REPEAT, self.idle_children[a, child], passes & np.isin(kind, (FAULT, SEVERAL, REVOKED)))
+        repeats = kind == REPEAT
+        passes &= np.isin(kind, (FAULT, SEVERAL, REVOKED))
+        passes[repeats] = self.idle_children[a[repeats], self.children[a[repeats]].argmin(axis=1)]
         return np.asarray(passes & (at < self.run.horizon))
 
     def renew(self, a: NDArray[np.intp], kind: NDArray[np.intp], at: Array, idle: NDArray[np.bool_]) -> None:
@@ -60,10 +63,9 @@ class Arrivals:
 
         This draws the next event of the same *kind*, and whether and when a fault is followed by a repeat.
         """
-        child = self.children[a].argmin(axis=1)
-        again = a[kind == FAULT]
+        again, repeated = a[kind == FAULT], a[kind == REPEAT]
         self.next_fault[again] = self._next_fault(again)
-        self.children[a[kind == REPEAT], child[kind == REPEAT]] = math.inf
+        self.children[repeated, self.children[repeated].argmin(axis=1)] = math.inf
         for number, waiting, stream, rate in (
             (SEVERAL, self.next_several, "correlated", self.run.correlated[0]),
             (PLANNED, self.next_planned, "planned", self.run.planned[0]),
@@ -80,6 +82,8 @@ class Arrivals:
             place = self.children[parents].argmax(axis=1)  # a free slot, or the latest repeat
             self.children[parents, place] = at[fertile] + delay[parents]
             self.idle_children[parents, place] = idle[fertile]
+            changed = a[(kind == REPEAT) | fertile]
+            self.next_repeat[changed] = self.children[changed].min(axis=1)
 
     def _exponential(self, stream: str, rate: float, a: NDArray[np.intp] | slice = slice(None)) -> Array:
         """Return the time until the next event of *stream* in the courses *a*; drawn for all, so that one does not depend on the others."""

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.analysis.arrivals import JOINED, PLANNED, REVOKED, SEVERAL, Arrivals
-from sim.analysis.crew import Crew
+from sim.analysis.crew import crew_of
 from sim.analysis.long_run import LOST_CATEGORIES, ZERO_TIME, Array, Courses, LongRun, cause_key, first_rates, other_rates
 from sim.analysis.renewal import Uniform
 from sim.analysis.spares import Spares
@@ -145,7 +145,7 @@ class _Fleet:
         self.spares = Spares(run, trials)
         self.arrivals = Arrivals(run, rates, others, self.random)
         another = run.causes[-1].repair if run.lives and run.causes else None
-        self.crew = Crew(
+        self.crew = crew_of(
             run.nodes, trials, run.lives[0] if run.lives else None, run.elastic_rules, (another or ZERO_TIME).mean, self.random["lives"]
         )
         self.events: list[tuple[float, str, float]] = []

@@ -146,3 +146,72 @@ class Crew:
         self.join_times.put(b, node, np.inf)
         self.missing_counts[b] -= 1
         return np.asarray(node == 0)
+
+
+class CountedCrew(Crew):
+    """Many nodes that are revoked at random, and replaced: which of them goes does not matter, so they are counted and not told apart.
+
+    The next revocation is at the rate of the nodes that are present, whatever their ages, and replacements join in the order in which nodes
+    went. *lives* are the times between revocations of all nodes together.
+    """
+
+    def __init__(
+        self, nodes: int, trials: int, lives: CrowdLives, rules: ElasticRules, replacement: float, random: np.random.Generator
+    ) -> None:
+        if not rules.replaces_nodes or rules.restarts_with_chief:
+            raise ValueError("nodes that are not replaced, and the first one of them, must be told apart")
+        super().__init__(nodes, trials, lives, rules, replacement, random)
+        self.replacement = replacement
+        self.joins = np.full((trials, 8), np.inf)
+        """Times at which missing nodes rejoin, in order, in a ring that begins at `first_join`."""
+        self.first_join = np.zeros(trials, dtype=np.intp)
+
+    def next_times(self, a: RowNumbers) -> tuple[Array, Array]:
+        """Return when the next node of each course *a* is revoked, and when the next one joins."""
+        return self.leave_times.earliest(a), self.joins[a, self.first_join[a]]
+
+    def revoke(self, b: RowNumbers, life: Array) -> None:
+        """Revoke a node of the courses *b*; *life* (one per course) is the time until the next revocation of all nodes together."""
+        moment, missing = self.leave_times.earliest(b), self.missing_counts[b]
+        present = (self.nodes - 1 - missing) * (self.nodes - 2 - missing) / ((self.nodes - 1) * (self.nodes - 2))  # both neighbors
+        self.lost_copies[b] = self.random.random(self.lost_copies.size)[b] >= present
+        if (missing == self.joins.shape[1]).any():
+            self._lengthen()
+        self.joins[b, (self.first_join[b] + missing) % self.joins.shape[1]] = moment + self.replacement
+        self.missing_counts[b] += 1
+        self.rented_nodes[b] += 1
+        self._draw_next(b, moment, life)
+
+    def skip_revocation(self, b: RowNumbers, life: Array) -> None:
+        """Skip the next revocation of the courses *b*."""
+        self._draw_next(b, self.leave_times.earliest(b), life)
+
+    def join(self, b: RowNumbers, life: Array) -> NDArray[np.bool_]:
+        """Let the next node join the courses *b*; return that it is the first node in none of them."""
+        moment = self.joins[b, self.first_join[b]]
+        self.joins[b, self.first_join[b]] = np.inf
+        self.first_join[b] = (self.first_join[b] + 1) % self.joins.shape[1]
+        self.missing_counts[b] -= 1
+        self._draw_next(b, moment, life)
+        return np.zeros(b.size, dtype=np.bool_)
+
+    def _draw_next(self, b: RowNumbers, moment: Array, life: Array) -> None:
+        """Set the next revocation of the courses *b* after *moment*: at random, so it does not matter when the last one was."""
+        with np.errstate(divide="ignore"):
+            self.leave_times.put(b, np.zeros_like(b), moment + life[b] * (self.nodes / self.node_counts(b)))
+
+    def _lengthen(self) -> None:
+        """Double the length of the ring of each course, which begins at its first join from then on."""
+        trials, length = self.joins.shape
+        order = (self.first_join[:, None] + np.arange(length)) % length
+        self.joins = np.hstack([np.take_along_axis(self.joins, order, axis=1), np.full((trials, length), np.inf)])
+        self.first_join[:] = 0
+
+
+def crew_of(
+    nodes: int, trials: int, lives: Lives | None, rules: ElasticRules | None, replacement: float, random: np.random.Generator
+) -> Crew:
+    """Return the nodes of *trials* courses; those that differ in nothing but their number are counted (`CountedCrew`)."""
+    if isinstance(lives, CrowdLives) and rules is not None:
+        return CountedCrew(nodes, trials, lives, rules, replacement, random)
+    return Crew(nodes, trials, lives, rules, replacement, random)

@@ -2,9 +2,10 @@
 
 A GPU draws a share of its TDP. The share is highest while matrix products bound its kernels, lower while memory bandwidth bounds them or a
 communication kernel spins, and lowest while the GPU is idle, which includes the time while kernels start (`sim.spec.energy`). A node adds
-its host and, in a job of several nodes, its NICs and switch ports. The energy of the site is the energy of the computers times PUE. CO2 is
-the energy of the site times the grid's mean intensity over a year. A power cap slows only compute, according to a measured curve over the
-ratio of the cap to the uncapped draw; waits for input get as much shorter, others stay the same.
+its host, what its power supplies lose of both, and, in a job of several nodes, its NICs and switch ports. The energy of the site is the
+energy of the computers times PUE. CO2 is the energy of the site times the grid's mean intensity over a year. A power cap slows only
+compute, according to a measured curve over the ratio of the cap to the uncapped draw; waits for input get as much shorter, others stay the
+same.
 
 Limits: a mean over the step, no peaks; kernels of all sizes draw the same power; GPUs without draws by kernel have one whatever bounds
 their kernels; storage and cooling are included in host power and PUE.
@@ -54,7 +55,7 @@ class GridIntensity(NamedTuple):
 
 
 class NodePower(NamedTuple):
-    """Mean power (W) of one node: all its GPUs, the rest of the machine, and its part of the network."""
+    """Mean power (W) of one node: all its GPUs, the rest of the machine with what its power supplies lose, and its part of the network."""
 
     gpus: float
     host: float
@@ -96,6 +97,13 @@ def grid_of(region: str | None, provider: str = "") -> GridIntensity:
             return GridIntensity(str(region), grid.regions[str(region)], grid.year, _source_text(grid))
     world = next(grid for grid in grids if WORLD in grid.regions)
     return GridIntensity(WORLD, world.regions[WORLD], world.year, _source_text(world), assumed=True)
+
+
+def country_ratios() -> list[float]:
+    """Return the intensities of the countries of the catalogue, relative to that of the world."""
+    grids = (load_part(Grid, name, "hardware/parts/grids") for name in catalogue("hardware/parts/grids"))
+    world = next(grid.regions for grid in grids if WORLD in grid.regions)
+    return [intensity / world[WORLD] for region, intensity in world.items() if region != WORLD]
 
 
 def named_grid(region: str) -> GridIntensity:
@@ -144,10 +152,11 @@ def node_power(
     busy = shares[0] * compute + shares[1] * waiting + shares[2] * idle
     part, counted = used / (used + others), gpus_of_share(node.gpu_count, used, others)
     of_gpus = used * busy + (counted - used) * idle
-    size = node.gpu_count / model.host_gpus
+    rest = part * node.gpu_count / model.host_gpus * (model.host if working else model.host_idle)
+    at_the_wall = (of_gpus + rest) / model.supply_efficiency
     cards = min(node.nic.count, node.gpu_count)  # more interfaces than GPUs share adapters, as EFA's 32 of 100 Gbps on a p5: estimate
     network = cards * (model.nic + model.switch_port) if several else 0.0
-    return NodePower(of_gpus, part * size * (model.host if working else model.host_idle), part * network)
+    return NodePower(of_gpus, at_the_wall - of_gpus, part * network)
 
 
 def gpus_of_share(gpu_count: int, used: int, others: int) -> float:

@@ -15,9 +15,17 @@ from sim.analysis.renewal import Uniform, effective_share, kept_until, laplace_o
 
 
 def recoveries(run: LongRun) -> list[tuple[float, list[Uniform]]]:
-    """Return the probability of each kind of recovery, and the durations that it sums; spares are assumed to be ready at once."""
+    """Return the probability of each kind of recovery, and the durations that it sums; spares are assumed to be ready at once.
+
+    If the job continues without a revoked node, all restart in place when its replacement joins: that ends the recovery, and what was done
+    since the revocation is lost.
+    """
     kinds, saving = [], run.saving
     for cause in run.causes:
+        if run.elastic_rules is not None and cause is run.causes[-1] and cause.repair is not None:
+            fixed = run.restart_in_place + (saving.load if saving.memory_interval is None else saving.peer_load)
+            kinds.append((cause.share, [cause.repair, run.communicators, run.compilation, Uniform(fixed, fixed)]))
+            continue
         for leaves, share in ((True, cause.share * cause.replaces), (False, cause.share * (1 - cause.replaces))):
             load = saving.load if saving.memory_interval is None else saving.peer_load if leaves else saving.memory_load
             fixed = (run.restart if leaves else run.restart_in_place) + load

@@ -20,6 +20,7 @@ from sim.report.expected_error import expected_error
 from sim.report.inputs import inputs as values_of
 from sim.report.kinds import fullest_memory
 from sim.report.loader_workers import worker_figures
+from sim.report.power_error import with_energy_error
 from sim.report.prices import date_of, market_assumptions, missing_price, source_of
 from sim.report.verdict import assumptions, moment_warning, verdict, warnings
 from sim.report.whole_job import job_of_run
@@ -66,11 +67,13 @@ def infeasible_document(hardware: str, workload: str, nodes: int, gpus: int, pro
 
 
 def _job_document(run: Run, number: int, inputs: Mapping[str, str], noted: Sequence[str], market: Market) -> dict[str, Any]:
+    figures, error = run_figures(run, number, market), expected_error(run, number)
     return {
-        **run_figures(run, number, market),
+        **figures,
+        "energy": with_energy_error(figures["energy"], error),
         "burst_credits_end": burst_credits_end(run, number),
         "collective": collective(run, number),
-        "expected_error": expected_error(run, number),
+        "expected_error": error,
         "assumptions": [
             *assumptions(run, number),
             *network_assumption(run.hardware, len(run.jobs[number].job.placement)),

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from sim.analysis.energy import KWH, GridIntensity, NodesOfKind, energy_figures, grid_of
-from sim.report.power_error import brief_power_error, power_error
+from sim.report.power_error import brief_power_error, energy_error_words, power_error, with_energy_error
 from sim.report.whole_job import tokens_text
 from sim.spec.hardware import Hardware
 from sim.spec.workload import Workload
@@ -53,7 +53,7 @@ def with_energy(
     joules = figures["site_power_w"] * document["epoch_time_s"]
     figures |= {"kwh_per_epoch": joules / KWH, "co2_per_epoch_kg": joules * grid.intensity}
     error = power_error({kind.node.gpu.name for kind in kinds}, all(kind.mix is not None for kind in kinds))
-    return document | {"energy": figures | {"expected_error": error}}
+    return document | {"energy": with_energy_error(figures | {"expected_error": error}, document.get("expected_error"))}
 
 
 def _count_nodes(machine: Hardware, used: Mapping[int, int], everyone: Mapping[int, int]) -> Counter[tuple[int, int, int]]:
@@ -153,9 +153,10 @@ def energy_text(
     else:
         of_job = job_energy(energy, job["time_s"])
         kwh, mass, of = of_job["energy_kwh"], of_job["co2_kg"], "for the whole job"
+    within = energy_error_words(energy, kwh)
     return (
         f"energy: {kwh_text(kwh)} (PUE {energy['pue']:.3g}) and {show(mass, 'mass')} CO2 {of} "
         f"({1000 * grid['kg_per_kwh']:.0f} g/kWh, {where}); {show(energy['energy_per_sample_j'], 'energy')} per sample; "
         f"{drawing} {show(energy['node_power_w'], 'power')} on average "
-        f"({brief_power_error(energy['expected_error'])}){capped}"
+        f"({brief_power_error(energy['expected_error'])}){f'; energy: {within}' if within else ''}{capped}"
     )

@@ -17,12 +17,13 @@ from sim.analysis.expected_share import first_start
 from sim.analysis.long_run import LOST_CATEGORIES, Courses
 from sim.analysis.whole_job import JobPlan
 from sim.report.columns import Title, align
-from sim.report.energy import grid_words, power_cap_figures, power_cap_text
+from sim.report.energy import power_cap_figures, power_cap_text
 from sim.report.expected_error import error_sentence
 from sim.report.limited import steps_to_limit
 from sim.report.picture import Picture, figure, picture
 from sim.report.prices import paid_text
 from sim.report.waiting import waiting_notes
+from sim.report.weeks_energy import energy_error_text, energy_notes, energy_of_courses, energy_with_errors
 from sim.spec.hardware import Hardware
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
@@ -137,6 +138,7 @@ def goodput_document(answer: Goodput) -> dict[str, Any]:
             "grid": answer.grid.figures,
             "node_power_w": {name: power and power.total for name, power in answer.power.items()},
             "power_cap": limit,
+            "with_errors": energy_with_errors(answer, courses),
         },
         "timeline": [{"time_s": time, "what": what, "recovery_s": took} for time, what, took in courses.events[:EVENTS]],
         "distribution": _distribution(answer),
@@ -187,7 +189,7 @@ def _mean_shares(answer: Goodput) -> dict[str, float]:
 def _figures(answer: Goodput, courses: Courses) -> dict[str, NDArray[np.float64] | None]:
     """Return the figures of each of the *courses*, which all finish."""
     steps, elapsed = answer.steps, courses.elapsed
-    joules = _energy(answer, courses)
+    joules = energy_of_courses(answer, courses)
     rented = courses.node_seconds + answer.run.spares * elapsed
     return {
         "days": elapsed / DAY,
@@ -213,19 +215,6 @@ def _trained_on(own_steps: NDArray[np.float64], steps: Steps) -> dict[str, NDArr
     return {"samples": np.interp(own_steps, parts, samples), "tokens": np.interp(own_steps, parts, tokens)}
 
 
-def _energy(answer: Goodput, courses: Courses) -> NDArray[np.float64] | None:
-    """Return the joules of the site in each of *courses*: nodes draw power by what the job does, spares are always idle."""
-    elapsed, power = courses.elapsed, answer.power
-    working, waiting, idle = power["working"], power["waiting"], power["idle"]
-    if working is None or waiting is None or idle is None:
-        return None
-    busy = courses.work + courses.lost["rework"] + courses.lost["degraded"]
-    paused = courses.lost["detection"] + courses.lost["checkpoint"]
-    node = busy * working.total + paused * waiting.total + np.maximum(elapsed - busy - paused, 0.0) * idle.total
-    nodes = courses.node_seconds / elapsed  # all nodes, unless the job continues without revoked ones
-    return np.asarray(answer.pue * (nodes * node + answer.run.spares * idle.total * elapsed))
-
-
 def _changed(change: Change, base: Change) -> dict[str, Any]:
     """Return the effect of one *change* compared with *base*, the unchanged set-up.
 
@@ -246,7 +235,9 @@ def gain_text(change: Mapping[str, Any]) -> str:
     """Return the gain of one *change* of a document with its standard error, and whether it is smaller than that."""
     gain, error = change["gain_points"], change["gain_standard_error_points"]
     within = f" ± {as_points(error)}" if error is not None else ""
-    return f"{signed_points(gain):>6}{within}" + (", less than its standard error" if error and abs(gain) < error else "")
+    return f"{signed_points(gain):>6}{within}" + (
+        ", less than its standard error" if error and round(error, 2) and abs(gain) < error else ""
+    )
 
 
 def base_text(document: Mapping[str, Any]) -> str:
@@ -336,7 +327,7 @@ def goodput_text(document: Mapping[str, Any]) -> str:
     size = ", ".join([pluralized(document["gpus"], "GPU"), pluralized(document["nodes"], "node"), pluralized(document["spares"], "spare")])
     lines = [f"{document['workload']} on {document['hardware']}: {size}", ""]
     lines += [align([Title("", True), Title("mean"), Title("50% interval"), Title("95% interval")], _rows(document)), ""]
-    sentences = died_text(document), _per_step(document), error_sentence(document["expected_error"])
+    sentences = died_text(document), _per_step(document), error_sentence(document["expected_error"]), energy_error_text(document)
     lines += [*(f"  {sentence}" for sentence in sentences if sentence), "", "  Where the time goes (mean):"]
     elapsed = document["elapsed_s"]
     parts = {"kept work": document["work_s"], **{NAMES[name]: seconds for name, seconds in document["lost_s"].items()}}
@@ -350,7 +341,7 @@ def goodput_text(document: Mapping[str, Any]) -> str:
         lines += [f"    {one['change']:30} {gain_text(one)}" for one in document["sensitivities"][1:]]
         lines += [f"    {base}" for base in [base_text(document)] if base]
     return "\n".join(
-        [*lines, "", *(f"  - {note}" for note in [*document["notes"], *paid_text(document.get("price")), *_energy_notes(document)])]
+        [*lines, "", *(f"  - {note}" for note in [*document["notes"], *paid_text(document.get("price")), *energy_notes(document)])]
     )
 
 
@@ -468,16 +459,6 @@ def _on_copies(saved: Mapping[str, Any]) -> list[str]:
     return [
         f"  Copies to peer memory every {every}: each costs training {copy['blocking']}, is sent after {copy['persist']}, and loads in "
         f"{copy['load']}, from a peer in {copy['load_from_peer']}."
-    ]
-
-
-def _energy_notes(document: Mapping[str, Any]) -> list[str]:
-    grid = document["energy"]["grid"]
-    if document["energy_kwh"] is None:
-        return ["no power data for this GPU, so energy is not shown"]
-    why = ", because the region is unknown (goodput --region)" if grid["assumed"] else ""
-    return [
-        f"CO2 at {grid_words(grid)}{why}; PUE {document['energy']['pue']:g}{'; spares idle and are paid for' if document['spares'] else ''}"
     ]
 
 

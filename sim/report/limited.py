@@ -30,7 +30,12 @@ def steps_to_limit(document: Mapping[str, Any], machine: Hardware, workload: Wor
     if slower is None:
         return steps
     market = document["price"]["market"]
-    return steps._replace(at_speed=lambda speed: steps_of(run_figures(slower(speed), market=market), machine, workload))
+
+    def at_speed(speed: float) -> Steps:
+        slowed = steps_of(run_figures(slower(speed), market=market), machine, workload)
+        return slowed._replace(expected_error=steps.expected_error, power_error=steps.power_error)
+
+    return steps._replace(at_speed=at_speed)
 
 
 def under_power_cap(

@@ -46,9 +46,11 @@ class PowerModel(Spec):
     gpus: tuple[GpuPower, ...] = Field(min_length=1)
     """Power draw of each kind of GPU by activity."""
     host: Power
-    """Draw of one working node without its GPUs: processors, memory, fans, disks, power conversion."""
+    """Draw of one working node without its GPUs, behind its power supplies: processors, memory, fans, disks."""
     host_idle: Power
-    """Draw of one waiting node without its GPUs."""
+    """Draw of one waiting node without its GPUs, behind its power supplies."""
+    supply_efficiency: Factor
+    """Efficiency of the power supplies of a node: what GPUs and the rest of it draw, relative to what it takes from the mains."""
     host_gpus: Factor
     """Number of GPUs of the node to which ``host`` and ``host_idle`` refer; the draw of other nodes is proportional to their GPUs."""
     nic: Power
@@ -61,6 +63,8 @@ class PowerModel(Spec):
     """Power usage effectiveness: energy of the whole site relative to the energy of its computers."""
     pue_interval: tuple[Factor, Factor]
     """Interval of ``pue`` that contains 95% of sites: low, high."""
+    intensity_change: tuple[Factor, Factor]
+    """Interval that contains 95% of grids' carbon intensities in the year of a job, relative to that of the catalog: low, high."""
     source: Source
 
 

@@ -366,8 +366,11 @@ def _notes(steps: Steps, weeks: Weeks, reliability: Reliability, run: LongRun) -
     if rents_another(weeks, steps):
         within = show(START_UP, "time")
         notes.append(f"no spare nodes: a failed node is returned, and another is rented within {within} (--spares keeps some ready)")
-    elif weeks.spares is None:
+    elif weeks.spares is None and run.spares:
         notes.append(f"{pluralized(run.spares, 'spare node')}, 5% of the nodes (--spares)")
+    elif weeks.spares is None and any(run.rate):
+        then = "waits until it is repaired" if run.repairs else "dies"
+        notes.append(f"no spare node: if the node fails, the job {then} (--spares keeps another ready)")
     if run.compilation.high:
         low, high = (show(time, "time") for time in (run.compilation.low, run.compilation.high))
         notes.append(

@@ -31,7 +31,7 @@ from sim.study.rent import price_of_nodes
 from sim.study.scenario import Scenario, sorted_overrides
 from sim.study.transient import POLICIES, DrawnCourse, SpotJob, SpotPolicy, best_interval, draw_courses, spread, undisturbed_time
 from sim.study.whole_job import checkpoint_bytes, course
-from sim.units import show
+from sim.units import rounded, show
 
 ALL_SPEEDS = 8
 """Up to this many workers, every number of survivors is simulated; with more, this many numbers in even ratios, interpolated linearly."""
@@ -202,7 +202,7 @@ def _require_drawable(wanted: SpotRequest, job: SpotJob) -> None:
         length = f"{floor(longest / 86400):,} days" if longest > 2 * 86400 else show(longest, "time")
         option = f"--steps {wanted.steps:g}" if wanted.epochs is None else f"--epochs {wanted.epochs:g}"
         raise SpecError(
-            f"{option}: {expected:,.2g} interruptions are expected, but at most {MOST_REVOCATIONS:,} can be simulated; write a job of "
+            f"{option}: {rounded(expected)} interruptions are expected, but at most {MOST_REVOCATIONS:,} can be simulated; write a job of "
             f"{length} or less"
         )
 

@@ -56,8 +56,8 @@ MOST_MISSING = 64
 MOST_SPARES, MOST_TRIALS = 100_000, 1_000_000
 """Upper limits: more of either takes gigabytes of memory, and no job needs that many."""
 MOST_LIVES = 256
-"""Maximum number of nodes whose random lifetimes are drawn one by one: if all are always present, the revocations of more nodes are a
-Poisson process. Nodes with measured lifetimes, which reach their age limit together, and those of elastic jobs are always drawn."""
+"""Maximum number of nodes whose random lifetimes are drawn one by one: the revocations of more nodes are a Poisson process at the rate of
+those that are present. Nodes with measured lifetimes, which reach their age limit together, are always drawn."""
 NOTICED = Uniform(0.0, 30.0)
 """Time until a revocation is noticed (s): providers give at least 30 s of notice, so the job knows before it strikes or when it does."""
 
@@ -100,6 +100,8 @@ class Steps(NamedTuple):
     """Price of all parameter servers together."""
     expected_error: Mapping[str, Any] | None = None
     """Expected error of the step, as in a run's document; None if it is unknown."""
+    power_error: Mapping[str, Any] | None = None
+    """Expected error of the power, as in a run's document; None if it is unknown."""
     at_speed: Callable[[float], Steps] | None = None
     """Returns the steps with GPUs that compute at a share of their speed, simulated again; None if that is not possible."""
 
@@ -164,7 +166,7 @@ def steps_of(document: Mapping[str, Any], machine: Hardware, workload: Workload)
         document["stalls_s"], price, machine.provider, (first.price.region or None) if first.price else None, market,
         [(group.node, count) for group, count in used[1:] if group.node != first.node], parts,
         1.0 if epoch is None else epoch * document["throughput_samples_per_s"] / workload.dataset.samples, cold, servers or 0.0,
-        document.get("expected_error"),
+        document.get("expected_error"), (document.get("energy") or {}).get("expected_error"),
     )  # fmt: skip
 
 
@@ -204,7 +206,7 @@ class Weeks:
         str, OptionTerms("work between checkpoints; auto finds the best interval", flag="--checkpoint-interval", metavar="auto|TIME")
     ] = "auto"
     spares: Annotated[
-        int | None, OptionTerms("warm spare nodes; by default 5% of the nodes, none for rented jobs below 20 nodes", least=0)
+        int | None, OptionTerms("warm spare nodes; by default 5% of the nodes, none on one node and for rented jobs below 20", least=0)
     ] = None
     repairs: Annotated[bool, OptionTerms("whether failed nodes are repaired and return", flag="--repair/--no-repair")] = True
     elastic: Annotated[bool, OptionTerms("continue with fewer replicas when no spare is ready", switch=True)] = False
@@ -348,7 +350,8 @@ def bursts_of(run: LongRun, share: float = 1.0) -> Bursts | None:
     if run.lives is None or not isinstance(run.lives[0], Survival):
         return None
     away = (run.causes[-1].repair or ZERO_TIME).mean
-    recovery = max(away, run.spare.mean) + run.restart + run.communicators.mean + run.compilation.mean
+    restart = max(away, run.spare.mean) + run.restart if run.elastic_rules is None else away + run.restart_in_place
+    recovery = restart + run.communicators.mean + run.compilation.mean
     return burst_rates(run.lives[0], run.nodes, min(run.horizon, run.work), away, recovery, share)
 
 
@@ -452,13 +455,13 @@ def revocations(weeks: Weeks, steps: Steps) -> float:
 def _lives(weeks: Weeks, steps: Steps, revoked: float) -> tuple[Lives, float] | None:
     """Return the lifetimes of spot machines and the rate of revocations, or None if there are no revocations.
 
-    Of many machines revoked at random, these are the times between the revocations of all, unless the job continues without them. Unlike
-    failures, revocations do not differ between fleets or repeat.
+    Of many machines revoked at random, these are the times between the revocations of all. Unlike failures, revocations do not differ
+    between fleets or repeat.
     """
     if not revoked:
         return None
     if weeks.mean_lifetime is not None:
-        together = steps.nodes > MOST_LIVES and not weeks.elastic
+        together = steps.nodes > MOST_LIVES
         return CrowdLives(1 / revoked) if together else ExponentialLives(steps.nodes / revoked), revoked
     lives = lifetimes_of(steps.node.gpu)
     return None if lives is None else (survival(lives), revoked)
@@ -482,10 +485,10 @@ def _length(weeks: Weeks, steps: Steps) -> tuple[float, float]:
 
 
 def spares_of(weeks: Weeks, steps: Steps) -> int:
-    """Return the spare nodes of *weeks* of *steps*: none if another node is rented for each that fails."""
+    """Return the spare nodes of *weeks* of *steps*: none on one node, or if another is rented for each that fails."""
     if weeks.spares is not None:
         return weeks.spares
-    return 0 if rents_another(weeks, steps) else math.ceil(SPARES * steps.nodes)
+    return 0 if steps.nodes == 1 or rents_another(weeks, steps) else math.ceil(SPARES * steps.nodes)
 
 
 def rents_another(weeks: Weeks, steps: Steps) -> bool:

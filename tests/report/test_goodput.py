@@ -8,6 +8,10 @@ import pytest
 
 import stallsim
 from sim.cli import main
+from sim.report.goodput import goodput_document, goodput_text
+from sim.report.power_error import energy_intervals
+from sim.report.weeks_energy import energy_error_text
+from tests.study.weeks_asked import steps, weeks
 
 SMALL = ["goodput", "p3.2xlarge", "resnet50", "--epochs", "1", "--fast", "--trials", "20"]
 
@@ -56,3 +60,21 @@ def test_a_formula_outside_its_range_is_no_percentage(capsys: pytest.CaptureFixt
     assert main(command) == 0
     said = capsys.readouterr().out
     assert "Meta's formula does not hold" in said and ": -" not in said.partition("Meta's formula")[2].partition("\n")[0]
+
+
+def test_the_error_of_the_energy_is_told_beside_the_spread_of_runs() -> None:
+    """Oracle: intervals of the ratios alone; a job of given days is as long as it is, so its step's error does not count."""
+    given, done = (goodput_document(weeks(**length)) for length in ({}, {"days": None, "epochs": 40.0}))
+    for document, errors_of in ((given, ["power", "PUE"]), (done, ["power", "step", "PUE"])):
+        spread = document["energy"]["with_errors"]
+        assert spread["errors_of"] == errors_of
+        ratios = energy_intervals(
+            steps().power_error, document["expected_error"], document["energy"]["grid"], given_time=document is given
+        )  # fmt: skip
+        assert ratios is not None
+        for key, of_ratio, predicted in (("energy_kwh", "energy", document["energy_kwh"]), ("co2_kg", "co2", document["co2_kg"])):
+            (low, high), (inner_low, inner_high) = spread[key]["interval95"], spread[key]["interval50"]
+            assert low < inner_low < inner_high < high
+            assert [low / predicted, high / predicted] == pytest.approx(ratios[of_ratio]["interval95"], rel=0.06)  # runs differ by little
+        assert "Energy: 95% between" in goodput_text(document)
+    assert "unknown" in energy_error_text(given | {"energy": given["energy"] | {"with_errors": None}})

@@ -16,7 +16,7 @@ from sim.report.layouts.layout import layout_document, layout_text
 from sim.report.layouts.layout_error import SUMMARY as LLM
 from sim.report.layouts.memory_error import memory_error
 from sim.report.power_error import SUMMARY as POWER
-from sim.report.power_error import brief_power_error, power_error, power_error_text
+from sim.report.power_error import brief_power_error, energy_error_words, energy_intervals, power_error, power_error_text, with_energy_error
 from sim.report.validated import validated_groups, validated_part
 from sim.spec.catalogue import roots
 from sim.study.layout import layout_answer
@@ -46,7 +46,7 @@ def test_a_gpu_without_measured_power_has_no_error() -> None:
     quoted = power_error({"H100-SXM5-80GB"}, by_kernel=True)
     assert quoted is not None
     assert (quoted["of"], quoted["points"]) == ("node_power_w", 5)
-    assert f"one in ten above {100 * quoted['p90']:.0f}%" in power_error_text(quoted)
+    assert f"one in ten above {100 * quoted['p90']:.0f}%" in brief_power_error(quoted)
 
 
 def test_a_framework_without_measured_memory_has_no_error() -> None:
@@ -61,4 +61,23 @@ def test_a_layout_quotes_both() -> None:
     assert document["energy"]["expected_error"]["gpu"] == "H100-SXM5-80GB"
     text = layout_text(answer.run, document, False)
     assert "12 measured runs of torchtitan" in text
-    assert "error of node power: median 8%" in text
+    assert "error of node power: median 6%" in text
+
+
+def test_energy_and_co2_are_quoted_with_all_errors() -> None:
+    """Oracle: the ends times the prediction; errors that do not count leave narrower intervals."""
+    error = power_error({"H100-SXM5-80GB"}, by_kernel=True)
+    step, grid = {"measured_over_predicted_95": {"low": 0.8, "high": 1.3}}, {"assumed": False, "kg_per_kwh": 0.4}
+    energy = with_energy_error({"kwh_per_epoch": 100.0, "grid": grid, "expected_error": error}, step)
+    assert energy is not None
+    ratios = energy["expected_error"]["true_over_predicted"]
+    low, high = ratios["energy"]["interval95"]
+    assert 0.6 < low < 0.8 < 1.2 < high < 1.6 and ratios["errors_of"] == ["power", "step", "PUE"]
+    assert energy_error_words(energy, 10.0) in power_error_text(energy | {"kwh_per_epoch": 10.0})
+    assert f"{10 * low:.3g} kWh and {10 * high:.3g} kWh with the errors of power, step and PUE" in energy_error_words(energy, 10.0)
+    given = energy_intervals(error, None, grid, given_time=True)
+    assert given is not None and low < given["energy"]["interval95"][0] and given["errors_of"] == ["power", "PUE"]
+    unknown = energy_intervals(error, step, grid | {"assumed": True})
+    assert unknown is not None and unknown["co2"]["interval95"][0] < ratios["co2"]["interval95"][0] / 2
+    assert energy_intervals(error, None, grid) is None and energy_intervals(None, step, grid) is None
+    assert energy_error_words({"expected_error": None}, 10.0) == ""

@@ -290,6 +290,7 @@ def test_a_gain_below_its_standard_error_is_told_as_such() -> None:
     change = {"gain_points": 0.01, "gain_standard_error_points": 0.02}
     assert gain_text(change) == " +0.01 ± 0.02, less than its standard error"
     assert gain_text(change | {"gain_points": 0.5}) == " +0.50 ± 0.02"
+    assert gain_text({"gain_points": 0.001, "gain_standard_error_points": 0.004}) == " +0.00 ± 0.00"  # nothing to say of two zeros
     assert gain_text({"gain_points": 0.5, "gain_standard_error_points": None}) == " +0.50"
     assert gain_text({"gain_points": -0.004, "gain_standard_error_points": None}) == " +0.00"
     assert gain_text({"gain_points": -0.006, "gain_standard_error_points": None}) == " -0.01"

@@ -34,7 +34,7 @@ def energy(figures: Figures) -> Html:
         ["job, with PUE", figures.format("energy/site_power_w", _power), None],
     ]
     power = table([("", False), ("power", True), ("share", True)], rows, "Power", "narrow")
-    error = tag("p", power_error_text(figures.value("energy/expected_error")))
+    error = tag("p", power_error_text(figures.value("energy")))
     return join(power, error, _caps(figures), _grid(figures))
 
 

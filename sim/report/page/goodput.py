@@ -25,6 +25,7 @@ from sim.report.page.words import (
     as_plain,
     as_time,
 )
+from sim.report.weeks_energy import energy_error_text
 from sim.report.whole_job import days_text
 from sim.study.descriptions import Descriptions
 from sim.study.goodput import DAY
@@ -231,7 +232,10 @@ def _energy(figures: Figures) -> PagePart:
     rows += [["energy of the job", figures.format("energy_kwh", as_energy)], ["CO2 of the job", figures.format("co2_kg", as_carbon)]]
     drawn = table([("", False), ("", True)], rows, "Energy and carbon", "narrow")
     unknown = " (the region is unknown)" if grid["assumed"] else ""
-    below = f"PUE {figures.value('energy/pue'):g}; spares are idle. CO2 at {grid_words(grid)}{unknown}; {grid['source']}."
+    below = (
+        f"{energy_error_text(figures.value(''))} PUE {figures.value('energy/pue'):g}; spares are idle. CO2 at {grid_words(grid)}{unknown}; "
+        f"{grid['source']}."
+    )
     lead = f"{power_cap_text(cap)}, without failures." if cap else "Node power depends on what the job does (--power-cap limits it)."
     return PagePart("energy", "Energy", section("energy", "Energy and carbon", drawn, tag("p", below), lead=lead))
 
