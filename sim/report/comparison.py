@@ -74,12 +74,16 @@ def comparison_document(workload: str, rows: Sequence[ComparedMachine], sort: st
 
 
 def _without_price(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return a sentence that lists the machines of *rows* without a price on the requested spot market; empty if all have one."""
-    names = [row["hardware"] for row in rows if (row["price"] or {}).get("market") == "spot" and row["price"]["usd_per_h"] is None]
-    if not names:
+    """Return a sentence that lists the machines of *rows* without a price; empty if there are none, or if none has one on demand."""
+    lacking = dict.fromkeys(row["hardware"] for row in rows if (row["price"] or {}).get("usd_per_h") is None)
+    if not lacking:
         return ""
-    listed = ", ".join(dict.fromkeys(names))
-    return f"no spot price for {listed}; set one with --set price.spot='1.50 USD/h', or use --market on-demand"
+    listed = ", ".join(lacking)
+    if any((row["price"] or {}).get("market") == "spot" for row in rows):
+        return f"no spot price for {listed}; set one with --set price.spot='1.50 USD/h', or use --market on-demand"
+    if len(lacking) == len({row["hardware"] for row in rows}):
+        return ""
+    return f"no price for {listed}; --price {next(iter(lacking))}='10 USD/h' sets one"
 
 
 def objectives(document: Mapping[str, Any]) -> tuple[float, float | None]:

@@ -5,6 +5,7 @@ This is the only path from a command line (or a point of a sweep) to `sim.simula
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -474,6 +475,10 @@ def _with_batch(loaded: Loaded[Workload], batch: int, option: str) -> Loaded[Wor
     return Loaded(loaded.spec.model_copy(update={"training": training}), fingerprint(top.value), document)
 
 
+_RANGE: Final = re.compile(r"\d{1,9}(\.\.\d{1,9}(:(log)?\d{1,9})?|(,\d{1,9}){1,9})")
+"""Several numbers, as other options take them."""
+
+
 def batch_of(text: str) -> int | Literal["max"]:
     """Return the value of ``--batch``: a whole number of at least 1, or ``max``."""
     if text == "max":
@@ -482,7 +487,9 @@ def batch_of(text: str) -> int | Literal["max"]:
     if not samples:
         if ambiguous := ambiguous_count(text):
             raise SpecError(f"--batch {text}: {ambiguous}")
-        raise SpecError(f"--batch {text[:9] or repr('')}: write the samples per GPU, 1 or more, or max for as many as fit into its memory")
+        several = f"; for several: python -m sim sweep HW WL --vary batch={text} -o FILE.csv" if _RANGE.fullmatch(text) else ""
+        fits = "or max for as many as fit into its memory"
+        raise SpecError(f"--batch {(text if several else text[:9]) or repr('')}: write the samples per GPU, 1 or more, {fits}{several}")
     return samples
 
 
