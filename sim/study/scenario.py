@@ -487,7 +487,7 @@ def batch_of(text: str) -> int | Literal["max"]:
     if not samples:
         if ambiguous := ambiguous_count(text):
             raise SpecError(f"--batch {text}: {ambiguous}")
-        several = f"; for several: python -m sim sweep HW WL --vary batch={text} -o FILE.csv" if _RANGE.fullmatch(text) else ""
+        several = f"; for several, 'python -m sim sweep' takes --vary batch={text}" if _RANGE.fullmatch(text) else ""
         fits = "or max for as many as fit into its memory"
         raise SpecError(f"--batch {(text if several else text[:9]) or repr('')}: write the samples per GPU, 1 or more, {fits}{several}")
     return samples
