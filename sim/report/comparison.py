@@ -401,22 +401,30 @@ def comparison_plot(document: dict[str, Any]) -> Picture:
         for row in document["rows"] if (x := time.of(row)) is not None and (y := cost.of(row)) is not None
     ]  # fmt: skip
     drawn, axes = scattered(document["workload"], points, time.title, cost.title)
-    _error_bars(axes, [(time.of(row), cost.of(row), row["expected_error"]) for row in document["rows"]])
-    if best := sorted(point[:2] for point in points if point.bold):
-        axes.plot(*zip(*best, strict=True), color="#ee6677", label="nothing is both faster and cheaper")
+    draw_error_bars(axes, [(time.of(row), cost.of(row), row["expected_error"]) for row in document["rows"]])
+    if draw_front(axes, points, "nothing is both faster and cheaper"):
         axes.legend(frameon=False, fontsize=8)
     name_points(axes, points)
     return picture(drawn)
 
 
-def _error_bars(axes: Axes, rows: Sequence[tuple[float | None, float | None, Mapping[str, Any] | None]]) -> None:
-    """Draw the 90th percentile of the expected error as error bars, for time and, in proportion, for cost."""
+def draw_error_bars(
+    axes: Axes, rows: Sequence[tuple[float | None, float | None, Mapping[str, Any] | None]], is_cost_certain: bool = False
+) -> None:
+    """Draw the 90th percentile of the expected error as error bars, for time and, in proportion, for cost unless *is_cost_certain*."""
     for x, y, error in rows:
         if x is not None and y is not None and error:
             off = min(error["p90"], 0.95)
-            axes.errorbar(
-                x, y, xerr=[[x * off], [x * off]], yerr=[[y * off], [y * off]], color="#4477aa", alpha=0.35, linewidth=1, zorder=2
-            )
+            up = None if is_cost_certain else [[y * off], [y * off]]
+            axes.errorbar(x, y, xerr=[[x * off], [x * off]], yerr=up, color="#4477aa", alpha=0.35, linewidth=1, zorder=2)
+
+
+def draw_front(axes: Axes, points: Sequence[NamedPoint], meaning: str) -> bool:
+    """Draw the Pareto front, the bold *points*, as a line with its *meaning* in the legend; return whether there is one."""
+    best = sorted(point[:2] for point in points if point.bold)
+    if best:
+        axes.plot(*zip(*best, strict=True), color="#ee6677", label=meaning)
+    return bool(best)
 
 
 def scattered(title: str, points: Sequence[NamedPoint], across: str, up: str) -> tuple[Figure, Axes]:
