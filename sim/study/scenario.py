@@ -5,7 +5,6 @@ This is the only path from a command line (or a point of a sweep) to `sim.simula
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -26,7 +25,7 @@ from sim.spec.overrides import Option, Override
 from sim.spec.own_prices import PriceOverride
 from sim.spec.references import MarkedValue, child, put
 from sim.spec.schema import UNFOLDED, home_key
-from sim.spec.strict import whole_number
+from sim.spec.strict import is_series, whole_number
 from sim.spec.workload import Workload
 from sim.spec.yaml import Document, Mark, SpecError
 from sim.study.bottleneck import bottlenecks
@@ -475,21 +474,15 @@ def _with_batch(loaded: Loaded[Workload], batch: int, option: str) -> Loaded[Wor
     return Loaded(loaded.spec.model_copy(update={"training": training}), fingerprint(top.value), document)
 
 
-_RANGE: Final = re.compile(r"\d{1,9}(\.\.\d{1,9}(:(log)?\d{1,9})?|(,\d{1,9}){1,9})")
-"""Several numbers, as other options take them."""
-
-
 def batch_of(text: str) -> int | Literal["max"]:
     """Return the value of ``--batch``: a whole number of at least 1, or ``max``."""
     if text == "max":
         return "max"
     samples = whole_number(text)
     if not samples:
-        if ambiguous := ambiguous_count(text):
-            raise SpecError(f"--batch {text}: {ambiguous}")
-        several = f"; for several, 'python -m sim sweep' takes --vary batch={text}" if _RANGE.fullmatch(text) else ""
-        fits = "or max for as many as fit into its memory"
-        raise SpecError(f"--batch {(text if several else text[:9]) or repr('')}: write the samples per GPU, 1 or more, {fits}{several}")
+        hint = f"; for several, 'python -m sim sweep' takes --vary batch={text}" if is_series(text) else ""
+        usual = f"write the samples per GPU, 1 or more, or max for as many as fit into its memory{hint}"
+        raise SpecError(f"--batch {text[:20] or repr('')}: {ambiguous_count(text) or usual}")
     return samples
 
 
