@@ -103,8 +103,8 @@ def with_catalog_names(records: Sequence[RunRecord], folders: Folders) -> tuple[
         workload = _workload(record.workload, record.sequence or _length_in(f"{record.workload}; {record.note}"), folders.workloads)
         machine = _machine_of(record, (folders.hardware, HARDWARE))
         machine = _on_network(record, machine, (folders.hardware, HARDWARE))
-        if machine.machine.lower() != record.hardware.lower() or machine.override:
-            named = " with ".join(filter(None, (record.hardware, record.gpu)))
+        named = " with ".join(filter(None, (record.hardware, record.gpu)))
+        if machine.machine.lower() not in (record.hardware.lower(), named.lower()) or machine.override:
             notes[f"hardware {named} {machine}"] = f"hardware '{named}' was read as {machine.machine}{machine.assumed}"
         file = _file_name(workload, folders.workloads)
         if file.lower() != record.workload.lower():

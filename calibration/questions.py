@@ -39,6 +39,11 @@ _SERVERS: Final = f"{_STACK}.servers"
 """Without nodes for parameter servers, each worker node runs one: tf_cnn_benchmarks and MXNet's tools/launch.py start as many servers as
 workers (tensorflow/docs r1/guide/performance/benchmarks.md; its distributed runs)."""
 
+_NO_SUCH_GPU: Final = (
+    "no description of the GPU {gpu!r} ('python -m sim list gpus' shows those of the catalog); describe a machine with it in "
+    "--hardware-dir and name that in a column hardware"
+)
+
 _OF_A_FILE: Final = re.compile(r".+?\.ya?ml:\d+:")
 """Beginning of a problem that is in a description file, whichever row names the file."""
 
@@ -217,6 +222,8 @@ def _named(record: RunRecord, folders: Folders, problems: list[str]) -> tuple[Ha
     if record.hardware:
         try:
             machine = machine_named(record.hardware, for_hardware, folders.hardware, folders.without)
+        except UnknownName as error:
+            problems += [_NO_SUCH_GPU.format(gpu=record.gpu)] if record.gpu and record.hardware == record.gpu else error.problems
         except SpecError as error:
             problems += error.problems
     if record.workload:
@@ -307,7 +314,7 @@ def file_named(name: str, kind: str, folders: tuple[Path | None, ...]) -> Path:
     except UnknownName as error:
         names = [each.stem for searched in _searched(kind, folders) for each in sorted(searched.glob("*" + SUFFIX))]
         near = suggestions(name, names)
-        raise SpecError(f"{error}; in the folders given: {' or '.join(near)}" if near else str(error)) from None
+        raise UnknownName(f"{error}; in the folders given: {' or '.join(near)}" if near else str(error)) from None
 
 
 def has_file(name: str, kind: str, folders: tuple[Path | None, ...]) -> bool:

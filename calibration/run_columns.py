@@ -46,8 +46,8 @@ _SEPARATORS: Final[Mapping[str, str]] = {";": "semicolons", "\t": "tabs", "|": "
 
 _SYNONYMS: Final[Mapping[str, str]] = {
     **NAMES_OF_COLUMNS,
-    "accumulation": "gradient_accumulation_steps", "amp": "precision", "batch_size": "batch_per_gpu", "dtype": "precision",
-    "framework": "stack", "gpus": "gpus_per_node", "images_per_s": "throughput_samples_per_s",
+    "accumulation": "gradient_accumulation_steps", "amp": "precision", "batch_size": "batch_per_gpu", "bs": "batch_per_gpu",
+    "dtype": "precision", "framework": "stack", "gpus": "gpus_per_node", "images_per_s": "throughput_samples_per_s",
     "images_per_second": "throughput_samples_per_s", "images_sec": "throughput_samples_per_s", "model": "workload",
     "network": "workload", "overrides": "set", "samples_per_s": "throughput_samples_per_s",
     "samples_per_second": "throughput_samples_per_s", "speed": "throughput_samples_per_s", "system": "hardware",

@@ -130,7 +130,10 @@ def _has_layout(
 
 
 def load(name: str | PathLike[str], overrides: Sequence[str] = ()) -> Hardware | Workload:
-    """Return the checked description of *name* (a catalog name or a YAML file), with ``KEY=VALUE`` *overrides*."""
+    """Return the checked description of *name* (a catalog name or a YAML file), with ``KEY=VALUE`` *overrides*.
+
+    It is for reading: `run` and the other functions take *name* itself.
+    """
     from sim.spec.catalogue import UnknownName, locate
     from sim.spec.library import load_hardware, load_workload
 

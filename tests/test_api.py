@@ -15,7 +15,7 @@ from calibration.traces.import_trace import import_traces
 from sim.api import SpecError, compare, plan, simulate, sweep, whatif
 from sim.cli import main
 from sim.events import STALLS
-from stallsim import run
+from stallsim import load, run
 from tests.report.page.reading import Page
 
 OPTIONS = ["--nodes", "2", "--batch", "32", "--precision", "amp_fp16", "--set", "node.nic.bandwidth=50 Gbps", "--seed", "3", "--fast"]
@@ -153,6 +153,7 @@ def test_negative_seeds_are_refused(seed: int) -> None:
      (lambda: plan("hgx-h100", "llama-3.1-8b", export=5), "export=5: expected a path"),
      (lambda: run("hgx-h100", "llama-3.1-8b", parallel="tp=2"), "parallel='tp=2': expected a mapping, such as {'tensor': 8"),
      (lambda: compare("resnet18", ["p3.2xlarge"], parallel=["tp=2"]), r"parallel=\['tp=2'\]: expected a mapping"),
+     (lambda: run(load("p3.2xlarge"), "resnet18"), r"hardware=<Hardware>: expected a catalog name or the path of a YAML file$"),
      (lambda: compare("resnet18", ["p3.2xlarge"], processes="2"), "processes='2': expected a whole number")],
 )  # fmt: skip
 def test_an_argument_of_another_type_is_told_what_is_expected(call: Callable[[], object], said: str) -> None:

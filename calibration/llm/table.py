@@ -49,6 +49,8 @@ SAMPLE_COLUMNS: Final = frozenset({"batch_per_gpu", "local_batch", "throughput_s
 """Columns of tables of data-parallel runs, which count samples."""
 AXIS_COLUMNS: Final = frozenset({"tp", "pp", "cp", "ep", "dp", "zero_stage"})
 """Columns that say how a model is divided."""
+COMMON_COLUMNS: Final = frozenset({"nodes", "gpus", "grad_accum", "step_time_s"})
+"""Columns of numbers that tables of data-parallel runs have as well."""
 
 
 _OTHER_NAMES: Final[Mapping[str, str]] = {
@@ -136,11 +138,10 @@ def is_llm_table(path: Path) -> bool:
     others = {*map(plain_column, header - {*NUMBER_COLUMNS, *TEXT_COLUMNS})}
     if {"workload", *MACHINE_COLUMNS} & others:
         return False
-    if (
-        SAMPLE_COLUMNS & {*others, *translate_header(sorted(others)).columns}
-        and AXIS_COLUMNS.isdisjoint(header)
-        and not header >= {*REQUIRED_COLUMNS}
-    ):
+    read = {*others, *translate_header(sorted(others)).columns}
+    if SAMPLE_COLUMNS & read and AXIS_COLUMNS.isdisjoint(header) and not header >= {*REQUIRED_COLUMNS}:
+        return False
+    if "step_time_s" in header | read and header.isdisjoint({*NUMBER_COLUMNS} - COMMON_COLUMNS):
         return False
     return "model" in header or len(DISTINCTIVE_COLUMNS & header) >= len(DISTINCTIVE_COLUMNS) - 4
 

@@ -75,12 +75,16 @@ def comparison_document(workload: str, rows: Sequence[ComparedMachine], sort: st
 
 
 def _without_price(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return a sentence that lists the machines of *rows* without a price on the requested spot market; empty if all have one."""
-    names = [row["hardware"] for row in rows if (row["price"] or {}).get("market") == "spot" and row["price"]["usd_per_h"] is None]
-    if not names:
+    """Return a sentence that lists the machines of *rows* without a price; empty if there are none, or if none has one on demand."""
+    lacking = dict.fromkeys(row["hardware"] for row in rows if (row["price"] or {}).get("usd_per_h") is None)
+    if not lacking:
         return ""
-    listed = ", ".join(dict.fromkeys(names))
-    return f"no spot price for {listed}; set one with --set price.spot='1.50 USD/h', or use --market on-demand"
+    listed = ", ".join(lacking)
+    if any((row["price"] or {}).get("market") == "spot" for row in rows):
+        return f"no spot price for {listed}; set one with --set price.spot='1.50 USD/h', or use --market on-demand"
+    if len(lacking) == len({row["hardware"] for row in rows}):
+        return ""
+    return f"no price for {listed}; --price {next(iter(lacking))}='10 USD/h' sets one"
 
 
 def objectives(document: Mapping[str, Any]) -> tuple[float, float | None]:
@@ -398,22 +402,30 @@ def comparison_plot(document: dict[str, Any]) -> Picture:
         for row in document["rows"] if (x := time.of(row)) is not None and (y := cost.of(row)) is not None
     ]  # fmt: skip
     drawn, axes = scattered(document["workload"], points, time.title, cost.title)
-    _error_bars(axes, [(time.of(row), cost.of(row), row["expected_error"]) for row in document["rows"]])
-    if best := sorted(point[:2] for point in points if point.bold):
-        axes.plot(*zip(*best, strict=True), color="#ee6677", label="nothing is both faster and cheaper")
+    draw_error_bars(axes, [(time.of(row), cost.of(row), row["expected_error"]) for row in document["rows"]])
+    if draw_front(axes, points, "nothing is both faster and cheaper"):
         axes.legend(frameon=False, fontsize=8)
     name_points(axes, points)
     return picture(drawn)
 
 
-def _error_bars(axes: Axes, rows: Sequence[tuple[float | None, float | None, ExpectedError | None]]) -> None:
-    """Draw the 90th percentile of the expected error as error bars, for time and, in proportion, for cost."""
+def draw_error_bars(
+    axes: Axes, rows: Sequence[tuple[float | None, float | None, ExpectedError | None]], is_cost_certain: bool = False
+) -> None:
+    """Draw the 90th percentile of the expected error as error bars, for time and, in proportion, for cost unless *is_cost_certain*."""
     for x, y, error in rows:
         if x is not None and y is not None and error:
             off = min(error["p90"], 0.95)
-            axes.errorbar(
-                x, y, xerr=[[x * off], [x * off]], yerr=[[y * off], [y * off]], color="#4477aa", alpha=0.35, linewidth=1, zorder=2
-            )
+            up = None if is_cost_certain else [[y * off], [y * off]]
+            axes.errorbar(x, y, xerr=[[x * off], [x * off]], yerr=up, color="#4477aa", alpha=0.35, linewidth=1, zorder=2)
+
+
+def draw_front(axes: Axes, points: Sequence[NamedPoint], meaning: str) -> bool:
+    """Draw the Pareto front, the bold *points*, as a line with its *meaning* in the legend; return whether there is one."""
+    best = sorted(point[:2] for point in points if point.bold)
+    if best:
+        axes.plot(*zip(*best, strict=True), color="#ee6677", label=meaning)
+    return bool(best)
 
 
 def scattered(title: str, points: Sequence[NamedPoint], across: str, up: str) -> tuple[Figure, Axes]:

@@ -8,7 +8,7 @@ from typing import Any
 from sim.report.assumed_network import network_notes
 from sim.report.basis import merged_basis
 from sim.report.columns import Title, align
-from sim.report.comparison import group_by_text, scattered
+from sim.report.comparison import draw_error_bars, draw_front, group_by_text, scattered
 from sim.report.energy import epoch_tokens, grid_words, job_energy, kwh_text, power_cap_text
 from sim.report.expected_error import error_sentence
 from sim.report.layouts.layout import layout_words
@@ -16,6 +16,7 @@ from sim.report.loader_workers import worker_notes
 from sim.report.picture import NamedPoint, Picture, name_points, picture
 from sim.report.prices import day_cell, price_lines, price_rows
 from sim.report.whole_job import epochs_text, job_time, parts_text, tokens_text
+from sim.study.compare import front
 from sim.study.excluded import SHOWN
 from sim.study.recommend import Candidate, Recommendation
 from sim.units import axis_unit, dollars, pluralized, rounded_dollars, show
@@ -253,24 +254,27 @@ def time_axis(seconds: Sequence[float]) -> tuple[str, float]:
 
 
 def recommendation_plot(document: dict[str, Any]) -> Picture:
-    """Return a plot of cost over time of every candidate (over epochs if the job's time is given), with the budget as a dashed line."""
+    """Return a plot of cost over time of every candidate (over epochs if the job's time is given), with the budget as a dashed line.
+
+    The names of the Pareto front come first.
+    """
     by_time, budget = document["job"]["time_s"] is not None, document["budget"]
     title, scale = ("epochs done", 1.0) if by_time else time_axis([row["total_time_s"] for row in document["candidates"]])
-    points = [
-        NamedPoint(
-            row["epochs"] if by_time else row["total_time_s"] / scale, row["total_cost_usd"], _named(row),
-            place == 0 and document["best"] is not None,
-        )
-        for place, row in enumerate(document["candidates"]) if row["epochs"] > 0
-    ]  # fmt: skip
+    rows = [row for row in document["candidates"] if row["epochs"] > 0]
+    across = [row["epochs"] if by_time else row["total_time_s"] / scale for row in rows]
+    on_front = front((-x if by_time else x, row["total_cost_usd"]) for x, row in zip(across, rows, strict=True))
+    points = [NamedPoint(x, row["total_cost_usd"], _named(row), best) for x, row, best in zip(across, rows, on_front, strict=True)]
     drawn, axes = scattered(document["workload"], points, title, "USD, whole job")
     if points:
         if budget["money_usd"] is not None:
             axes.axhline(budget["money_usd"], color="black", linestyle="--", linewidth=1, label="budget")
         elif not by_time:
             axes.axvline(budget["time_s"] / scale, color="black", linestyle="--", linewidth=1, label="budget")
-        best = [point for point in points if point.bold]
-        axes.scatter([point.x for point in best], [point.y for point in best], s=70, color="#ee6677", zorder=4, label="to rent")
+        errors = [row["expected_error"] for row in rows]
+        draw_error_bars(axes, [(point.x, point.y, error) for point, error in zip(points, errors, strict=True)], is_cost_certain=by_time)
+        draw_front(axes, points, f"nothing {'does more and costs less' if by_time else 'is both faster and cheaper'}")
+        if document["best"] is not None and document["candidates"][0]["epochs"] > 0:
+            axes.scatter(points[0].x, points[0].y, s=70, color="#ee6677", zorder=4, label="to rent")
         axes.legend(frameon=False, fontsize=8)
-        name_points(axes, points[:SHOWN])
+        name_points(axes, [point for place, point in enumerate(points) if point.bold or place < SHOWN])
     return picture(drawn)

@@ -126,8 +126,9 @@ def _next(bottleneck: Bottleneck) -> str:
     if bottleneck.first is not None or bottleneck.tied is None or bottleneck.saved_by_doubling is None:
         return ""
     _, other = bottleneck.tied
+    alone = bottleneck.saved("gpu")  # below zero if other jobs on the node, whose GPUs are faster too, then take more of what they share
     return (
-        f"; faster GPUs alone would save at most {100 * bottleneck.saved('gpu'):.0f}%, because then {_LIMITS[other]}; "
+        f"; faster GPUs alone would save {'nothing' if alone < SAME else f'at most {100 * alone:.0f}%'}, because then {_LIMITS[other]}; "
         f"doubling both saves {100 * bottleneck.saved_by_doubling:.0f}%"
     )
 

@@ -232,7 +232,10 @@ class Resolver:
         rest = without(piece, *schema.UNFOLDED)
         if "groups" in piece.value:
             name = next(name for name in schema.UNFOLDED if name in piece.value)
-            self._note(child(piece, name), "cannot be combined with 'groups'; write one of the two")
+            beside = (
+                "write one of the two" if name == "node" else f"write it in each group: groups: [{{node: ..., count: ..., {name}: ...}}]"
+            )
+            self._note(child(piece, name), f"cannot be combined with 'groups'; {beside}")
             return rest
         group = _folded(piece)
         self._implied = IMPLIED

@@ -195,6 +195,11 @@ def json_integer(text: str) -> int:
     return int(text)
 
 
+def is_series(text: str) -> bool:
+    """Return whether *text* is several whole numbers: a range such as ``16..64:4``, or a list such as ``16,32``."""
+    return re.fullmatch(r"\d{1,9}(\.\.\d{1,9}(:(log)?\d{1,9})?|(,\d{1,9}){1,9})", text) is not None
+
+
 def whole_number(text: str) -> int | None:
     """Return the whole number in *text*: up to 20 digits 0 to 9, with optional spaces around them; None for any other text."""
     text = text.strip()

@@ -18,6 +18,8 @@ from sim.units import UnitError, parse
 Name = str | PathLike[str]
 """Name of a catalog entry, or the path of a file."""
 _WHOLE: Final = ("nodes", "gpus", "batch", "global_batch", "seed", "sequence")
+_MOST_SHOWN: Final = 80
+"""Characters up to which a message shows a value; of longer ones it shows the type."""
 _TEXT: Final = ("precision", "fp8_recipe", "stack", "placement")
 
 
@@ -31,7 +33,7 @@ def scenario_of(
     """Return the scenario of a call; *options* are fields of `Scenario`. Raise SpecError if a value has the wrong type."""
     for option, value in (("hardware", hardware), ("workload", workload)):
         if not isinstance(value, str | PathLike):
-            raise SpecError(f"{option}={value!r}: expected a catalog name or the path of a YAML file")
+            raise SpecError(f"{option}={as_shown(value)}: expected a catalog name or the path of a YAML file")
     require_mapping("overrides", overrides, {"node.nic.bandwidth": "100 Gbps"})
     for option in _WHOLE:
         require_whole(option, options.get(option), ("max",) if option == "batch" else ())
@@ -39,7 +41,7 @@ def scenario_of(
         raise SpecError(f"seed={options['seed']}: write 0 or more")
     for option in _TEXT:
         if not isinstance(options.get(option), str | None):
-            raise SpecError(f"{option}={options[option]!r}: expected a string")
+            raise SpecError(f"{option}={as_shown(options[option])}: expected a string")
     texts = tuple(f"{key}={'null' if value is None else value}" for key, value in (overrides or {}).items())
     return Scenario(str(hardware), str(workload), texts, market=market_of(market), **options)
 
@@ -79,48 +81,53 @@ def with_own_parts(
     return overrides
 
 
+def as_shown(value: object) -> str:
+    """Return *value* as a message shows it: as Python writes it, or by its type if that is long, such as a description."""
+    return repr(value) if len(repr(value)) <= _MOST_SHOWN else f"<{type(value).__name__}>"
+
+
 def require_whole(option: str, value: object, words: Sequence[str] = ()) -> None:
     """Raise SpecError unless *value* is a whole number, None, or one of *words*."""
     if value is None or (isinstance(value, str) and value in words) or (isinstance(value, int) and not isinstance(value, bool)):
         return
-    raise SpecError(f"{option}={value!r}: expected a whole number{''.join(f' or {word!r}' for word in words)}")
+    raise SpecError(f"{option}={as_shown(value)}: expected a whole number{''.join(f' or {word!r}' for word in words)}")
 
 
 def require_number(option: str, value: object) -> None:
     """Raise SpecError unless *value* is a number or None."""
     if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
-        raise SpecError(f"{option}={value!r}: expected a number")
+        raise SpecError(f"{option}={as_shown(value)}: expected a number")
 
 
 def require_text(option: str, value: object) -> None:
     """Raise SpecError unless *value* is text."""
     if not isinstance(value, str):
-        raise SpecError(f"{option}={value!r}: expected a string")
+        raise SpecError(f"{option}={as_shown(value)}: expected a string")
 
 
 def require_flag(option: str, value: object) -> None:
     """Raise SpecError unless *value* is True or False."""
     if not isinstance(value, bool):
-        raise SpecError(f"{option}={value!r}: expected True or False")
+        raise SpecError(f"{option}={as_shown(value)}: expected True or False")
 
 
 def require_mapping(option: str, value: object, example: Mapping[str, object]) -> None:
     """Raise SpecError, with an *example*, unless *value* is a mapping or None."""
     if value is not None and not isinstance(value, Mapping):
-        raise SpecError(f"{option}={value!r}: expected a mapping, such as {example}")
+        raise SpecError(f"{option}={as_shown(value)}: expected a mapping, such as {example}")
 
 
 def optional_path(option: str, value: object) -> Path | None:
     """Return the path *value*; None if it is None. Raise SpecError unless it is a path or text."""
     if value is not None and not isinstance(value, str | PathLike):
-        raise SpecError(f"{option}={value!r}: expected a path")
+        raise SpecError(f"{option}={as_shown(value)}: expected a path")
     return None if value is None else Path(value)
 
 
 def text_list(option: str, value: object) -> list[str]:
     """Return the texts in *value*. Raise SpecError unless it is a list of texts or paths."""
     if isinstance(value, str | PathLike) or not isinstance(value, Sequence) or not all(isinstance(one, str | PathLike) for one in value):
-        raise SpecError(f"{option}={value!r}: expected a list of strings, such as {[value if isinstance(value, str) else '...']}")
+        raise SpecError(f"{option}={as_shown(value)}: expected a list of strings, such as {[value if isinstance(value, str) else '...']}")
     return [str(one) for one in value]
 
 
@@ -129,11 +136,11 @@ def counts(nodes: object) -> list[int]:
     if isinstance(nodes, int) and not isinstance(nodes, bool):
         nodes = [nodes]
     if isinstance(nodes, str) or not isinstance(nodes, Sequence):
-        raise SpecError(f"nodes={nodes!r}: expected a list of whole numbers, such as [1, 2, 4]")
+        raise SpecError(f"nodes={as_shown(nodes)}: expected a list of whole numbers, such as [1, 2, 4]")
     for number in nodes:
         require_whole("nodes", number)
         if number is None or number < 1:
-            raise SpecError(f"nodes={nodes!r}: expected whole numbers of 1 or more")
+            raise SpecError(f"nodes={as_shown(nodes)}: expected whole numbers of 1 or more")
     return list(nodes)
 
 

@@ -25,7 +25,7 @@ from sim.spec.overrides import Option, Override
 from sim.spec.own_prices import PriceOverride
 from sim.spec.references import MarkedValue, child, put
 from sim.spec.schema import UNFOLDED, home_key
-from sim.spec.strict import whole_number
+from sim.spec.strict import is_series, whole_number
 from sim.spec.workload import Workload
 from sim.spec.yaml import Document, Mark, SpecError
 from sim.study.bottleneck import bottlenecks
@@ -480,9 +480,9 @@ def batch_of(text: str) -> int | Literal["max"]:
         return "max"
     samples = whole_number(text)
     if not samples:
-        if ambiguous := ambiguous_count(text):
-            raise SpecError(f"--batch {text}: {ambiguous}")
-        raise SpecError(f"--batch {text[:9] or repr('')}: write the samples per GPU, 1 or more, or max for as many as fit into its memory")
+        hint = f"; for several, 'python -m sim sweep' takes --vary batch={text}" if is_series(text) else ""
+        usual = f"write the samples per GPU, 1 or more, or max for as many as fit into its memory{hint}"
+        raise SpecError(f"--batch {text[:20] or repr('')}: {ambiguous_count(text) or usual}")
     return samples
 
 

@@ -22,6 +22,7 @@ from sim.spec.memo import caching
 from sim.spec.yaml import SpecError
 from sim.study.arguments import require_power_cap
 from sim.study.computing import Computing, compute, question_of
+from sim.study.jobs_file import jobs_file
 from sim.study.journal import Journal, RowFigures
 from sim.study.layout_options import FIELDS
 from sim.study.order import compute_order
@@ -107,6 +108,8 @@ def sweep_rows(
     _check_keys(points)
     _refuse_given(scenario, [key for key, _ in points[0]])
     require_power_cap(scenario.power_cap)
+    if jobs_file(scenario.workload) is not None:
+        raise SpecError(f"{scenario.workload}: lists several jobs; expected one workload")
     with read_files() as read, _as_varied(points[0]), suppress(Infeasible):
         prepare(scenario_at(scenario, points[0]))  # a name that is wrong is wrong at every point
     if journal is not None or cluster is not None:

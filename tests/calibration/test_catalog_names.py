@@ -10,6 +10,7 @@ import pytest
 
 from calibration.catalog_names import PCIE_BOX, with_catalog_names
 from calibration.questions import Folders, question
+from sim.spec.yaml import SpecError
 from tests.calibration.runs import record
 
 
@@ -34,6 +35,15 @@ def test_a_gpu_means_a_machine_that_has_enough_of_them(name: str, gpus: int, mea
     wanted = "".join(each for each in name.lower() if each.isalnum()).removeprefix("geforce").removeprefix("tesla").removeprefix("nvidia")
     part = "".join(each for each in described.gpu.name.lower() if each.isalnum())
     assert wanted.split("x", 1)[-1][:3] in part
+
+
+def test_a_gpu_without_description_is_named_as_such() -> None:
+    """No machine with a similar name is suggested: it would have another GPU."""
+    ((row,), notes) = with_catalog_names([replace(record(), hardware="", gpu="RTX 5080", gpus_per_node=4)], Folders())
+    assert not notes
+    with pytest.raises(SpecError, match=r"no description of the GPU 'RTX 5080'.*--hardware-dir") as raised:
+        question(row)
+    assert "did you mean" not in str(raised.value)
 
 
 @pytest.mark.parametrize("name", ["my-a100-cluster", "TITAN X", "DGX", "p100-25g", "Gaudi2", ""])

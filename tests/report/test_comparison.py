@@ -56,6 +56,17 @@ def test_rows_are_sorted_and_those_without_a_figure_come_last(sort: str, order: 
     assert "".join(row["hardware"] for row in comparison_document("w", given, sort)["rows"]) == order
 
 
+def priced(row: ComparedMachine, usd_per_h: float | None) -> ComparedMachine:
+    price = {"market": "on_demand", "usd_per_h": usd_per_h, "date": None, "region": None, "source": None}
+    return replace(row, document={**(row.document or {}), "price": price})
+
+
+def test_a_machine_without_a_price_beside_others_says_how_to_give_one() -> None:
+    rows = (priced(FASTEST, 4.0), priced(UNPRICED, None))
+    assert comparison_document("w", rows)["note"] == "no price for d; --price d='10 USD/h' sets one"
+    assert not comparison_document("w", rows[:1])["note"] and not comparison_document("w", rows[1:])["note"]
+
+
 def test_a_wrong_sort_is_told() -> None:
     with pytest.raises(SpecError, match=r"--sort size: write one of time, cost, name, step"):
         comparison_document("w", PRICED, "size")

@@ -89,6 +89,19 @@ def test_the_picture_names_the_best_and_the_budget() -> None:
     assert recommendation_plot(recommendation_document("w", recommended(None, ()))).png.startswith(b"\x89PNG")
 
 
+def test_the_picture_names_all_of_the_front_and_how_sure_each_point_is() -> None:
+    """The last candidate is the fastest: on the front, and behind as many as the table shows. Each point has bars across and up."""
+    sure = {**DOCUMENT, "expected_error": {"median": 0.1, "p90": 0.3}}
+    slower = [replace(BEST, nodes=1 + n, document=sure, job=BEST.job._replace(later_epochs=3000.0 + n), cost=8.0 + n) for n in range(SHOWN)]
+    fastest = replace(OTHER, document=sure, nodes=99, job=BEST.job._replace(later_epochs=100.0), cost=80.0)
+    ranked = (replace(BEST, document=sure), *slower, fastest)
+    svg = ElementTree.fromstring(recommendation_plot(recommendation_document("w", recommended(BEST, ranked))).svg)
+    texts = {"".join(element.itertext()) for element in svg.iter("{http://www.w3.org/2000/svg}text")}
+    assert {"99 x g4dn.xlarge (on-demand)", "nothing is both faster and cheaper", "to rent"} <= texts
+    bars = [each for each in svg.iter("{http://www.w3.org/2000/svg}g") if each.get("id", "").startswith("LineCollection")]
+    assert len(bars) == 2 * len(ranked)
+
+
 def test_accumulated_micro_batches_are_named() -> None:
     """A batch that does not fit is divided; the answer says how."""
     divided = replace(BEST, document={**DOCUMENT, "batch_per_gpu": 2, "micro_batches": 16})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -76,6 +77,15 @@ def test_what_binds_nearly_as_much_as_the_gpus_is_named_beside_them() -> None:
     assert bottleneck.doubled_time == pytest.approx(0.15, rel=1e-3)
     said = "would save less than 4%; faster GPUs alone would save at most 5%, because then the CPU limits; doubling both saves 50%."
     assert verdict(simulated, 0, bottleneck).endswith(said)
+
+
+def test_faster_gpus_of_all_jobs_that_make_one_slower_save_nothing() -> None:
+    """The other job, whose GPU is faster too, then takes half of the cores: this one's batch takes 0.57 s, not 0.285 s."""
+    prepared = {"loader": "dali_cpu", "prep": 0.285, "inputs": {"num_threads": 1}}
+    simulated = run(machine(1, disk=volume()), toy_workload(**prepared))
+    [bottleneck] = bottlenecks(simulated)
+    slower = replace(bottleneck, freed_times={**bottleneck.freed_times, "gpu": 0.57})
+    assert "; faster GPUs alone would save nothing, because then the CPU limits; doubling both saves 50%." in verdict(simulated, 0, slower)
 
 
 def test_jobs_that_never_meet_are_tried_by_themselves() -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from sim.analysis.memory import gpu_memory
 from sim.spec.yaml import SpecError
 from sim.study.layout_options import layout_of
 from sim.study.scenario import Infeasible, Scenario, answer, batch_of, market_of, prepare, split_overrides
+from sim.study.space import axis
 
 
 def test_max_fits_and_one_more_does_not() -> None:
@@ -30,6 +33,15 @@ def test_max_of_a_model_that_does_not_fit_is_refused() -> None:
 def test_anything_else_is_refused(text: str) -> None:
     with pytest.raises(SpecError, match="1 or more, or max"):
         batch_of(text)
+
+
+@pytest.mark.parametrize("text", ["16..64", "16..64:4", "1..64:log4", "16,32"])
+def test_several_batches_are_for_a_sweep(text: str) -> None:
+    """Oracle: the sweep's own reading of what the message suggests."""
+    with pytest.raises(SpecError) as raised:
+        batch_of(text)
+    (varied,) = re.findall(r"--vary (batch=\S+)", str(raised.value))
+    assert len(axis(varied).values) > 1
 
 
 def test_numbers() -> None:

@@ -176,6 +176,13 @@ def test_a_varied_field_is_set_by_nothing_else(options: str, said: str, tmp_path
     assert said in capsys.readouterr().err
 
 
+def test_several_jobs_are_refused_before_anything_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table = tmp_path / "out.csv"
+    assert main(["sweep", "p3.16xlarge", "resnet18-and-vgg16", "--vary", "node.host.cpu.speed=1,2", "-o", str(table)]) == 2
+    assert "resnet18-and-vgg16: lists several jobs; expected one workload" in capsys.readouterr().err
+    assert not [*tmp_path.iterdir()]
+
+
 def test_a_first_point_that_cannot_run_stops_no_other() -> None:
     swept = sweep(BASE, grid([axis("gpus=8,4")]), row)
     assert swept[0]["problem"].startswith("--vary gpus=8: 1 x p3.8xlarge has 4 GPUs")

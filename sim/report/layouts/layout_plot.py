@@ -22,6 +22,8 @@ USES: Final[Mapping[str, str]] = {
     "workspace": "#aa3377", "cached": "#dddddd", "communication_buffers": "#bbbbbb", "context": "#777777",
 }  # fmt: skip
 """Color of each use of a GPU's memory, in the order of ``memory_by_stage``."""
+_USES_IN_A_ROW: Final = 6
+"""Number of uses in a row of their key: nine would leave the picture."""
 
 
 def layout_plot(run: LayoutRun, document: Mapping[str, Any]) -> Picture:
@@ -49,13 +51,13 @@ def _memory(axes: Axes, stages: list[dict[str, Any]], capacity: float) -> None:
     axes.axvline(capacity / 2**30, color="black", linewidth=1, linestyle="--")
     axes.set_xlim(left=0, right=1.03 * max(*left, capacity / 2**30))
     axes.set_xlabel("GiB of one rank; dashed: memory of the GPU")
-    _key(axes, {use.replace("_", " "): color for use, color in USES.items() if any(stage[use] for stage in stages)})
+    _key(axes, {use.replace("_", " "): color for use, color in USES.items() if any(stage[use] for stage in stages)}, _USES_IN_A_ROW)
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _key(axes: Axes, colors: Mapping[str, str]) -> None:
-    """Draw the key of *colors* above the bars of *axes*."""
+def _key(axes: Axes, colors: Mapping[str, str], columns: int = 9) -> None:
+    """Draw the key of *colors*, *columns* in a row, above the bars of *axes*."""
     from matplotlib.patches import Patch
 
     patches = [Patch(color=color, label=name) for name, color in colors.items()]
-    axes.legend(handles=patches, loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=9, fontsize=8, frameon=False, columnspacing=1.2)
+    axes.legend(handles=patches, loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=columns, fontsize=8, frameon=False, columnspacing=1.2)

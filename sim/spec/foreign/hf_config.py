@@ -40,9 +40,17 @@ def decoder_of(config: Mapping[str, Any], place: str) -> DecoderDescription:
     inside = config.get("text_config")
     if isinstance(inside, Mapping):
         tied = {"tie_word_embeddings": config["tie_word_embeddings"]} if "tie_word_embeddings" in config else {}
-        kind = str(inside.get("model_type") or f"{config.get('model_type', '')}_text")
+        kind = _family(inside, f"{place}: text_config.") or f"{_family(config, f'{place}: ')}_text"
         return _described(kind, tied | dict(inside), place, config)
-    return _described(str(config.get("model_type", "")), config, place, None)
+    return _described(_family(config, f"{place}: "), config, place, None)
+
+
+def _family(said: Mapping[str, Any], where: str) -> str:
+    """Return the family that *said* names; empty if it names none. Raise SpecError, which begins with *where*, if it is not a name."""
+    kind = said.get("model_type")
+    if not isinstance(kind, str | None):
+        raise SpecError(f"{where}model_type: {str(kind)[:20]} is not a name; write the family of the layers, such as llama")
+    return kind or ""
 
 
 def _described(kind: str, said: Mapping[str, Any], place: str, around: Mapping[str, Any] | None) -> DecoderDescription:
@@ -124,8 +132,7 @@ def _advice(kind: str, said: Mapping[str, Any]) -> str:
         inputs = "--input input_ids=512:int64 --input decoder_input_ids=512:int64"
         traced = f"; trace it instead, for example python -m sim new workload net.py:Net {inputs} -o {kind or 'mine'}.yaml"
     if with_encoder or (class_name and not class_name.endswith(_DECODERS)):
-        ready = [name for name in sorted(catalogue("workloads")) if re.match(rf"{re.escape(kind)}[-_]", name)] if kind else []
-        alone = f"; the catalog has {', '.join(ready[:_NAMED])}" if ready else ""
+        alone = f"; the catalog has {', '.join(_of_family(kind))}" if _of_family(kind) else ""
         why = ": an encoder-decoder is not simulated from its config.json" if with_encoder else ""
         return f", and {class_name or 'its architecture'} is not a decoder{why}{alone}{traced}"
     if recurrent:
@@ -139,6 +146,12 @@ def _advice(kind: str, said: Mapping[str, Any]) -> str:
     fields = "layers: ..., hidden: ..., heads: ..., ffn: ..., vocab: ..."
     sizes = f"; or describe a decoder by its sizes: model: {{transformer: {{{fields}}}, sequence: ...}}" if kind else ""
     return f"{similar_hint}{traced}{sizes}; or run 'python -m sim new workload', which asks for them"
+
+
+def _of_family(kind: str) -> list[str]:
+    """Return workloads of the catalogue whose names begin with *kind*: one of each size, with the shortest sequences first."""
+    names = [name for name in sorted(catalogue("workloads")) if kind and re.match(rf"{re.escape(kind)}[-_]", name)]
+    return list({re.sub(r"-seq\d+$", "", name): name for name in reversed(names)}.values())[::-1][:_NAMED]
 
 
 _ENCODER_DECODERS: Final[Mapping[str, str]] = {

@@ -53,6 +53,8 @@ class Config:
         self.read.update(names)
         for name in names:
             if self.said.get(name) is not None:
+                for other in names:
+                    self.assumed.pop(other, None)
                 return self.said[name]
         if not any(name in self.said for name in names):
             for name in names:

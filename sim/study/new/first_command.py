@@ -109,7 +109,8 @@ def first_command(path: str, shown: str, global_batch: int | None = None, gpus: 
             batch = f" --global-batch {global_batch}" if global_batch else ""
             return f"python -m sim run {machine.name} {shlex.quote(shown)}{more}{change.text}{batch}"
     room = ROOM * node * worker_node(load_hardware(machine.name).spec).gpu.memory
-    nodes = max(least_nodes, math.ceil(STATES * workload.model.parameters / room))
+    enough = math.ceil(STATES * workload.model.parameters / room)
+    nodes = least_nodes if enough <= least_nodes else 1 << (enough - 1).bit_length()  # as heads and experts: 17 would be 17 stages
     return f"python -m sim plan {machine.name} {shlex.quote(shown)} --nodes {nodes}"
 
 

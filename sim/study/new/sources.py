@@ -204,5 +204,8 @@ def decoder_model(name: str) -> str:
     except UnknownName:
         raise SpecError(f"{name}: no such model in the catalog; add --from with its config.json") from None
     if workload.model.transformer is None:
-        raise SpecError(f"{name}: is not a decoder; 'python -m sim list workloads' shows all workloads")
+        raise SpecError(
+            f"{name}: is not a decoder, but another workload of the catalog; run it: python -m sim run HW {name}, or change it in a file "
+            f"of your own, with a line 'extends: {name}'"
+        )
     return workload.model.name

@@ -61,5 +61,7 @@ def test_a_table_of_images_is_none_of_transformers(tmp_path: Path) -> None:
         "GPU model,#GPUs,#nodes,Network,Model,per-device batch,Precision,ms/step,images/sec\nA100,8,1,,resnet50,128,fp16,97.1,10545\n"
     )
     assert not is_llm_table(runs)
+    runs.write_text("gpu,model,num_gpus,bs,dtype,iter time (s)\nRTX 5080,resnet50,4,64,fp16,0.120\n")
+    assert not is_llm_table(runs)
     runs.write_text("Instance Type,Model,World Size,Step Time (ms)\np4d.24xlarge,resnet50,8,97.1\n")
     assert not is_llm_table(runs)

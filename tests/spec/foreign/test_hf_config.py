@@ -257,6 +257,7 @@ def test_what_is_no_decoder_is_traced_with_its_inputs_and_sizes(kind: str) -> No
     assert all(config[name] == size for name, size in given.items())
     named = re.findall(rf"{kind}[-_][\w-]+", said.split("the catalog has ")[1])
     assert named and all(name in catalogue("workloads") for name in named)
+    assert kind != "bert" or {name.rpartition("-seq")[0] for name in named} == {"bert-base", "bert-large"}
 
 
 ERNIE = sizes(28, 2560, 20, 12288, 103424, 131072, num_key_value_heads=4) | {
@@ -404,6 +405,8 @@ def test_a_hybrid_has_a_letter_for_each_layer(spelled: str) -> None:
     assert (decoder.pattern, decoder.positions, decoder.activation) == (pattern, "none", "relu2")
     assert parameter_count(decoder) == 31_577_937_344
     assert decoder == load_part(Model, "nemotron-3-nano-30b-a3b", "workloads/models").transformer.model_copy(update={"ffn": 1856})
+    by_old_name = {name: size for name, size in config.items() if name != "head_dim"} | {"attention_head_dim": 128}
+    assert decoder_of(by_old_name, "config.json").notes == decoder_of(config, "config.json").notes
     with pytest.raises(SpecError, match=r"config\.json: hybrid_override_pattern must have a letter for each layer: M"):
         decoder_of(config | {"hybrid_override_pattern": "MEX", "layers_block_type": None}, "config.json")
     with pytest.raises(SpecError, match=r"config\.json: layers_block_type has conv; write some of linear_attention, mamba, full_attention"):
@@ -455,6 +458,14 @@ def test_what_no_decoder_here_has_is_refused_without_a_similar_one(said: dict[st
     with pytest.raises(SpecError, match=sentence) as raised:
         decoder_of(SMALL | said, "config.json")
     assert "like those of" not in str(raised.value)
+
+
+@pytest.mark.parametrize("said", [{"model_type": {}}, {"model_type": [1]}, {"text_config": {"model_type": 3}}])
+def test_a_family_that_is_no_name_is_refused(said: dict[str, Any]) -> None:
+    with pytest.raises(
+        SpecError, match=r"^config\.json: (text_config\.)?model_type(: \S+ is not a name|, the family of the layers, is missing)"
+    ):
+        decoder_of(SMALL | {"architectures": ["nan"]} | said, "config.json")
 
 
 def test_a_missing_family_is_said_in_a_line() -> None:

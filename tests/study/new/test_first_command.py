@@ -30,6 +30,6 @@ def test_machines_without_a_provider_come_first_and_larger_ones_last() -> None:
 
 
 def test_a_search_is_suggested_on_enough_nodes_of_the_machine() -> None:
-    """Oracle: 16 bytes for each of 8.03 billion parameters, in half of 4 x 22.4 GiB a node; tensor ranks over nodes are not tried."""
+    """Oracle: 16 bytes for each of 8.03 billion parameters, in half of 4 x 22.4 GiB a node: 2.67 nodes, or the next power of two."""
     command = first_command("llama-3.1-8b", "own.yaml", gpus=2, machine=NextMachine("g5.12xlarge", 4))
-    assert command == "python -m sim plan g5.12xlarge own.yaml --nodes 3"
+    assert command == "python -m sim plan g5.12xlarge own.yaml --nodes 4"

@@ -73,8 +73,8 @@ def test_nodes_of_a_script_are_those_of_the_next_command(tmp_path: Path) -> None
     assert "# the launch files request 1 GPU" in (tmp_path / "d.yaml").read_text()
     (tmp_path / "small.sh").write_text("#SBATCH --gres=gpu:a10g:2\ntorchrun --nproc-per-node 2 train.py\n")  # on larger nodes, and more
     small = new_workload([str(tmp_path / "config.json"), str(tmp_path / "small.sh")], tmp_path / "e.yaml")
-    assert small.command.endswith(" --nodes 3")
-    assert "the launch files request 2 GPUs; the command below uses 3 nodes of 4" in small.left_out
+    assert small.command.endswith(" --nodes 4")
+    assert "the launch files request 2 GPUs; the command below uses 4 nodes of 4" in small.left_out
     (tmp_path / "silent.sh").write_text("torchrun train.py\n")
     with pytest.raises(SpecError, match="specifies no number of GPUs, model size or layout"):
         new_workload([str(tmp_path / "config.json"), str(tmp_path / "silent.sh")], tmp_path / "c.yaml")
