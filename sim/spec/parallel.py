@@ -328,7 +328,8 @@ class MeshOptions(Spec):
     """Host time of one tensor-parallel message in software that runs a block operator by operator: to start it, and the products that are
     split to overlap with it."""
     one_copy: bool = False
-    """Whether dispatch sends a token once to each node that has experts for it (DeepEP, HybridEP), instead of once to each expert."""
+    """Whether dispatch sends a token once to each node, and inside a node to each rank, that has experts for it (DeepEP, HybridEP), instead
+    of once to each expert."""
     permutes_tokens: bool = False
     """Whether separate kernels pad tokens for experts, restore their order and weight them (torchtitan); false: fused kernels."""
     collective_check: Latency = 0.0

@@ -46,7 +46,7 @@ _READ: Final = NUMERIC | {
     "no-gradient-accumulation-fusion", "grad-reduce-in-bf16", "use-precision-aware-optimizer", "main-grads-dtype", "exp-avg-dtype",
     "exp-avg-sq-dtype",
     "num-layers-per-virtual-pipeline-stage", "num-virtual-stages-per-pipeline-rank", "moe-layer-freq", "data-parallel-sharding-strategy",
-    "fp8-format", "fp8-recipe",
+    "fp8-format", "fp8-recipe", "moe-token-dispatcher-type", "moe-flex-dispatcher-backend", "moe-enable-deepep",
 }  # fmt: skip
 """Options that affect the simulation, against which other options are checked for typos."""
 
@@ -138,6 +138,8 @@ def _stack(options: Arguments) -> str | dict[str, Any]:
         mesh |= {"gradients": "bf16"} if said.get("main-grads-dtype") == "bf16" else {}
         states = {_STATES.get(said.get(option, "fp32"), "fp32") for option in ("exp-avg-dtype", "exp-avg-sq-dtype")}
         mesh |= {"states": states.pop()} if len(states) == 1 and states != {"fp32"} else {}
+    if said.get("moe-token-dispatcher-type") == "flex":  # DeepEP or HybridEP: transformer/moe/token_dispatcher.py, MoEFlexTokenDispatcher
+        mesh["one_copy"] = True
     return {"extends": _STACK, "mesh": mesh} if mesh else _STACK
 
 

@@ -53,6 +53,8 @@ def _stack_options(launch: Launch) -> dict[str, Any]:
     if launch.parallel.shard != "none":
         options["use-distributed-optimizer"] = ""
         options |= {"overlap-param-gather": ""} if own is None or own.overlap_parameters else {}
+    if own is not None and own.one_copy and launch.parallel.expert > 1:
+        options |= {"moe-token-dispatcher-type": "flex", "moe-flex-dispatcher-backend": "deepep"}
     if own is None or launch.precision in ("fp32", "tf32"):
         return options
     options |= {"grad-reduce-in-bf16": ""} if own.gradients == own.reduction == "bf16" else {}

@@ -32,6 +32,7 @@ from sim.parallel.routing import (
     expert_operations,
     padded_bytes,
     permuted_passes,
+    routing_of,
     sorted_bytes,
     unfused_passes,
 )
@@ -338,8 +339,8 @@ class UnitTimes:
     def _exposed(self, message: LayerMessage, layer: Layer, busy: float, backward: bool) -> ExposedWait:
         """Return how long compute waits for one *message* of a layer with a GPU time of *busy* seconds."""
         nbytes = self._bytes(message, layer)
-        if message.op == "all_to_all":
-            nbytes *= self._between_nodes
+        if message.op == "all_to_all" and message.axis == "expert":
+            nbytes *= self._sent_copies
         price, links = self.prices.outline(self.stage, message.axis, message.op, nbytes, message.skew)
         seconds = price.uncontended_time
         if message.overlaps:
@@ -357,12 +358,14 @@ class UnitTimes:
         return transformer.experts / self.prices.mesh.parallel.expert if transformer else 0.0
 
     @cached_property
-    def _between_nodes(self) -> float:
-        """Return the bytes that dispatch sends between nodes, relative to one copy per expert."""
+    def _sent_copies(self) -> float:
+        """Return the bytes that dispatch sends, relative to one copy per expert: between nodes, or between the ranks of a single node."""
         mesh, transformer = self.prices.mesh, self.workload.model.transformer
+        if transformer is None:
+            return 1.0
         group = mesh.group(mesh.rank(pipeline=self.stage), "expert")
         nodes = len({mesh.place(rank)[0] for rank in group})
-        return copies_between(nodes, transformer.experts_per_token if transformer else 1, self.options.one_copy)
+        return copies_between(nodes if nodes > 1 else len(group), routing_of(transformer), self.options.one_copy)
 
     def _accumulated(self, unit: Unit) -> UnitTime:
         """Return the time to add a micro-batch's gradients to those of earlier ones.
