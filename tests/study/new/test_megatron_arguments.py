@@ -143,5 +143,5 @@ def test_groups_of_experts_and_the_dispatcher_of_megatron(tmp_path: Path) -> Non
         shape, mesh = workload.model.transformer, workload.training.stack.mesh
         assert shape is not None and mesh is not None and not notes
         assert (shape.expert_groups, shape.groups_per_token, mesh.one_copy) == (4, 2, one_copy)
-    with pytest.raises(SpecError, match=r"experts_per_token \(8\) is above the 4 experts of 2 groups"):
+    with pytest.raises(SpecError, match=r"--moe-router-topk \(8\) is above the 4 experts of 2 groups"):
         parsed(f"{MEGATRON.rstrip()} {experts.replace('topk 2', 'topk 8')} {limited}\n", tmp_path)
