@@ -298,6 +298,11 @@ class MeshOptions(Spec):
     receive after it."""
     expert_overlap: Fraction = 0.0
     """Fraction of the dispatch and combine of experts that is hidden behind other work."""
+    paired_schedules: tuple[Schedule, ...] = ()
+    """Schedules in which, with expert ranks, a forward pass and the backward pass after it run as a pair: dispatch and combine of one are
+    hidden behind the compute of the other (DualPipe; Megatron-LM's ``overlap_moe_expert_parallel_comm``). 1f1b: only without a pipeline."""
+    expert_blocks: Whole = 0
+    """Multiprocessors that dispatch and combine in a pair take from compute meanwhile (DeepEP, by default: 20)."""
     root: bool = False
     """Whether FSDP wraps only the blocks. Embedding, last norm and head then belong to the root unit, which is gathered first and reduced
     last."""

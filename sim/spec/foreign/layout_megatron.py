@@ -55,6 +55,9 @@ def _stack_options(launch: Launch) -> dict[str, Any]:
         options |= {"overlap-param-gather": ""} if own is None or own.overlap_parameters else {}
     if own is not None and own.one_copy and launch.parallel.expert > 1:
         options |= {"moe-token-dispatcher-type": "flex", "moe-flex-dispatcher-backend": "deepep"}
+    if own is not None and own.paired_schedules and launch.parallel.expert > 1:
+        options["overlap-moe-expert-parallel-comm"] = ""
+        options |= {"moe-deepep-num-sms": own.expert_blocks} if own.one_copy else {}
     if own is None or launch.precision in ("fp32", "tf32"):
         return options
     options |= {"grad-reduce-in-bf16": ""} if own.gradients == own.reduction == "bf16" else {}
