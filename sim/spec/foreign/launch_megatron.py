@@ -40,7 +40,8 @@ NUMERIC: Final = {*SIZES, *_RANKS, *LATENT, "seq-length", "num-query-groups", "p
 """Options with numeric values."""
 PAIRED: Final[tuple[Schedule, ...]] = ("1f1b", "interleaved_1f1b")
 """Schedules in which ``--overlap-moe-expert-parallel-comm`` runs pairs (core/pipeline_parallel/combined_1f1b.py)."""
-_DISPATCH_BLOCKS: Final[Mapping[str, int]] = {"deepep": 20, "hybridep": 16}
+DISPATCH_BLOCKS: Final[Mapping[str, int]] = {"deepep": 20, "hybridep": 16}
+"""Multiprocessors of dispatch and combine by default, by the backend of the flex dispatcher (core/transformer/transformer_config.py)."""
 _EXPERTS_SPLIT: Final = {"num-experts", "expert-tensor-parallel-size"}
 _READ: Final = NUMERIC | {
     "sequence-parallel", "use-distributed-optimizer", "multi-latent-attention", "group-query-attention", "disable-bias-linear",
@@ -152,11 +153,11 @@ def _stack(options: Arguments) -> str | dict[str, Any]:
 
 
 def _expert_blocks(options: Arguments) -> int:
-    """Return the multiprocessors of dispatch and combine in the flex dispatcher (core/transformer/transformer_config.py: its defaults)."""
+    """Return the multiprocessors of dispatch and combine; 0 for NCCL's all-to-all."""
     if options.values.get("moe-token-dispatcher-type") != "flex":
         return 0
     backend = "hybridep" if options.values.get("moe-flex-dispatcher-backend") == "hybridep" else "deepep"
-    return options.number(f"moe-{backend}-num-sms", _DISPATCH_BLOCKS[backend]) or 0
+    return options.number(f"moe-{backend}-num-sms", DISPATCH_BLOCKS[backend]) or 0
 
 
 def _blocks(options: Arguments, told: LaunchSettings) -> dict[str, Any]:
