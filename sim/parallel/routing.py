@@ -150,6 +150,14 @@ def copies_between(places: float, routing: Routing, one_copy: bool) -> float:
     return places_reached(routing, places) / routing.copies if one_copy and places > 1 and routing.copies else 1.0
 
 
+def dispatch_width(quantized: bool) -> float:
+    """Return the bytes of what is dispatched in 8 bits, with a 32-bit scale for 128 elements, relative to 16 bits.
+
+    DeepSeek-V3, arXiv 2412.19437, section 3.3.3; *quantized*: whether products are in 8 bits, as the cast is theirs.
+    """
+    return (1.0 + 4.0 / 128.0) / 2.0 if quantized else 1.0
+
+
 def dispatched_bytes(layer: Layer) -> float:
     """Return the bytes per sample, at 4 bytes an element, of the token copies that *layer* dispatches or combines; 0 for other layers."""
     if layer.name.endswith("experts.dispatch"):

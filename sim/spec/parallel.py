@@ -335,6 +335,9 @@ class MeshOptions(Spec):
     one_copy: bool = False
     """Whether dispatch sends a token once to each node, and inside a node to each rank, that has experts for it (DeepEP, HybridEP), instead
     of once to each expert."""
+    dispatch_8bit: bool = False
+    """Whether tokens, and in backward the gradients of experts' outputs, are dispatched in 8 bits with one scale for 128 elements if
+    products are in 8 bits; combine stays in 16 bits (DeepSeek-V3)."""
     permutes_tokens: bool = False
     """Whether separate kernels pad tokens for experts, restore their order and weight them (torchtitan); false: fused kernels."""
     collective_check: Latency = 0.0

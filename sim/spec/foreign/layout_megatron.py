@@ -46,7 +46,7 @@ def _stack_options(launch: Launch) -> dict[str, Any]:
     """Return the options for overlap and for the type of gradients, as in the stack if it is one of Megatron's, else its defaults here."""
     mesh = None if launch.stack is None else launch.stack.mesh
     own = mesh if mesh is not None and mesh.framework == "megatron" else None
-    options = {"overlap-grad-reduce": ""} if own is None or own.overlap_gradients else {}
+    options: dict[str, Any] = {"overlap-grad-reduce": ""} if own is None or own.overlap_gradients else {}
     if launch.parallel.shard in MEGATRON_FSDP:
         strategy = MEGATRON_FSDP[launch.parallel.shard]
         options |= {"use-megatron-fsdp": "", "data-parallel-sharding-strategy": strategy, "ckpt-format": "fsdp_dtensor"}

@@ -28,6 +28,7 @@ from sim.parallel.routing import (
     bias_operations,
     cast_launches,
     copies_between,
+    dispatch_width,
     dispatched_bytes,
     expert_host_time,
     expert_operations,
@@ -404,6 +405,8 @@ class UnitTimes:
         nbytes = self._bytes(message, layer)
         if message.op == "all_to_all" and message.axis == "expert":
             nbytes *= self._sent_copies
+            if self.options.dispatch_8bit and layer.name.endswith("experts.combine" if backward else "experts.dispatch"):
+                nbytes *= dispatch_width(PRECISION_TRAITS[self.workload.training.precision].is_quantized)
         price, links = self.prices.outline(self.stage, message.axis, message.op, nbytes, message.skew)
         seconds = price.uncontended_time
         if message.overlaps:
