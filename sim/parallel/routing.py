@@ -165,13 +165,22 @@ def dispatched_bytes(layer: Layer) -> float:
     return layer.read if layer.name.endswith("experts.combine") else 0.0
 
 
-def sorted_bytes(nbytes: float, experts: float, one_copy: bool) -> float:
+def sorted_bytes(nbytes: float, experts: float) -> float:
     """Return the bytes read and written to sort *nbytes* of dispatched copies by a rank's *experts*, or to undo the sorting.
 
-    One expert needs no sorting, and node-aware dispatch sorts in its own kernels (Megatron-LM transformer/moe/token_dispatcher.py calls
-    ``sort_chunks_by_idxs`` after dispatch and before combine; DeepEP and HybridEP permute in their own kernels).
+    One expert needs no sorting (Megatron-LM transformer/moe/token_dispatcher.py calls ``sort_chunks_by_idxs`` after dispatch and before
+    combine). Node-aware dispatch has `received_bytes` instead.
     """
-    return 0.0 if one_copy or experts <= 1 else 2.0 * nbytes
+    return 0.0 if experts <= 1 else 2.0 * nbytes
+
+
+def received_bytes(nbytes: float, routing: Routing, ranks: int) -> float:
+    """Return the bytes that node-aware dispatch among *ranks* reads to make *nbytes* of copies, or writes, beyond the layer table's.
+
+    The table gathers all copies of a token from one row, and sums them up to one. Here each rank that received the token does so for its
+    own copies (token_dispatcher.py, ``get_permuted_hidden_states_by_experts``; DeepEP csrc/hybrid_ep/extension/permute.cu).
+    """
+    return nbytes * (places_reached(routing, ranks) - 1.0) / routing.copies if routing.copies else 0.0
 
 
 def padded_bytes(nbytes: float, quantized: bool, one_copy: bool) -> float:

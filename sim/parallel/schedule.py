@@ -2,7 +2,7 @@
 
 The orders equal those of torch.distributed.pipelining (2.13): ``gpipe`` (Huang et al. 2019), ``1f1b`` and ``interleaved_1f1b`` (Narayanan
 et al. 2021, arXiv 2104.04473), ``zb_h1`` and ``zbv`` (Qi et al. 2024, arXiv 2401.10241; ``zb_h1`` is torch's ScheduleInterleavedZeroBubble
-with one chunk), ``dualpipev`` (github.com/deepseek-ai/DualPipe; an overlapped pair runs as F, then B).
+with one chunk), ``dualpipev`` (github.com/deepseek-ai/DualPipe; an overlapped pair is an F and the B after it).
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ from sim.parallel.routing import (
     expert_operations,
     padded_bytes,
     places_reached,
+    received_bytes,
     sorted_bytes,
 )
 from sim.parallel.split import split
@@ -143,8 +144,16 @@ def test_the_host_starts_as_much_for_each_expert_as_grouped_products_do(
 
 
 def test_copies_are_read_and_written_once_to_be_sorted() -> None:
-    assert sorted_bytes(1e6, 16, one_copy=False) == 2e6
-    assert sorted_bytes(1e6, 1, one_copy=False) == sorted_bytes(1e6, 16, one_copy=True) == 0.0
+    assert sorted_bytes(1e6, 16) == 2e6
+    assert sorted_bytes(1e6, 1) == 0.0
+
+
+def test_each_rank_permutes_the_tokens_that_it_received() -> None:
+    """Oracle: rows that all ranks read, counted over random routing; the layer table counts one for each token."""
+    routing, ranks = Routing(64, 8), 8
+    read = np.mean([len(each) for each in drawn_places(routing, ranks, 4000)])
+    assert received_bytes(8.0, routing, ranks) == pytest.approx(read - 1.0, rel=0.02)  # a byte for each copy of a token
+    assert received_bytes(8.0, routing, 1) == 0.0
 
 
 def test_copies_are_padded_in_a_copy_unless_dispatch_pads_them() -> None:

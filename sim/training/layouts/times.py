@@ -34,6 +34,7 @@ from sim.parallel.routing import (
     expert_operations,
     padded_bytes,
     permuted_passes,
+    received_bytes,
     routing_of,
     sorted_bytes,
     unfused_passes,
@@ -364,7 +365,10 @@ class UnitTimes:
             nbytes = element_bytes(layer.op, training.precision) / 4.0 * training.batch * dispatched_bytes(layer)
         if not nbytes:
             return 0.0
-        moved = sorted_bytes(nbytes, self._local_experts, self.options.one_copy)
+        transformer, ranks = self.workload.model.transformer, self.prices.mesh.parallel.expert
+        moved = sorted_bytes(nbytes, self._local_experts)
+        if self.options.one_copy:
+            moved = received_bytes(nbytes, routing_of(transformer), ranks) if transformer is not None else 0.0
         if self.options.framework == "megatron" and not self.prices.mesh.parallel.pad_to_capacity:
             moved += padded_bytes(nbytes, PRECISION_TRAITS[training.precision].is_quantized, self.options.one_copy)
         return memory_time(moved, self.gpu) * training.compute_factor if moved else 0.0
