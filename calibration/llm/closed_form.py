@@ -21,7 +21,15 @@ from calibration.llm.work import StepWork
 from sim.parallel.collective_check import check_time
 from sim.parallel.layer_messages import entering_scan
 from sim.parallel.lower.bucketed import slices_host_time
-from sim.parallel.routing import BACKWARD_LAUNCHES, bias_operations, cast_launches, copies_between, expert_host_time, expert_operations
+from sim.parallel.routing import (
+    BACKWARD_LAUNCHES,
+    bias_operations,
+    cast_launches,
+    copies_between,
+    expert_host_time,
+    expert_operations,
+    routing_of,
+)
 from sim.spec.parallel import Parallel
 from sim.spec.transformer import Transformer
 
@@ -384,14 +392,15 @@ class Wires:
     def exchange(self, size: float, ranks: int, stride: int, copies: float | None = None) -> float:
         """Return the seconds of an all-to-all in which each rank sends *size* bytes in total.
 
-        *copies*: what share of the bytes to other nodes leaves the node; None: that of copies of tokens for experts.
+        *copies*: what share of the bytes is sent; None: that of copies of tokens for experts, between nodes or, in one node, between ranks.
         """
         if ranks <= 1:
             return 0.0
         inside = self._inside(ranks, stride)
+        if copies is None:
+            copies = copies_between(ranks / inside if ranks > inside else ranks, routing_of(self.case.shape), self.case.one_copy)
+        size *= copies
         outside = size * (1 - inside / ranks)
-        if ranks > inside:
-            outside *= copies_between(ranks / inside, self.case.shape.experts_per_token, self.case.one_copy) if copies is None else copies
         near = size * (inside - 1) / ranks / self.fabric
         return max(near, outside / self.network) / self.constants["dispatch"] * 0.5 + self.constants["launch.collective"]
 

@@ -19,8 +19,9 @@ from calibration import HARDWARE
 from calibration.llm.case import SHARDED_FAMILIES, Case
 from calibration.llm.chips import BEFORE_AMPERE, PRECISIONS, RACK, Chip
 from calibration.llm.prediction import LlmPrediction, Memory
-from calibration.llm.priors import BLOCK_OPERATORS, EAGER_FAMILIES, EXPOSED_EXPERTS, TENSOR_OPERATORS, Constants, defaults
+from calibration.llm.priors import BLOCK_OPERATORS, EAGER_FAMILIES, TENSOR_OPERATORS, Constants, defaults
 from calibration.llm.words import is_float16
+from sim.spec.foreign.launch_megatron import DISPATCH_BLOCKS, PAIRED
 from sim.spec.hardware import Hardware
 from sim.spec.library import load, load_hardware
 from sim.spec.workload import Workload
@@ -99,7 +100,8 @@ def practice_overrides(case: Case, constants: Constants) -> list[str]:
     stack = "training.stack"
     overrides = {
         f"{stack}.mesh.one_copy": str(case.one_copy).lower(),
-        f"{stack}.mesh.expert_overlap": f"{1 - EXPOSED_EXPERTS}" if case.expert_overlap else "0",
+        f"{stack}.mesh.paired_schedules": f"[{', '.join(PAIRED)}]" if case.expert_overlap else "[]",
+        f"{stack}.mesh.expert_blocks": f"{DISPATCH_BLOCKS['deepep']}" if case.expert_overlap and case.one_copy else "0",
         f"{stack}.mesh.collective_check": f"{constants['check.message'] * 1e6:g} us" if case.checks_collectives else "0 s",
         f"{stack}.cuda_graphs": str(case.is_tuned or case.uses_cuda_graphs).lower(),
     }

@@ -49,6 +49,8 @@ class Work(NamedTuple):
     first: int
     last: int
     micro_batch: int
+    beside: tuple[int, int] | None = None
+    """The first and the last unit of the backward pass that runs as a pair with this forward, or of the forward pass with this backward."""
 
 
 class Pack(NamedTuple):
@@ -185,6 +187,18 @@ def with_loads(instructions: Iterable[Instruction]) -> Iterator[Instruction]:
         yield instruction
 
 
+def paired(forward: Iterable[Instruction], backward: Iterable[Instruction]) -> Iterator[Instruction]:
+    """Yield *forward* and *backward*; as a pair, if each is one work and nothing lies between them."""
+    before, after = merge_work(forward), merge_work(backward)
+    works = [each for each in (*before, *after) if type(each) is Work]
+    if len(works) == 2 and before[-1] is works[0] and after[0] is works[1]:
+        first, second = works
+        before = (*before[:-1], first._replace(beside=(second.first, second.last)))
+        after = (second._replace(beside=(first.first, first.last)), *after[1:])
+    yield from before
+    yield from after
+
+
 def merge_work(instructions: Iterable[Instruction]) -> Program:
     """Return the program with consecutive work on neighboring units merged."""
     joined: list[Instruction] = []
@@ -200,6 +214,6 @@ def merge_work(instructions: Iterable[Instruction]) -> Program:
 
 
 def _follows(before: Work, after: Work) -> bool:
-    if (before.part, before.micro_batch) != (after.part, after.micro_batch):
+    if (before.part, before.micro_batch) != (after.part, after.micro_batch) or before.beside or after.beside:
         return False
     return after.first == before.last + 1 if after.part == "F" else after.last == before.first - 1

@@ -1,7 +1,10 @@
 """What do experts cost in addition to their matrix products and bytes? Token copies between nodes, passes over them, and host work.
 
-Node-aware dispatch sends a token once to each node that has experts for it and forwards it inside the node (DeepEP, HybridEP: DeepSeek-V3,
-arXiv 2412.19437, section 3.2.2). Other implementations send one copy to each expert. Router, dispatch, experts and combine launch about a
+Node-aware dispatch sends a token once to each node that has experts for it and forwards it inside the node, once to each rank (DeepSeek-V3,
+arXiv 2412.19437, section 3.2.2). These are DeepEP (tests/legacy/test_internode.py: ``inplace_unique`` of the ranks and of the nodes of a
+token) and HybridEP, which Megatron-LM's flex dispatcher calls (transformer/moe/token_dispatcher.py, ``MoEFlexTokenDispatcher``). Others
+permute one copy for each expert before their all-to-all: ``MoEAlltoAllTokenDispatcher`` there (``permute`` before ``all_to_all``), and
+torchtitan (distributed/expert_parallel.py, ``_token_dispatch``). Router, dispatch, experts and combine launch about a
 hundred operators from the host (Megatron-LM transformer/moe), and Transformer Engine starts others for each local expert. CUDA graphs of
 attention and router leave a quarter of the former to the host and all of the latter, because the kernels of dispatch and experts depend on
 the number of tokens.
@@ -9,7 +12,9 @@ the number of tokens.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from sim.spec.fields import Fp8Recipe, Precision
@@ -76,12 +81,81 @@ NVFP4_CAST_LAUNCHES: Final = 3
 """The same of NVFP4: largest magnitude, rows, columns (pytorch/csrc/quantizer.cpp, ``NVFP4Quantizer::quantize_impl``)."""
 
 
-def copies_between(nodes: float, copies: float, one_copy: bool) -> float:
-    """Return the bytes that leave a node, relative to one copy for each of a token's *copies* experts, spread evenly over *nodes*."""
-    if not one_copy or nodes <= 1 or copies <= 1:
+class Routing(NamedTuple):
+    """How a router chooses the experts of a token: *copies* of *experts*, all in *chosen_groups* of *groups* equal groups of neighbors."""
+
+    experts: int
+    copies: int
+    groups: int = 1
+    chosen_groups: int = 1
+
+
+def routing_of(shape: Transformer) -> Routing:
+    """Return the routing of the blocks with experts of *shape*."""
+    return Routing(shape.experts, shape.experts_per_token, shape.expert_groups, shape.groups_per_token or shape.expert_groups)
+
+
+@lru_cache(maxsize=256)
+def places_reached(routing: Routing, places: float) -> float:
+    """Return to how many of *places* a token goes on average; each (a node or a rank) holds an equal number of neighboring experts.
+
+    All choices of groups, and of experts within them, are equally likely: of the E experts of the chosen groups, k are drawn without
+    replacement, so that a place with x of them has none of the k with probability ``(E - x)! (E - k)! / (E! (E - x - k)!)``.
+    """
+    places = min(places, float(routing.experts))
+    if places <= 1:
         return 1.0
-    missed: float = (1.0 - 1.0 / nodes) ** copies
-    return nodes * (1.0 - missed) / copies
+    group = routing.experts / routing.groups
+    own = routing.experts / places
+    missed = 0.0
+    whole = max(1, int(places))
+    for place in range(whole):
+        missed += sum(
+            chance * _missed(routing.chosen_groups * group, held, routing.copies) for held, chance in _held(routing, place * own, own)
+        )
+    return places * (1.0 - missed / whole)
+
+
+def _held(routing: Routing, first: float, own: float) -> Iterator[tuple[float, float]]:
+    """Yield how many experts of the chosen groups a place may hold, with the probability of each; it has *own* experts from *first* on."""
+    group = routing.experts / routing.groups
+    chosen: dict[tuple[int, float], int] = {
+        (0, 0.0): 1
+    }  # the number of ways, by how many groups of the place are chosen, and their experts
+    covered = 0
+    for number in range(int(first / group), routing.groups):
+        shared = min(first + own, (number + 1) * group) - max(first, number * group)
+        if shared <= 1e-9 * group:
+            break
+        covered += 1
+        for (count, held), ways in list(chosen.items()):
+            key = count + 1, round(held + shared, 9)
+            chosen[key] = chosen.get(key, 0) + ways
+    every = math.comb(routing.groups, routing.chosen_groups)
+    for (count, held), ways in chosen.items():
+        if count <= routing.chosen_groups:
+            yield held, ways * math.comb(routing.groups - covered, routing.chosen_groups - count) / every
+
+
+def _missed(experts: float, held: float, copies: int) -> float:
+    """Return the probability that none of *copies* of *experts*, drawn without replacement, is among *held* of them."""
+    return math.prod(max(0.0, (experts - held - drawn) / (experts - drawn)) for drawn in range(copies))
+
+
+def copies_between(places: float, routing: Routing, one_copy: bool) -> float:
+    """Return the bytes that leave one of *places*, nodes or ranks, relative to one copy for each expert of a token.
+
+    *one_copy*: each place gets a token once, however many of its experts the token is for.
+    """
+    return places_reached(routing, places) / routing.copies if one_copy and places > 1 and routing.copies else 1.0
+
+
+def dispatch_width(quantized: bool) -> float:
+    """Return the bytes of what is dispatched in 8 bits, with a 32-bit scale for 128 elements, relative to 16 bits.
+
+    DeepSeek-V3, arXiv 2412.19437, section 3.3.3; *quantized*: whether products are in 8 bits, as the cast is theirs.
+    """
+    return (1.0 + 4.0 / 128.0) / 2.0 if quantized else 1.0
 
 
 def dispatched_bytes(layer: Layer) -> float:
@@ -91,13 +165,22 @@ def dispatched_bytes(layer: Layer) -> float:
     return layer.read if layer.name.endswith("experts.combine") else 0.0
 
 
-def sorted_bytes(nbytes: float, experts: float, one_copy: bool) -> float:
+def sorted_bytes(nbytes: float, experts: float) -> float:
     """Return the bytes read and written to sort *nbytes* of dispatched copies by a rank's *experts*, or to undo the sorting.
 
-    One expert needs no sorting, and node-aware dispatch sorts in its own kernels (Megatron-LM transformer/moe/token_dispatcher.py calls
-    ``sort_chunks_by_idxs`` after dispatch and before combine; DeepEP and HybridEP permute in their own kernels).
+    One expert needs no sorting (Megatron-LM transformer/moe/token_dispatcher.py calls ``sort_chunks_by_idxs`` after dispatch and before
+    combine). Node-aware dispatch has `received_bytes` instead.
     """
-    return 0.0 if one_copy or experts <= 1 else 2.0 * nbytes
+    return 0.0 if experts <= 1 else 2.0 * nbytes
+
+
+def received_bytes(nbytes: float, routing: Routing, ranks: int) -> float:
+    """Return the bytes that node-aware dispatch among *ranks* reads to make *nbytes* of copies, or writes, beyond the layer table's.
+
+    The table gathers all copies of a token from one row, and sums them up to one. Here each rank that received the token does so for its
+    own copies (token_dispatcher.py, ``get_permuted_hidden_states_by_experts``; DeepEP csrc/hybrid_ep/extension/permute.cu).
+    """
+    return nbytes * (places_reached(routing, ranks) - 1.0) / routing.copies if routing.copies else 0.0
 
 
 def padded_bytes(nbytes: float, quantized: bool, one_copy: bool) -> float:

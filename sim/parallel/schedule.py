@@ -2,14 +2,14 @@
 
 The orders equal those of torch.distributed.pipelining (2.13): ``gpipe`` (Huang et al. 2019), ``1f1b`` and ``interleaved_1f1b`` (Narayanan
 et al. 2021, arXiv 2104.04473), ``zb_h1`` and ``zbv`` (Qi et al. 2024, arXiv 2401.10241; ``zb_h1`` is torch's ScheduleInterleavedZeroBubble
-with one chunk), ``dualpipev`` (github.com/deepseek-ai/DualPipe; an overlapped pair runs as F, then B).
+with one chunk), ``dualpipev`` (github.com/deepseek-ai/DualPipe; an overlapped pair is an F and the B after it).
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, islice
+from itertools import chain, islice, pairwise
 from typing import Final, Literal, NamedTuple
 
 from sim.spec.parallel import SPLIT_STAGES
@@ -34,8 +34,11 @@ class Action(NamedTuple):
     micro_batch: int
 
 
-def actions(schedule: str, stages: int, chunks: int, micro_batches: int, stage: int) -> tuple[Action, ...]:
-    """Return the actions of the rank of *stage* in one step, in order; raise SpecError for combinations that `check_schedule` rejects."""
+def actions(schedule: str, stages: int, chunks: int, micro_batches: int, stage: int, ahead: int = 0) -> tuple[Action, ...]:
+    """Return the actions of the rank of *stage* in one step, in order; raise SpecError for combinations that `check_schedule` rejects.
+
+    *ahead*: further forwards before the first backward of (interleaved) 1F1B, without which a backward may need the forward before it.
+    """
     check_schedule(schedule, stages, chunks, micro_batches)
     if not 0 <= stage < stages:
         raise ValueError(f"stage {stage} of a pipeline of {stages}")
@@ -43,14 +46,26 @@ def actions(schedule: str, stages: int, chunks: int, micro_batches: int, stage: 
         return _zbv(stages, micro_batches, stage)
     if schedule == "dualpipev":
         return _dualpipev(stages, micro_batches, stage)
-    hops, group = stages - 1 - stage, _group(stages, micro_batches)
-    warm_up = {
-        "gpipe": micro_batches,
-        "1f1b": hops,
-        "interleaved_1f1b": (chunks - 1) * group + 2 * hops,
-        "zb_h1": hops,
-    }[schedule]
-    return tuple(_looped(chunks, micro_batches, group, warm_up, stage if schedule == "zb_h1" else None))
+    warm_up = _warm_up(schedule, stages, chunks, micro_batches, stage)
+    warm_up += ahead if schedule in ("1f1b", "interleaved_1f1b") else 0
+    return tuple(_looped(chunks, micro_batches, _group(stages, micro_batches), warm_up, stage if schedule == "zb_h1" else None))
+
+
+def paired_forwards(schedule: str, stages: int, chunks: int, micro_batches: int, stage: int) -> frozenset[int]:
+    """Return the places in `actions`, one forward ahead, of the forwards that can run as a pair with the backward after them.
+
+    DualPipe's last rank runs its first pair one after the other, for a smaller bubble (torch's ``ScheduleDualPipeV``). Of the orders of
+    1F1B, these are the forwards after the warm-up (Megatron-LM core/pipeline_parallel/schedules.py). Other schedules have none.
+    """
+    if schedule == "dualpipev":
+        program = actions(schedule, stages, chunks, micro_batches, stage)
+        pairs = [at for at, (action, following) in enumerate(pairwise(program)) if action.kind + following.kind == "FB"]
+        return frozenset(pairs[1:] if stage == stages - 1 else pairs)
+    if schedule not in ("1f1b", "interleaved_1f1b"):
+        return frozenset()
+    every = chunks * micro_batches
+    warm_up = min(every, _warm_up(schedule, stages, chunks, micro_batches, stage) + 1)
+    return frozenset(range(warm_up, 2 * every - warm_up, 2))
 
 
 def position(schedule: str, stages: int, stage: int, chunk: int) -> int:
@@ -138,6 +153,14 @@ def find_deadlock(schedule: str, programs: Sequence[Sequence[Action]]) -> list[s
 def _group(stages: int, micro_batches: int) -> int:
     """Return how many micro-batches pass one chunk before the next chunk begins: torch's rule (Megatron-LM's for multiples of *stages*)."""
     return micro_batches // max(1, micro_batches // stages)
+
+
+def _warm_up(schedule: str, stages: int, chunks: int, micro_batches: int, stage: int) -> int:
+    """Return the forwards of *stage* before forwards and backwards alternate."""
+    hops = stages - 1 - stage
+    if schedule == "gpipe":
+        return micro_batches
+    return (chunks - 1) * _group(stages, micro_batches) + 2 * hops if schedule == "interleaved_1f1b" else hops
 
 
 def _divides(stages: int, micro_batches: int) -> bool:

@@ -298,6 +298,11 @@ class MeshOptions(Spec):
     receive after it."""
     expert_overlap: Fraction = 0.0
     """Fraction of the dispatch and combine of experts that is hidden behind other work."""
+    paired_schedules: tuple[Schedule, ...] = ()
+    """Schedules in which, with expert ranks, a forward pass and the backward pass after it run as a pair: dispatch and combine of one are
+    hidden behind the compute of the other (DualPipe; Megatron-LM's ``overlap_moe_expert_parallel_comm``). 1f1b: only without a pipeline."""
+    expert_blocks: Whole = 0
+    """Multiprocessors that dispatch and combine in a pair take from compute meanwhile (DeepEP, by default: 20)."""
     root: bool = False
     """Whether FSDP wraps only the blocks. Embedding, last norm and head then belong to the root unit, which is gathered first and reduced
     last."""
@@ -328,7 +333,11 @@ class MeshOptions(Spec):
     """Host time of one tensor-parallel message in software that runs a block operator by operator: to start it, and the products that are
     split to overlap with it."""
     one_copy: bool = False
-    """Whether dispatch sends a token once to each node that has experts for it (DeepEP, HybridEP), instead of once to each expert."""
+    """Whether dispatch sends a token once to each node, and inside a node to each rank, that has experts for it (DeepEP, HybridEP), instead
+    of once to each expert."""
+    dispatch_8bit: bool = False
+    """Whether tokens, and in backward the gradients of experts' outputs, are dispatched in 8 bits with one scale for 128 elements if
+    products are in 8 bits; combine stays in 16 bits (DeepSeek-V3)."""
     permutes_tokens: bool = False
     """Whether separate kernels pad tokens for experts, restore their order and weight them (torchtitan); false: fused kernels."""
     collective_check: Latency = 0.0

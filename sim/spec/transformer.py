@@ -180,6 +180,10 @@ class Transformer(Spec):
     """Number of routed experts in a block; 0: a dense model."""
     experts_per_token: Whole = 0
     """Number of routed experts that each token is sent to; required with ``experts``."""
+    expert_groups: Count = 1
+    """Number of equal groups of consecutive experts, of which the router first chooses some for each token (DeepSeek-V3's ``n_group``)."""
+    groups_per_token: Count | None = None
+    """Number of groups in which the experts of one token may be (``topk_group``); None: all."""
     expert_ffn: Count | None = None
     """Width of one expert; None: ``ffn``."""
     shared_experts: Whole = 0
@@ -240,6 +244,7 @@ class Transformer(Spec):
             self.experts_per_token > self.experts,
             (f"experts_per_token ({self.experts_per_token}) is above experts ({self.experts}); write {self.experts} or less"),
         )
+        yield from self._group_contradictions()
         yield self.experts > 0 and not (self.expert_ffn or self.ffn), "experts need expert_ffn or ffn, the width inside one expert; add one"
         yield self.shared_experts > 0 and not self.experts, "shared_experts needs experts; add experts, or write shared_experts: 0"
         yield from self._hybrid_contradictions()
@@ -261,6 +266,22 @@ class Transformer(Spec):
             "attention_gate with mla is not modeled; write attention_gate: false, or leave mla out",
         )
         yield self.norms_per_layer == 1 and not self.parallel, "one norm per layer requires parallel blocks; write parallel: true"
+
+    def _group_contradictions(self) -> Iterator[tuple[bool, str]]:
+        """Yield contradictions of the groups of experts, each with its error message."""
+        groups, chosen = self.expert_groups, self.groups_per_token
+        yield groups > 1 and not self.experts, "expert_groups needs experts; add experts and experts_per_token, or leave it out"
+        yield (
+            self.experts % groups > 0,
+            f"experts ({self.experts}) is not a multiple of expert_groups ({groups}); write expert_groups: 1, or a divisor of experts",
+        )
+        if chosen is not None:
+            yield chosen > groups, f"groups_per_token ({chosen}) is above expert_groups ({groups}); write {groups} or less"
+            yield (
+                self.experts_per_token > chosen * self.experts // groups,
+                f"experts_per_token ({self.experts_per_token}) is above the {chosen * self.experts // groups} experts of {chosen} groups; "
+                f"write a larger groups_per_token",
+            )
 
     def _hybrid_contradictions(self) -> Iterator[tuple[bool, str]]:
         """Yield contradictions of ``pattern``, each with its error message."""

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sim.events import Cause
 from sim.parallel.routing import (
+    Routing,
     cast_launches,
     copies_between,
     dropped_share,
@@ -14,6 +19,8 @@ from sim.parallel.routing import (
     expert_load,
     expert_operations,
     padded_bytes,
+    places_reached,
+    received_bytes,
     sorted_bytes,
 )
 from sim.parallel.split import split
@@ -26,16 +33,60 @@ from tests.parallel.layouts import model, parallel
 from tests.training.layouts.toys import block, free, run, workload
 
 
-@pytest.mark.parametrize(("nodes", "copies"), [(2, 8), (4, 2), (8, 8), (32, 4)])
-def test_a_token_goes_once_to_each_node_that_has_experts_for_it(nodes: int, copies: int) -> None:
-    chosen = np.random.default_rng(0).integers(0, nodes, (20_000, copies))
-    once = np.mean([len(set(row) - {0}) for row in chosen.tolist()])  # node 0 has the token
-    every = np.mean((chosen > 0).sum(axis=1))
-    assert copies_between(nodes, copies, one_copy=True) == pytest.approx(once / every, rel=0.02)
+def drawn_places(routing: Routing, places: int, tokens: int) -> list[set[int]]:
+    """Return the places of the experts of *tokens* tokens, chosen as ``group_limited_topk`` of Megatron-LM does with random scores."""
+    rng, group = np.random.default_rng(0), routing.experts // routing.groups
+    reached = []
+    for _ in range(tokens):
+        groups = rng.permutation(routing.groups)[: routing.chosen_groups]
+        allowed = np.concatenate([np.arange(each * group, (each + 1) * group) for each in groups])
+        chosen = rng.permutation(allowed)[: routing.copies]
+        reached.append(set((chosen * places // routing.experts).tolist()))
+    return reached
 
 
-def test_one_node_and_one_expert_save_nothing() -> None:
-    assert copies_between(1, 8, one_copy=True) == copies_between(8, 1, one_copy=True) == copies_between(8, 8, one_copy=False) == 1.0
+@pytest.mark.parametrize(
+    ("routing", "places"),
+    [
+        (Routing(256, 8, 8, 4), 8), (Routing(256, 8, 8, 4), 64), (Routing(256, 8, 8, 4), 4), (Routing(256, 8, 8, 4), 2),
+        (Routing(256, 8), 8), (Routing(8, 2), 2), (Routing(60, 4, 6, 2), 4), (Routing(64, 2, 4, 3), 4), (Routing(128, 4), 32),
+    ],
+)  # fmt: skip
+def test_a_token_goes_once_to_each_place_that_has_experts_for_it(routing: Routing, places: int) -> None:
+    reached = drawn_places(routing, places, 4000)
+    assert places_reached(routing, places) == pytest.approx(np.mean([len(each) for each in reached]), rel=0.015)
+    # the token lies on place 0, which by symmetry leaves the same share as one copy for each expert
+    sent = np.mean([len(each - {0}) for each in reached]) / (routing.copies * (places - 1) / places)
+    assert copies_between(places, routing, one_copy=True) == pytest.approx(sent, rel=0.03)
+
+
+def test_places_reached_has_exact_values() -> None:
+    assert places_reached(Routing(4, 2), 2) == pytest.approx(2 - 2 / 6)  # 2 of the 6 pairs of experts are on one node
+    assert places_reached(Routing(8, 2, 4, 1), 4) == 1.0  # both experts of the group, which is a node
+    assert places_reached(Routing(8, 4, 4, 2), 4) == 2.0  # all experts of two nodes
+    assert places_reached(Routing(8, 4, 4, 2), 8) == 4.0  # each rank holds one of the four experts
+    assert places_reached(Routing(256, 8, 8, 4), 8) == pytest.approx(4 * (1 - math.comb(96, 8) / math.comb(128, 8)))
+    # 3 nodes of two groups each: both groups on one node with probability 1/5, else one on each of two
+    assert places_reached(Routing(12, 4, 6, 2), 3) == pytest.approx(1 * 0.2 + 2 * 0.8)
+
+
+@given(
+    groups=st.sampled_from([1, 2, 4, 8]), chosen=st.integers(1, 8), per_group=st.sampled_from([4, 8, 16]), copies=st.integers(1, 8),
+    places=st.sampled_from([1, 2, 4, 8, 16]),
+)  # fmt: skip
+def test_no_token_goes_to_more_places_than_it_has_experts(groups: int, chosen: int, per_group: int, copies: int, places: int) -> None:
+    chosen, experts = min(chosen, groups), groups * per_group
+    routing, every = Routing(experts, min(copies, chosen * per_group), groups, chosen), Routing(experts, min(copies, chosen * per_group))
+    reached = places_reached(routing, places)
+    assert 1.0 - 1e-12 <= reached <= min(places, routing.copies) + 1e-12
+    assert reached <= places_reached(every, places) + 1e-12  # limiting the choice never spreads tokens
+    if places == groups:
+        assert reached <= chosen + 1e-12
+
+
+def test_one_place_and_one_copy_for_each_expert_save_nothing() -> None:
+    assert copies_between(1, Routing(64, 8), one_copy=True) == copies_between(8, Routing(64, 8), one_copy=False) == 1.0
+    assert copies_between(8, Routing(64, 1), one_copy=True) == pytest.approx(1.0)
 
 
 def test_graphs_leave_a_part_of_the_experts_to_the_host() -> None:
@@ -93,8 +144,16 @@ def test_the_host_starts_as_much_for_each_expert_as_grouped_products_do(
 
 
 def test_copies_are_read_and_written_once_to_be_sorted() -> None:
-    assert sorted_bytes(1e6, 16, one_copy=False) == 2e6
-    assert sorted_bytes(1e6, 1, one_copy=False) == sorted_bytes(1e6, 16, one_copy=True) == 0.0
+    assert sorted_bytes(1e6, 16) == 2e6
+    assert sorted_bytes(1e6, 1) == 0.0
+
+
+def test_each_rank_permutes_the_tokens_that_it_received() -> None:
+    """Oracle: rows that all ranks read, counted over random routing; the layer table counts one for each token."""
+    routing, ranks = Routing(64, 8), 8
+    read = np.mean([len(each) for each in drawn_places(routing, ranks, 4000)])
+    assert received_bytes(8.0, routing, ranks) == pytest.approx(read - 1.0, rel=0.02)  # a byte for each copy of a token
+    assert received_bytes(8.0, routing, 1) == 0.0
 
 
 def test_copies_are_padded_in_a_copy_unless_dispatch_pads_them() -> None:

@@ -15,7 +15,7 @@ from typing import Any, get_args
 
 import pytest
 
-from sim.parallel.schedule import Action, actions, check_schedule, find_deadlock, gatherings, holder, position
+from sim.parallel.schedule import Action, actions, check_schedule, find_deadlock, gatherings, holder, paired_forwards, position
 from sim.spec.parallel import SPLIT_STAGES, Schedule
 from sim.spec.yaml import SpecError
 
@@ -172,6 +172,39 @@ def test_every_pass_runs_once_and_every_pipeline_ends() -> None:
         if find_deadlock(case[0], ranks) is not None:
             wrong.append(case)
     assert wrong == []
+
+
+def test_pairs_of_dualpipev_are_those_of_torch() -> None:
+    """Oracle: the ``OVERLAP_F_B`` actions of torch's ``ScheduleDualPipeV``."""
+    schedules = pytest.importorskip("torch.distributed.pipelining.schedules", reason="compares with torch's schedules")
+    for stages in range(2, 7):
+        for micro_batches in (2 * stages, 2 * stages + 1, 4 * stages):
+            fake = SimpleNamespace(pp_group_size=stages, _n_microbatches=micro_batches)
+            for stage in range(stages):
+                order = schedules.ScheduleDualPipeV._calculate_single_rank_operations(fake, stage)
+                overlapped = [each.sub_actions for each in order if each is not None and each.sub_actions]
+                program = actions("dualpipev", stages, 2, micro_batches, stage)
+                own = [program[at : at + 2] for at in sorted(paired_forwards("dualpipev", stages, 2, micro_batches, stage))]
+                assert [[(position("dualpipev", stages, stage, each.chunk), each.micro_batch) for each in pair] for pair in own] == [
+                    [(each.stage_index, each.microbatch_index) for each in pair] for pair in overlapped
+                ]
+
+
+def test_one_more_forward_makes_the_pairs_of_1f1b_independent() -> None:
+    """Oracle: Megatron-LM core/pipeline_parallel/schedules.py, get_pp_rank_microbatches; combined_1f1b.py: F, FB ... FB, B."""
+    for stages, chunks, micro_batches in ((1, 1, 4), (1, 1, 1), (2, 2, 2), (2, 2, 4), (4, 2, 8), (4, 3, 12), (3, 2, 9)):
+        schedule = "interleaved_1f1b" if chunks > 1 else "1f1b"
+        ranks = [actions(schedule, stages, chunks, micro_batches, stage, ahead=1) for stage in range(stages)]
+        assert find_deadlock(schedule, ranks) is None
+        for stage, program in enumerate(ranks):
+            usual = actions(schedule, stages, chunks, micro_batches, stage)
+            assert [each for each in program if each.kind == "F"] == [each for each in usual if each.kind == "F"]
+            assert [each for each in program if each.kind == "B"] == [each for each in usual if each.kind == "B"]
+            group = micro_batches // max(1, micro_batches // stages)
+            warm_up = min(chunks * micro_batches, (chunks - 1) * group + 2 * (stages - 1 - stage) + 1)
+            pairs = sorted(paired_forwards(schedule, stages, chunks, micro_batches, stage))
+            assert pairs == list(range(warm_up, len(program) - warm_up, 2))
+            assert all(program[at].kind + program[at + 1].kind == "FB" and program[at][1:] != program[at + 1][1:] for at in pairs)
 
 
 def test_micro_batches_in_flight() -> None:

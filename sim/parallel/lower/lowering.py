@@ -11,8 +11,8 @@ from itertools import zip_longest
 
 from sim.parallel.mesh import Mesh
 from sim.parallel.own_schedule import OwnPasses
-from sim.parallel.program import Instruction, Op, Receive, Send, Start, Tag, Update, Wait
-from sim.parallel.schedule import RENDEZVOUS_SCHEDULES, Action, actions, holder, position, waits_for_send
+from sim.parallel.program import Instruction, Op, Receive, Send, Start, Tag, Update, Wait, paired
+from sim.parallel.schedule import RENDEZVOUS_SCHEDULES, Action, actions, holder, paired_forwards, position, waits_for_send
 from sim.parallel.split import Unit
 from sim.spec.parallel import MeshOptions
 
@@ -98,11 +98,28 @@ class Layout:
             return False
         return any(action.kind == "I" for stage in range(self.mesh.stages) for action in self.stage_actions(stage))
 
+    @property
+    def runs_pairs(self) -> bool:
+        """Whether a forward and the backward after it run as a pair, to hide the messages of experts (`MeshOptions.paired_schedules`).
+
+        With 1F1B, Megatron-LM runs them only without a pipeline: stages of one chunk would wait for each other.
+        """
+        if self.own_passes is not None or self.schedule not in self.options.paired_schedules or self.mesh.group_size("expert") == 1:
+            return False
+        return self.mesh.stages == 1 or self.schedule != "1f1b"
+
     def stage_actions(self, stage: int) -> tuple[Action, ...]:
         """Return the schedule's actions on one rank of *stage*."""
         if self.own_passes is not None:
             return self.own_passes.programs[stage]
-        return actions(self.schedule, self.mesh.stages, self.mesh.parallel.chunks, self.micro_batches, stage)
+        ahead = 1 if self.runs_pairs else 0  # Megatron-LM core/pipeline_parallel/schedules.py, get_pp_rank_microbatches
+        return actions(self.schedule, self.mesh.stages, self.mesh.parallel.chunks, self.micro_batches, stage, ahead)
+
+    def paired_forwards(self, stage: int) -> frozenset[int]:
+        """Return the places in `stage_actions` of the forwards that run as a pair with the backward after them."""
+        if not self.runs_pairs:
+            return frozenset()
+        return paired_forwards(self.schedule, self.mesh.stages, self.mesh.parallel.chunks, self.micro_batches, stage)
 
     def chunk_of(self, stage: int, local: int) -> int:
         """Return the number in the model of the local chunk *local* of *stage*."""
@@ -143,14 +160,17 @@ class Lowering:
         yield from self.before()
         runs_ahead = self.layout.options.sends_ahead
         late: list[Instruction] = []
+        pairs = self.layout.paired_forwards(self.stage)
         for at, (action, following) in enumerate(zip_longest(self.actions, self.actions[1:])):
+            if at in pairs:
+                yield from self._pair(at, runs_ahead)
+            if at in pairs or at - 1 in pairs:
+                continue
             yield from self.ahead_of(at)
             chunk = self.layout.chunk_of(self.stage, action.chunk)
             yield from self._received(action, chunk)
             yield from late
-            final = self.last.get(action.chunk) is action
-            units = self.layout.chunks[chunk]
-            yield from self.forward(units, action) if action.kind == "F" else self.backward(units, action, final)
+            yield from self._pass(action, chunk)
             sends = self._sent(action, chunk, waits_for_send(action, following, runs_ahead))
             late = list(sends) if self._receives_first(action, following) else []
             yield from sends
@@ -163,6 +183,23 @@ class Lowering:
             yield Wait(("norm", 0, 0))
         yield Update()
         yield from self.after()
+
+    def _pass(self, action: Action, chunk: int) -> Iterator[Instruction]:
+        units = self.layout.chunks[chunk]
+        if action.kind == "F":
+            return self.forward(units, action)
+        return self.backward(units, action, self.last.get(action.chunk) is action)
+
+    def _pair(self, at: int, runs_ahead: bool) -> Iterator[Instruction]:
+        """Yield the actions at *at* and after it as a pair: both receive before, and send after (torchtitan's ``overlap_callback``)."""
+        own = [(action, self.layout.chunk_of(self.stage, action.chunk)) for action in self.actions[at : at + 2]]
+        for place, each in enumerate(own, at):
+            yield from self.ahead_of(place)
+            yield from self._received(*each)
+        yield from paired(*(self._pass(*each) for each in own))
+        for place, each in enumerate(own, at):
+            following = self.actions[place + 1] if place + 1 < len(self.actions) else None
+            yield from self._sent(*each, waits_for_send(each[0], following, runs_ahead))
 
     def _receives_first(self, action: Action, following: Action | None) -> bool:
         """Return whether the send of *action* comes after the receive of *following*, as in the steady state of 1F1B.

@@ -253,10 +253,11 @@ def _assumptions(run: LayoutRun) -> list[str]:
 def _exposed_experts(run: LayoutRun) -> list[str]:
     """Return a sentence on what dispatch of experts is hidden behind, if compute waits for much of it and the stack hides none."""
     mesh, own = run.workload.training.stack.mesh, run.mesh.parallel
-    if mesh is None or mesh.expert_overlap or run.exposed.get("expert", 0.0) < MUCH_EXPOSED * run.step_time:
+    if mesh is None or mesh.expert_overlap or run.layout.runs_pairs or run.exposed.get("expert", 0.0) < MUCH_EXPOSED * run.step_time:
         return []
     pairs = (
-        "; dualpipev runs the forward and backward of a pair one after the other, so it hides none, either"
+        "; this stack runs the forward and backward of dualpipev's pairs one after the other, so it hides none, either "
+        "(--set training.stack.mesh.paired_schedules=[dualpipev])"
         if own.pipeline > 1 and run.layout.schedule == "dualpipev"
         else ""
     )

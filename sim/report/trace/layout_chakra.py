@@ -110,7 +110,7 @@ class _StageGraph:
     def _time(self, work: Work | Copy) -> UnitTime:
         if isinstance(work, Copy):
             return copy_time(work, self.scene.node.gpu)
-        return self.scene.times[self.stage].span(work.first, work.last, work.part)
+        return self.scene.times[self.stage].of(work)
 
     def _lasted(self, name: str, ident: int) -> float:
         """Return the duration of the next kernel in the step, if it is *name* of micro-batch *ident*."""
@@ -139,9 +139,11 @@ class _StageGraph:
 
     def _layers(self, work: Work) -> Iterator[UnitTime]:
         times = self.scene.times[self.stage]
-        units = range(work.first, work.last + 1)
+        units, exposed = range(work.first, work.last + 1), times.exposed_of_pair(work)
         for number in units if work.part == "F" else reversed(units):
-            yield from times.in_turn(times.units[number], work.part)
+            for layer in times.in_turn(times.units[number], work.part):
+                waits = (each._replace(seconds=each.seconds * (exposed if each.axis == "expert" else 1.0)) for each in layer.exposed_waits)
+                yield layer._replace(exposed_waits=tuple(waits)) if work.beside else layer
 
     def _inside(self, name: str, compute: float, messages: Sequence[ExposedWait]) -> float:
         """Record *compute* seconds, and *messages* that overlap with their end and with later compute; return what is not recorded."""

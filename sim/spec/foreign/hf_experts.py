@@ -50,8 +50,7 @@ def qwen_experts(config: Config, shape: Shape) -> Shape:
 
 
 def deepseek_experts(config: Config, shape: Shape) -> Shape:
-    """Return *shape* with experts from DeepSeek's keys, which other families also use; a note on routing that is limited to groups."""
-    config.notes.extend(_limited_routing(config))
+    """Return *shape* with experts from DeepSeek's keys, which other families also use."""
     return shape | {
         "experts": config.due(*EXPERTS),
         "experts_per_token": config.due("num_experts_per_tok"),
@@ -59,18 +58,16 @@ def deepseek_experts(config: Config, shape: Shape) -> Shape:
         "shared_experts": config.size("n_shared_experts", default=0),
         "first_dense_layers": dense_layers(config),
         "moe_every": config.size("moe_layer_freq", default=1),
+        **_limited_routing(config),
     }
 
 
-def _limited_routing(config: Config) -> list[str]:
-    """Return a note if a token's experts are in some groups only (DeepSeek-V3, arXiv 2412.19437, section 2.1.2: groups are on nodes)."""
+def _limited_routing(config: Config) -> Shape:
+    """Return the groups of experts, if a token's experts are in some of them only (DeepSeek-V3, arXiv 2412.19437, section 2.1.2)."""
     groups, chosen = config.get("n_group", default=None), config.get("topk_group", default=None)
     if not (isinstance(groups, int) and isinstance(chosen, int) and 0 < chosen < groups):
-        return []
-    return [
-        f"topk_group: a token's experts are in {chosen} of {groups} groups (n_group), which is not modeled: dispatch is as if they could "
-        "be on any node, which takes longer if each node has whole groups"
-    ]
+        return {}
+    return {"expert_groups": groups, "groups_per_token": chosen}
 
 
 def llama4_experts(config: Config, shape: Shape) -> Shape:

@@ -11,7 +11,7 @@ from sim.spec.foreign.launch_options import Arguments, arguments
 from sim.spec.foreign.launch_settings import JobLength, LaunchSettings, note_offloading
 from sim.spec.foreign.launch_trainer import is_set
 from sim.spec.foreign.launch_unread import FP8_RECIPES, refuse_typos, unread
-from sim.spec.parallel import NEAR_PIPELINE, even_blocks
+from sim.spec.parallel import NEAR_PIPELINE, Schedule, even_blocks
 from sim.spec.strict import whole_number
 from sim.spec.training import RecomputedModule
 from sim.spec.yaml import SpecError
@@ -38,6 +38,10 @@ NUMERIC: Final = {*SIZES, *_RANKS, *LATENT, "seq-length", "num-query-groups", "p
     "global-batch-size",
 }
 """Options with numeric values."""
+PAIRED: Final[tuple[Schedule, ...]] = ("1f1b", "interleaved_1f1b")
+"""Schedules in which ``--overlap-moe-expert-parallel-comm`` runs pairs (core/pipeline_parallel/combined_1f1b.py)."""
+DISPATCH_BLOCKS: Final[Mapping[str, int]] = {"deepep": 20, "hybridep": 16}
+"""Multiprocessors of dispatch and combine by default, by the backend of the flex dispatcher (core/transformer/transformer_config.py)."""
 _EXPERTS_SPLIT: Final = {"num-experts", "expert-tensor-parallel-size"}
 _READ: Final = NUMERIC | {
     "sequence-parallel", "use-distributed-optimizer", "multi-latent-attention", "group-query-attention", "disable-bias-linear",
@@ -46,7 +50,8 @@ _READ: Final = NUMERIC | {
     "no-gradient-accumulation-fusion", "grad-reduce-in-bf16", "use-precision-aware-optimizer", "main-grads-dtype", "exp-avg-dtype",
     "exp-avg-sq-dtype",
     "num-layers-per-virtual-pipeline-stage", "num-virtual-stages-per-pipeline-rank", "moe-layer-freq", "data-parallel-sharding-strategy",
-    "fp8-format", "fp8-recipe",
+    "fp8-format", "fp8-recipe", "moe-token-dispatcher-type", "moe-flex-dispatcher-backend", "moe-enable-deepep", "moe-deepep-num-sms",
+    "moe-hybridep-num-sms", "overlap-moe-expert-parallel-comm", "delay-wgrad-compute",
 }  # fmt: skip
 """Options that affect the simulation, against which other options are checked for typos."""
 
@@ -90,6 +95,8 @@ def megatron(text: str, place: str) -> LaunchSettings:
     told.length = _length(options)
     for option in ("optimizer-cpu-offload", "cpu-offloading", "fine-grained-activation-offloading"):
         note_offloading(f"--{option}", option in options.values, told)
+    if "delay-wgrad-compute" in options.values:
+        told.notes.append("--delay-wgrad-compute is not modeled: backward computes gradients of weights with those of inputs")
     told.notes += unread(text, options.values, told.sequence)
     return told
 
@@ -138,7 +145,19 @@ def _stack(options: Arguments) -> str | dict[str, Any]:
         mesh |= {"gradients": "bf16"} if said.get("main-grads-dtype") == "bf16" else {}
         states = {_STATES.get(said.get(option, "fp32"), "fp32") for option in ("exp-avg-dtype", "exp-avg-sq-dtype")}
         mesh |= {"states": states.pop()} if len(states) == 1 and states != {"fp32"} else {}
+    if said.get("moe-token-dispatcher-type") == "flex":  # DeepEP or HybridEP: transformer/moe/token_dispatcher.py, MoEFlexTokenDispatcher
+        mesh["one_copy"] = True
+    if "overlap-moe-expert-parallel-comm" in said:
+        mesh |= {"paired_schedules": list(PAIRED), "expert_blocks": _expert_blocks(options)}
     return {"extends": _STACK, "mesh": mesh} if mesh else _STACK
+
+
+def _expert_blocks(options: Arguments) -> int:
+    """Return the multiprocessors of dispatch and combine; 0 for NCCL's all-to-all."""
+    if options.values.get("moe-token-dispatcher-type") != "flex":
+        return 0
+    backend = "hybridep" if options.values.get("moe-flex-dispatcher-backend") == "hybridep" else "deepep"
+    return options.number(f"moe-{backend}-num-sms", DISPATCH_BLOCKS[backend]) or 0
 
 
 def _blocks(options: Arguments, told: LaunchSettings) -> dict[str, Any]:

@@ -26,6 +26,8 @@ SIZES: Final[Mapping[str, str]] = {
     "moe-ffn-hidden-size": "expert_ffn",
     "moe-shared-expert-intermediate-size": "shared_expert_ffn",
     "moe-router-topk": "experts_per_token",
+    "moe-router-num-groups": "expert_groups",
+    "moe-router-group-topk": "groups_per_token",
     "moe-latent-size": "expert_latent",
     "mtp-num-layers": "prediction_layers",
 }
@@ -84,7 +86,8 @@ def model_shape(given: Arguments) -> dict[str, Any]:
         shape |= {"shared_experts": 1} if "shared_expert_ffn" in shape else {}
         shape |= _expert_layers(given.values.get("moe-layer-freq", "1"), given.place)
     else:
-        shape.pop("experts_per_token", None)
+        for name in ("experts_per_token", "expert_groups", "groups_per_token"):
+            shape.pop(name, None)
     if "multi-latent-attention" in given.values:
         shape["mla"] = {name: given.number(option, default) for option, (name, default) in LATENT.items()}
         shape.pop("head_dim", None)

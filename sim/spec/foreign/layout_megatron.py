@@ -46,13 +46,18 @@ def _stack_options(launch: Launch) -> dict[str, Any]:
     """Return the options for overlap and for the type of gradients, as in the stack if it is one of Megatron's, else its defaults here."""
     mesh = None if launch.stack is None else launch.stack.mesh
     own = mesh if mesh is not None and mesh.framework == "megatron" else None
-    options = {"overlap-grad-reduce": ""} if own is None or own.overlap_gradients else {}
+    options: dict[str, Any] = {"overlap-grad-reduce": ""} if own is None or own.overlap_gradients else {}
     if launch.parallel.shard in MEGATRON_FSDP:
         strategy = MEGATRON_FSDP[launch.parallel.shard]
         options |= {"use-megatron-fsdp": "", "data-parallel-sharding-strategy": strategy, "ckpt-format": "fsdp_dtensor"}
     if launch.parallel.shard != "none":
         options["use-distributed-optimizer"] = ""
         options |= {"overlap-param-gather": ""} if own is None or own.overlap_parameters else {}
+    if own is not None and own.one_copy and launch.parallel.expert > 1:
+        options |= {"moe-token-dispatcher-type": "flex", "moe-flex-dispatcher-backend": "deepep"}
+    if own is not None and own.paired_schedules and launch.parallel.expert > 1:
+        options["overlap-moe-expert-parallel-comm"] = ""
+        options |= {"moe-deepep-num-sms": own.expert_blocks} if own.one_copy else {}
     if own is None or launch.precision in ("fp32", "tf32"):
         return options
     options |= {"grad-reduce-in-bf16": ""} if own.gradients == own.reduction == "bf16" else {}

@@ -62,6 +62,8 @@ def _experts(shape: Transformer) -> dict[str, Any]:
         "num-experts": shape.experts, "moe-router-topk": shape.experts_per_token, "moe-ffn-hidden-size": shape.expert_ffn,
         "moe-shared-expert-intermediate-size": fields_with_defaults(shape)["shared_expert_ffn"] or None,
         "moe-latent-size": shape.expert_latent,
+        "moe-router-num-groups": shape.expert_groups if shape.expert_groups > 1 else None,
+        "moe-router-group-topk": shape.groups_per_token,
         "moe-layer-freq": f"([0]*{dense}+[1]*{shape.layers - dense})" if dense else every,
     }  # fmt: skip
 

@@ -49,6 +49,8 @@ _OWN_SCRIPT: Final = ("deepspeed.json", "accelerate.yaml")
 _LEFT_TO_SCRIPT: Final = ("batch", "micro_batches", "activation_checkpointing", "recompute_blocks", "recompute_modules", "recompute_saves")
 _RESTRICT_SEARCHES: Final = ("source", "axes", "shards", "schedules", "recomputes", "sequence")
 """Fields of a stack's mesh that are not options of a run."""
+_OF_EXPERTS: Final = ("one_copy", "paired_schedules", "expert_blocks")
+"""Those that have an effect only with expert ranks."""
 
 
 def layout_notes(launch: Launch, files: Mapping[str, str]) -> list[str]:
@@ -180,7 +182,7 @@ def _stack_notes(name: str, settings: LaunchSettings, launch: Launch) -> Iterato
         yield f"time and memory are those of stack {stack.name}, not of {program}"
         return
     if (own := _mesh_read(settings)) is not None and name not in _OWN_SCRIPT:
-        unlike = _unlike_options(stack.mesh, own)
+        unlike = _unlike_options(stack.mesh, own, () if launch.parallel.expert > 1 else _OF_EXPERTS)
         if unlike:
             yield f"time and memory are those of stack {stack.name} with {', '.join(unlike)}, which the file does not set"
     if name == "accelerate.yaml" and launch.precision not in ("fp32", "tf32") and stack.mesh.reduction == "fp32":
@@ -195,11 +197,13 @@ def _mesh_read(settings: LaunchSettings) -> MeshOptions | None:
     if stack is None:
         return None
     own = load_part(Stack, stack if isinstance(stack, str) else stack["extends"], "workloads/stacks").mesh
-    return own if own is None or isinstance(stack, str) else own.model_copy(update=stack["mesh"])
+    if own is None or isinstance(stack, str):
+        return own
+    return own.model_copy(update={name: tuple(value) if isinstance(value, list) else value for name, value in stack["mesh"].items()})
 
 
-def _unlike_options(meant: MeshOptions, read: MeshOptions) -> list[str]:
-    """Return the options of *meant* that differ from those of *read*, with their values."""
-    skipped = (*_RESTRICT_SEARCHES, *HOST_TIMES, "collective_check")
+def _unlike_options(meant: MeshOptions, read: MeshOptions, without_effect: Sequence[str]) -> list[str]:
+    """Return the options of *meant* that differ from those of *read*, with their values, except those *without_effect*."""
+    skipped = (*_RESTRICT_SEARCHES, *HOST_TIMES, "collective_check", *without_effect)
     values, others = meant.model_dump(mode="json"), read.model_dump(mode="json")
     return [f"{name} {_shown(value)}" for name, value in values.items() if name not in skipped and value != others[name]]

@@ -314,11 +314,12 @@ class _Shapes:
 
         *sketched*: as if only one group of a node sent messages, whose price takes a fraction of the time where a node has many groups.
         """
-        key = self._like(candidate), candidate.batch, candidate.micro_batches, sketched
+        paired = candidate.expert > 1 and candidate.schedule in self.options.paired_schedules  # whose messages may be hidden
+        key = self._like(candidate), candidate.batch, candidate.micro_batches, sketched, paired
         if key not in self._passes:
             workload, layout, rows = self._with_samples(candidate)
             times = times_of(self.setting.hardware, workload, layout, self._of_one if sketched else self.setting.book, one_group=sketched)
-            self._passes[key] = self._pass_rows(times, layout.units, rows)
+            self._passes[key] = self._pass_rows(times, layout.units, rows, paired)
         return self._passes[key]
 
     def sends(self, geometry: Geometry, own: Sequence[LayoutCandidate]) -> list[SendRows] | None:
@@ -385,9 +386,9 @@ class _Shapes:
             self._kept_compute[key] = self._pass_rows([times], layout.units, rows), rows.units
         return self._kept_compute[key][0]
 
-    def _pass_rows(self, times: Sequence[UnitTimes], units: Sequence[Unit], rows: BlockSums) -> PassRows:
+    def _pass_rows(self, times: Sequence[UnitTimes], units: Sequence[Unit], rows: BlockSums, paired: bool = False) -> PassRows:
         parts: tuple[PassPart, ...] = ("F", "B")
-        return PassRows(*summed([self._quickest(times, units, part) for part in parts], rows.ends))
+        return PassRows(*summed([self._quickest(times, units, part, paired) for part in parts], rows.ends))
 
     def _lay(self, candidate: LayoutCandidate) -> tuple[Workload, Layout, BlockSums]:
         workload = self.setting.workload_in(candidate)
@@ -397,8 +398,8 @@ class _Shapes:
             self._rows[key] = sums_of(layout, workload)
         return workload, layout, self._rows[key]
 
-    def _quickest(self, times: Sequence[UnitTimes], units: Sequence[Unit], part: PassPart) -> list[float]:
-        """Return the seconds of one pass over each unit on the quickest stage."""
+    def _quickest(self, times: Sequence[UnitTimes], units: Sequence[Unit], part: PassPart, paired: bool) -> list[float]:
+        """Return the seconds of one pass over each unit on the quickest stage, at least; *paired*: whether it may be part of a pair."""
         least: dict[int, float] = {}
         for number, unit in enumerate(units):
             if unit.content in least:
@@ -407,7 +408,9 @@ class _Shapes:
                 least[unit.content] = 0.0
                 continue
             passes = [of_stage(number, part) for of_stage in times]
-            least[unit.content] = min((each.compute + (0.0 if self.structured else each.waits) for each in passes), default=0.0)
+            least[unit.content] = min(
+                (each.compute + (0.0 if self.structured else each.waits_beside(paired)) for each in passes), default=0.0
+            )
         return [least[unit.content] for unit in units]
 
 

@@ -114,7 +114,7 @@ class _Recurrence:
             for each in program:
                 if type(each) is Start and each.axis in SHARED:
                     self.expected[each.tag] = self.expected.get(each.tag, 0) + 1
-        self.works: list[dict[tuple[str, int, int], _Passed]] = [{} for _ in scene.programs]
+        self.works: list[dict[Work, _Passed]] = [{} for _ in scene.programs]
         self.meets = scene.layout.has_rendezvous
         self.overlaps = scene.layout.options.pipeline_overlap and not self.meets
         self.sends: dict[tuple[int, int, float], float] = {}
@@ -179,8 +179,8 @@ class _Recurrence:
     def _compute(self, rank: _BoundRank, stage: int, instruction: Instruction, now: float) -> float:
         """Return the end of the work, copy or update *instruction*; the host launches each kernel before it runs."""
         if type(instruction) is Work:
-            key = (instruction.part, instruction.first, instruction.last)
-            bursts, compute, tail = self.works[stage].get(key) or self._work(stage, key)
+            work = instruction._replace(micro_batch=0)
+            bursts, compute, tail = self.works[stage].get(work) or self._work(stage, work)
         elif type(instruction) is Copy:
             time, cpu, tail = copy_time(instruction, self.scene.times[stage].gpu), self.scene.launch_cpu, 0.0
             compute, bursts = time.compute, ((time.compute, cpu, cpu, False),)
@@ -200,14 +200,13 @@ class _Recurrence:
         rank.worked_in_step += compute
         return now + tail
 
-    def _work(self, stage: int, key: tuple[str, int, int]) -> _Passed:
-        part, first, last = key
-        time = self.scene.times[stage].span(first, last, part)  # type: ignore[arg-type]
+    def _work(self, stage: int, work: Work) -> _Passed:
+        time = self.scene.times[stage].of(work)
         tail = self.scene.noise.mean.inside * time.compute + sum(each.seconds for each in time.exposed_waits if each.seconds > 0)
         cpu = self.scene.launch_cpu
         bursts = tuple((each.compute, each.launch_time(cpu), min(1.0, each.launches) * cpu, each.waits_for_gpu) for each in time.bursts)
-        self.works[stage][key] = (bursts, time.compute, tail)
-        return self.works[stage][key]
+        self.works[stage][work] = (bursts, time.compute, tail)
+        return self.works[stage][work]
 
     # --- messages between stages ----------------------------------------------------------------------------------
 

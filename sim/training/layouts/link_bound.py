@@ -92,18 +92,18 @@ class _Counted:
     def _pass_time(self, chunk: int, part: PassPart) -> float:
         layout, times = self.scene.layout, self.scene.times[self._stage_of[chunk]]
         units = (unit for unit in layout.chunks[chunk] if part == "F" or layout.units[unit].has_backward)
-        return sum(time.compute + time.waits for time in (times(unit, part) for unit in units))
+        return sum(time.compute + time.waits_beside(layout.runs_pairs) for time in (times(unit, part) for unit in units))
 
     def add(self, stage: int, program: Program) -> None:
         """Add the traffic of *stage* that lies in the step of the first stage."""
         begin, end = self._begin(stage, program), self._end(stage, program)
         update = next(place for place, each in enumerate(program) if type(each) is Update)
         waits = {each.tag: place for place, each in enumerate(program) if type(each) is Wait}
-        works, sends, starts = Counter[tuple[PassPart, int, int]](), Counter[tuple[int, float, int]](), Counter[Start]()
+        works, sends, starts = Counter[Work](), Counter[tuple[int, float, int]](), Counter[Start]()
         for place in range(begin, end):
             each = program[place]
             if type(each) is Work:
-                works[each.part, each.first, each.last] += 1
+                works[each._replace(micro_batch=0)] += 1
             elif type(each) is Send:
                 what, chunk, _ = each.tag
                 sends[each.stage, each.nbytes, chunk - 1 if what == "activations" else chunk] += 1
@@ -111,8 +111,8 @@ class _Counted:
                 type(each) is Start and each.axis not in SHARED and waits.get(each.tag, end) < end and not place < update < waits[each.tag]
             ):
                 starts[each._replace(tag=("", 0, 0), predecessor=None)] += 1
-        for (part, first, last), times in works.items():
-            self._add_messages(stage, part, first, last, times)
+        for work, times in works.items():
+            self._add_messages(stage, work, times)
         for (target, nbytes, chunk), times in sends.items():
             price = self.scene.prices.send(stage, target, nbytes)
             way = self._head[chunk] + self._forward[chunk], self._tail[chunk] + self._backward[chunk]
@@ -139,10 +139,10 @@ class _Counted:
         meeting = Wait(MEETING)
         return 1 + max((place for place, each in enumerate(program) if type(each) is Send or each == meeting), default=-1)
 
-    def _add_messages(self, stage: int, part: PassPart, first: int, last: int, times: int) -> None:
-        """Add the messages inside units *first* to *last*, which are passed *times* times."""
-        chunk = min(self._chunk_of[first], self._chunk_of[last])
-        for each in self.scene.times[stage].span(first, last, part).exposed_waits:
+    def _add_messages(self, stage: int, work: Work, times: int) -> None:
+        """Add the messages inside the units of *work*, which is done *times* times; its pair has those of both passes."""
+        chunk = min(self._chunk_of[work.first], self._chunk_of[work.last], *(self._chunk_of[unit] for unit in work.beside or ()))
+        for each in self.scene.times[stage].of(work).exposed_waits:
             if each.seconds > 0.0:
                 load = self.scene.prices.live_loads(stage, each.load)
                 self._add(load, times, self._head[chunk], self._tail[chunk])

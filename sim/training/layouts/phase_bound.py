@@ -198,6 +198,6 @@ class _StageCycles:
 def _work_time(scene: LayoutScene, stage: int, instruction: Instruction) -> float:
     """Return the time (s) that compute takes for *instruction*, at least."""
     if type(instruction) is Work:
-        time = scene.times[stage].span(instruction.first, instruction.last, instruction.part)
+        time = scene.times[stage].of(instruction)
         return time.compute + time.waits
     return scene.updates[stage][0] if type(instruction) is Update else 0.0

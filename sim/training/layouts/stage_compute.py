@@ -108,7 +108,7 @@ class StageKernels:
 
     def work(self, work: Work) -> SimProcess:
         """Compute *work*, and wait for the exposed part of the messages inside its units."""
-        time = self.times.span(work.first, work.last, work.part)
+        time = self.times.of(work)
         self.at_work = work.first, work.last, work.part
         self._update_slowdown()
         yield from self.compute(time.bursts, PASSES[work.part], work.micro_batch, self.spread.speed)

@@ -16,22 +16,26 @@ from typing import Final, Literal, NamedTuple
 from sim.cluster.gpu import KernelWork, element_bytes, memory_time
 from sim.cluster.kernels import indexed_time, overlap_time
 from sim.cluster.measured import PassSetting, pass_time
+from sim.cluster.shared_gpu import remaining_gpu
 from sim.events import Cause
 from sim.parallel.checkpointing import checkpointed_share, recomputed_pieces
 from sim.parallel.collective_check import check_time
 from sim.parallel.layer_messages import LayerMessage
-from sim.parallel.program import Copy, Op, PassPart
+from sim.parallel.program import Copy, Op, PassPart, Work
 from sim.parallel.ring import elements_of, ring_of, ring_passes
 from sim.parallel.routing import (
     BACKWARD_LAUNCHES,
     bias_operations,
     cast_launches,
     copies_between,
+    dispatch_width,
     dispatched_bytes,
     expert_host_time,
     expert_operations,
     padded_bytes,
     permuted_passes,
+    received_bytes,
+    routing_of,
     sorted_bytes,
     unfused_passes,
 )
@@ -45,6 +49,7 @@ from sim.spec.precision import PRECISION_TRAITS
 from sim.spec.sections import with_fields
 from sim.spec.workload import Workload
 from sim.training.layouts.group_price import LinkShare, MessageLoad
+from sim.training.layouts.pairs import Segment, pair_time
 from sim.training.layouts.prices import LayoutPrices, PriceBook
 from sim.training.muon import muon_work
 
@@ -109,6 +114,10 @@ class UnitTime(NamedTuple):
         """Return the time (s) of all exposed messages."""
         return sum(each.seconds for each in self.exposed_waits)
 
+    def waits_beside(self, paired: bool) -> float:
+        """Return the time (s) of exposed messages, at least: if the pass may be *paired*, those of experts may all be hidden."""
+        return sum(each.seconds for each in self.exposed_waits if each.axis != "expert" or not paired)
+
 
 @dataclass(eq=False)
 class UnitTimes:
@@ -127,6 +136,8 @@ class UnitTimes:
     """Whether messages take time. If not, units take their compute alone, wherever groups are placed and on any number of nodes."""
     _unit_times: dict[tuple[int, PassPart], UnitTime] = field(default_factory=dict)
     _spans: dict[tuple[int, int, PassPart], UnitTime] = field(default_factory=dict)
+    _pairs: dict[tuple[int, ...], UnitTime] = field(default_factory=dict)
+    """Times of the backward passes of pairs, by the units of both passes."""
     _shared: dict[object, UnitTime] = field(default_factory=dict)
     """Times by the content of a unit, shared with other layouts."""
     _passes: dict[tuple[int, bool], tuple[KernelWork, Layer]] = field(default_factory=dict)
@@ -177,6 +188,61 @@ class UnitTimes:
         if key not in self._spans:
             self._spans[key] = _joined(self(number, part) for number in range(first, last + 1))
         return self._spans[key]
+
+    def of(self, work: Work) -> UnitTime:
+        """Return the time of *work*. What a pair waits for the messages of experts is in its backward pass."""
+        time = self.span(work.first, work.last, work.part)
+        if work.beside is None:
+            return time
+        if work.part == "F":
+            return time._replace(exposed_waits=tuple(each for each in time.exposed_waits if each.axis != "expert"))
+        key = (*work.beside, work.first, work.last)
+        if key not in self._pairs:
+            self._pairs[key] = self._backward_of_pair(*key)
+        return self._pairs[key]
+
+    def exposed_of_pair(self, work: Work) -> float:
+        """Return the part of the messages of experts for which the pair of *work* waits; 1 if it is none."""
+        if work.beside is None:
+            return 1.0
+        forward, backward = ((work.first, work.last), work.beside)[:: 1 if work.part == "F" else -1]
+        waits = self.of(Work("B", *backward, 0, forward)).exposed_waits
+        alone = sum(each.seconds for each in self._of_experts(forward, backward))
+        return sum(each.seconds for each in waits if each.axis == "expert") / alone if alone else 0.0
+
+    def _of_experts(self, forward: tuple[int, int], backward: tuple[int, int]) -> list[ExposedWait]:
+        """Return the messages of experts in a *forward* and a *backward* pass."""
+        return [
+            each for time in (self.span(*forward, "F"), self.span(*backward, "B")) for each in time.exposed_waits if each.axis == "expert"
+        ]
+
+    def _backward_of_pair(self, first: int, last: int, *backward: int) -> UnitTime:
+        """Return the backward pass over units *backward* in a pair with the forward pass over units *first* to *last*."""
+        begin, end = backward
+        time, ahead = self.span(begin, end, "B"), self.span(first, last, "F")
+        alone = self._of_experts((first, last), (begin, end))
+        forward = _segments(layer for number in range(first, last + 1) for layer in self.in_turn(self.units[number], "F"))
+        after = _segments(layer for number in range(end, begin - 1, -1) for layer in self.in_turn(self.units[number], "B"))
+        compute = ahead.compute + time.compute
+        slowdown = 1.0
+        if self.options.expert_blocks and compute and alone:
+            beside = self._beside_experts
+            slowdown = max(1.0, (beside.span(first, last, "F").compute + beside.span(begin, end, "B").compute) / compute)
+        pair = pair_time(forward, after, slowdown)
+        slowed = pair.compute - sum(each.compute for each in (*forward, *after))
+        share = pair.exposed / sum(each.seconds for each in alone) if alone else 0.0
+        others = [each for each in time.exposed_waits if each.axis != "expert"]
+        bursts = (*time.bursts, Burst(slowed, 0.0)) if slowed > 0.0 else time.bursts
+        waits = [_merged_messages([_exposed_part(each, share) for each in alone])] if share else []
+        return UnitTime(bursts, (*others, *waits))
+
+    @cached_property
+    def _beside_experts(self) -> UnitTimes:
+        """Return the times of units beside dispatch and combine, which occupy multiprocessors."""
+        gpu = remaining_gpu(self.gpu, self.options.expert_blocks, 0.0)
+        return UnitTimes(
+            self.workload, gpu, self.units, self.prices, self.stage, self.options, self.micro_batches, self.adds_shards, sends=False
+        )
 
     def _time_of(self, unit: Unit, part: PassPart) -> UnitTime:
         return _joined(self.in_turn(unit, part))
@@ -299,7 +365,10 @@ class UnitTimes:
             nbytes = element_bytes(layer.op, training.precision) / 4.0 * training.batch * dispatched_bytes(layer)
         if not nbytes:
             return 0.0
-        moved = sorted_bytes(nbytes, self._local_experts, self.options.one_copy)
+        transformer, ranks = self.workload.model.transformer, self.prices.mesh.parallel.expert
+        moved = sorted_bytes(nbytes, self._local_experts)
+        if self.options.one_copy:
+            moved = received_bytes(nbytes, routing_of(transformer), ranks) if transformer is not None else 0.0
         if self.options.framework == "megatron" and not self.prices.mesh.parallel.pad_to_capacity:
             moved += padded_bytes(nbytes, PRECISION_TRAITS[training.precision].is_quantized, self.options.one_copy)
         return memory_time(moved, self.gpu) * training.compute_factor if moved else 0.0
@@ -338,8 +407,10 @@ class UnitTimes:
     def _exposed(self, message: LayerMessage, layer: Layer, busy: float, backward: bool) -> ExposedWait:
         """Return how long compute waits for one *message* of a layer with a GPU time of *busy* seconds."""
         nbytes = self._bytes(message, layer)
-        if message.op == "all_to_all":
-            nbytes *= self._between_nodes
+        if message.op == "all_to_all" and message.axis == "expert":
+            nbytes *= self._sent_copies
+            if self.options.dispatch_8bit and layer.name.endswith("experts.combine" if backward else "experts.dispatch"):
+                nbytes *= dispatch_width(PRECISION_TRAITS[self.workload.training.precision].is_quantized)
         price, links = self.prices.outline(self.stage, message.axis, message.op, nbytes, message.skew)
         seconds = price.uncontended_time
         if message.overlaps:
@@ -357,12 +428,14 @@ class UnitTimes:
         return transformer.experts / self.prices.mesh.parallel.expert if transformer else 0.0
 
     @cached_property
-    def _between_nodes(self) -> float:
-        """Return the bytes that dispatch sends between nodes, relative to one copy per expert."""
+    def _sent_copies(self) -> float:
+        """Return the bytes that dispatch sends, relative to one copy per expert: between nodes, or between the ranks of a single node."""
         mesh, transformer = self.prices.mesh, self.workload.model.transformer
+        if transformer is None:
+            return 1.0
         group = mesh.group(mesh.rank(pipeline=self.stage), "expert")
         nodes = len({mesh.place(rank)[0] for rank in group})
-        return copies_between(nodes, transformer.experts_per_token if transformer else 1, self.options.one_copy)
+        return copies_between(nodes if nodes > 1 else len(group), routing_of(transformer), self.options.one_copy)
 
     def _accumulated(self, unit: Unit) -> UnitTime:
         """Return the time to add a micro-batch's gradients to those of earlier ones.
@@ -415,6 +488,18 @@ def _joined(times: Iterable[UnitTime]) -> UnitTime:
         for each in time.exposed_waits:
             exposed[each.axis, each.cause, each.limit].append(each)
     return UnitTime(tuple(bursts), tuple(map(_merged_messages, exposed.values())))
+
+
+def _segments(layers: Iterable[UnitTime]) -> list[Segment]:
+    """Return *layers* as segments between messages of experts; other messages count as compute."""
+    segments, compute = [], 0.0
+    for layer in layers:
+        compute += layer.compute + sum(each.seconds for each in layer.exposed_waits if each.axis != "expert")
+        for each in layer.exposed_waits:
+            if each.axis == "expert" and each.seconds > 0.0:
+                segments.append(Segment(compute, each.seconds))
+                compute = 0.0
+    return [*segments, Segment(compute, 0.0)]
 
 
 def _merged_messages(messages: Sequence[ExposedWait]) -> ExposedWait:

@@ -195,8 +195,8 @@ class Unfolded(Simulation):
 
 def _loads_inside(program: Program, times: UnitTimes) -> list[tuple[LinkShare, ...]]:
     """Return the distinct loads of messages inside the units of *program*."""
-    passes = dict.fromkeys((work.first, work.last, work.part) for work in program if isinstance(work, Work))
-    return list(dict.fromkeys(each.load for span in passes for each in times.span(*span).exposed_waits if each.seconds > 0))
+    passes = dict.fromkeys(work._replace(micro_batch=0) for work in program if isinstance(work, Work))
+    return list(dict.fromkeys(each.load for work in passes for each in times.of(work).exposed_waits if each.seconds > 0))
 
 
 def _by_rank(program: Program, rank: int, scene: LayoutScene, first: Sequence[int]) -> Program:

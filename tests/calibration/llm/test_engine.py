@@ -142,7 +142,7 @@ def test_what_scripts_set_reaches_the_simulator(tmp_path: Path) -> None:
     changed = replace(case, one_copy=True, expert_overlap=True, uses_cuda_graphs=True, checks_collectives=True)
     overrides = [dict(each.split("=") for each in practice_overrides(which, AT)) for which in (case, changed)]
     names = {name.removeprefix("training.stack.") for name in overrides[1] if overrides[0].get(name) != overrides[1][name]}
-    assert names == {"mesh.one_copy", "mesh.expert_overlap", "mesh.collective_check", "cuda_graphs"}
+    assert names == {"mesh.one_copy", "mesh.paired_schedules", "mesh.expert_blocks", "mesh.collective_check", "cuda_graphs"}
 
 
 @pytest.mark.parametrize("framework", ["DeepSpeed", "Megatron-LM"])

@@ -124,7 +124,7 @@ def test_what_attention_the_utilization_counts_is_said(fields: tuple[str, ...], 
 
 @pytest.mark.parametrize("schedule", ["dualpipev", "1f1b"])
 def test_experts_that_nothing_hides_are_told(schedule: str) -> None:
-    """DualPipeV was made to hide dispatch (github.com/deepseek-ai/DualPipe), but its pairs are simulated one after the other."""
+    """DualPipeV was made to hide dispatch (github.com/deepseek-ai/DualPipe), but not every stack runs its pairs together."""
     field, nodes = "training.stack.mesh.expert_overlap", 2
     layout = (("--pp", "parallel.pipeline", 2), ("--ep", "parallel.expert", 8), ("--shard", "parallel.shard", "optimizer"))
     layout = (*layout, ("--schedule", "parallel.schedule", schedule), ("--micro-batches", "gradient_accumulation_steps", 4))
@@ -136,5 +136,6 @@ def test_experts_that_nothing_hides_are_told(schedule: str) -> None:
         return [text for text in layout_document(answer)["assumptions"] if field in text]
 
     (sentence,) = said()
-    assert ("dualpipev runs the forward and backward of a pair one after the other" in sentence) == (schedule == "dualpipev")
+    assert ("runs the forward and backward of dualpipev's pairs one after the other" in sentence) == (schedule == "dualpipev")
     assert said(f"{field}=20%") == []
+    assert bool(said("training.stack.mesh.paired_schedules=[dualpipev]")) == (schedule == "1f1b")

@@ -62,6 +62,17 @@ def test_a_layout_comes_back(tmp_path: Path, nodes: int, layout: Mapping[str, An
     assert replayed.step_time == pytest.approx(run.step_time, rel=tolerance)
 
 
+def test_a_layout_with_pairs_comes_back(tmp_path: Path) -> None:
+    """Messages of experts that a pair hides overlap with its compute in the trace as well."""
+    alike = ("node.gpu.compute_cv=0", "node.gpu.persistent_cv=0", "node.gpu.kernels.sustained_cv=0")
+    layout = layout_of([], pipeline=2, expert=4, shard="optimizer", schedule="dualpipev", micro_batches=4)
+    scenario = Scenario("hgx-h100", "deepseek-v2-lite", alike, nodes=1, stack="torchtitan-0.2", batch=1, layout=layout)
+    run = layout_answer(scenario).run
+    assert run.layout.runs_pairs
+    write_layout(run, tmp_path)
+    assert again(tmp_path, scenario, "torchtitan-0.2").step_time == pytest.approx(run.step_time, rel=AROUND)
+
+
 def test_a_layout_moves_the_same_bytes(tmp_path: Path) -> None:
     """Of each group, counted in the programs: what is entered into communicators."""
     scenario, run = laid_out(2, shard="parameters", replicate=2)

@@ -210,3 +210,19 @@ def test_layouts_of_a_plan_read_back_equal_or_are_named(model: str, stack_name: 
         for candidate in draw.sample(every, min(50, len(every))):
             files |= require_all_said(launch_of(plan, outcome_of(setting, candidate)))
     assert files & set(READERS) or model == "llama-3.2-1b"
+
+
+@pytest.mark.parametrize("blocks", [20, 24])
+def test_overlap_of_experts_is_written_for_megatron(blocks: int) -> None:
+    """Oracle: megatron/training/arguments.py, ``--overlap-moe-expert-parallel-comm``, which needs expert ranks."""
+    megatron_core = stack("megatron-core")
+    assert megatron_core.mesh is not None
+    options = {"one_copy": True, "paired_schedules": ("1f1b", "interleaved_1f1b"), "expert_blocks": blocks}
+    own = megatron_core.model_copy(update={"mesh": megatron_core.mesh.model_copy(update=options)})
+    shape = load_workload("mixtral-8x7b").spec.model.transformer
+    for expert in (8, 1):
+        written = launch_files(plain(model="mixtral-8x7b", shape=shape, stack=own, parallel=Parallel(expert=expert, shard="optimizer")), "")
+        assert not [note for note in written.notes if note.startswith("megatron.args: time")]
+        lines = written.files["megatron.args"].splitlines()
+        assert ("--overlap-moe-expert-parallel-comm" in lines) == (f"--moe-deepep-num-sms {blocks}" in lines) == (expert > 1)
+        assert ("--moe-token-dispatcher-type flex" in lines) == (expert > 1)

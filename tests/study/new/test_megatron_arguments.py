@@ -128,3 +128,36 @@ def test_megatron_s_own_width_of_the_feed_forward_block(options: str, inner: int
     sized = f"{SIZES} --seq-length 128 --max-position-embeddings 128 {options}\n"
     shape = parsed(sized, tmp_path)[0].model.transformer
     assert shape is not None and shape.inner == inner
+
+
+def test_groups_of_experts_and_the_dispatcher_of_megatron(tmp_path: Path) -> None:
+    """Oracle: megatron/training/arguments.py; transformer/moe/token_dispatcher.py: flex alone sends one copy to each node."""
+    experts = "--num-experts 8 --moe-router-topk 2 --moe-ffn-hidden-size 64 --expert-model-parallel-size 4 --expert-tensor-parallel-size 1"
+    limited = "--moe-router-num-groups 4 --moe-router-group-topk 2"
+    for dispatcher, one_copy in (
+        ("alltoall", False),
+        ("flex --moe-enable-deepep", True),
+        ("flex --moe-flex-dispatcher-backend hybridep", True),
+    ):
+        workload, notes = parsed(f"{MEGATRON.rstrip()} {experts} {limited} --moe-token-dispatcher-type {dispatcher}\n", tmp_path)
+        shape, mesh = workload.model.transformer, workload.training.stack.mesh
+        assert shape is not None and mesh is not None and not notes
+        assert (shape.expert_groups, shape.groups_per_token, mesh.one_copy) == (4, 2, one_copy)
+    with pytest.raises(SpecError, match=r"--moe-router-topk \(8\) is above the 4 experts of 2 groups"):
+        parsed(f"{MEGATRON.rstrip()} {experts.replace('topk 2', 'topk 8')} {limited}\n", tmp_path)
+
+
+def test_overlap_of_experts_in_megatron(tmp_path: Path) -> None:
+    """Oracle: megatron/training/arguments.py; core/transformer/transformer_config.py: 20 and 16 multiprocessors by default."""
+    experts = "--num-experts 8 --moe-router-topk 2 --moe-ffn-hidden-size 64 --expert-model-parallel-size 4 --expert-tensor-parallel-size 1"
+    given = f"{MEGATRON.rstrip()} {experts} --overlap-moe-expert-parallel-comm"
+    flex = "--moe-token-dispatcher-type flex"
+    for dispatcher, blocks in (
+        ("", 0), (flex, 20), (f"{flex} --moe-deepep-num-sms 24", 24), (f"{flex} --moe-flex-dispatcher-backend hybridep", 16),
+        (f"{flex} --moe-flex-dispatcher-backend hybridep --moe-hybridep-num-sms 32", 32),
+    ):  # fmt: skip
+        mesh = parsed(f"{given} {dispatcher}\n", tmp_path)[0].training.stack.mesh
+        assert mesh is not None
+        assert (mesh.paired_schedules, mesh.expert_blocks) == (("1f1b", "interleaved_1f1b"), blocks)
+    _, notes = parsed(f"{given} --delay-wgrad-compute\n", tmp_path)
+    assert notes == ("--delay-wgrad-compute is not modeled: backward computes gradients of weights with those of inputs",)

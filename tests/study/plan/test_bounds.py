@@ -19,6 +19,7 @@ from sim.study.plan.space import LayoutCandidate
 from sim.study.scenario import Infeasible, Scenario
 from sim.training.layouts.bound import least_time
 from sim.training.layouts.play import play
+from tests.study.plan.planned import ANY_SCHEDULE
 
 EXPERTS_ALONE = ("training.parallel={shard: parameters, wrap: {min_params: 50M}}",)
 """Wraps that hold the matrices of experts and nothing else."""
@@ -106,6 +107,20 @@ def test_bounds_know_that_messages_share_slow_links() -> None:
         scenario = Scenario("gpu_4x_h100_sxm5", "mixtral-8x7b", stack=stack, global_batch=64)
         met = assert_below(PlanQuestion(scenario, (4,), fixed=fixed | {"recompute": "blocks"}), 1, share=share)
         assert met
+
+
+def test_bounds_hold_where_pairs_hide_the_messages_of_experts() -> None:
+    """Bounds that counted all messages of experts would be above these steps."""
+    pairs = "training.stack.mesh.paired_schedules=[1f1b, interleaved_1f1b, dualpipev]"
+    sets = (*ANY_SCHEDULE, pairs, "training.stack.mesh.expert_blocks=20", "node.nic.bandwidth=100 Gbps")
+    common = {"tp": "1", "cp": "1", "batch": "1", "shard": "optimizer", "recompute": "blocks"}
+    for stack, fixed in (
+        ("megatron-core", {"pp": "1"}), ("megatron-core", {"pp": "2", "schedule": "interleaved_1f1b", "ep": "8"}),
+        ("megatron-core", {"pp": "4", "schedule": "dualpipev", "ep": "4"}),
+    ):  # fmt: skip
+        scenario = Scenario("hgx-h100", "mixtral-8x7b", sets, stack=stack, global_batch=128)
+        question = PlanQuestion(scenario, (4,), fixed=common | {"ep": "8"} | fixed, allowed=frozenset({"zero_bubble"}))
+        assert assert_below(question, 3)
 
 
 def test_bounds_know_that_all_stages_of_a_node_gather_and_reduce_over_its_nic() -> None:

@@ -36,6 +36,7 @@ def stacks(draw: st.DrawFn) -> dict[str, Any]:
     flags = ("overlap_gradients", "overlap_parameters", "forward_prefetch", "separate_reduce_scatter", "pipeline_overlap", "root")
     mesh: dict[str, Any] = {flag: draw(st.booleans()) for flag in flags}
     mesh |= {"framework": draw(st.sampled_from(("fsdp2", "fsdp1", "megatron"))), "bucket_elements": draw(st.sampled_from((0, 150_000)))}
+    mesh["paired_schedules"] = draw(st.sampled_from(([], ["1f1b", "dualpipev"])))
     if mesh["framework"] == "fsdp1":
         mesh |= {"backward_prefetch": draw(st.sampled_from(("pre", "post", "none"))), "limit_all_gathers": draw(st.booleans())}
     stack = {"gradient_clipping": draw(st.booleans()), "no_sync": draw(st.booleans()), "launch_cpu": draw(st.sampled_from(("0 s", "2 ms")))}

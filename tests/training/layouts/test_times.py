@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import product
 from typing import Any, Final
 
@@ -11,10 +12,11 @@ from sim.analysis.layout_memory import memory_by_stage
 from sim.cluster.build import with_nodes
 from sim.cluster.gpu import layer_time, memory_time
 from sim.events import Cause
-from sim.mesh import compute_times_of, prepare, run_layout, times_of
+from sim.mesh import compute_times_of, layout_scene, prepare, run_layout, times_of
 from sim.parallel.lower.layouts import program
 from sim.parallel.program import Copy, PassPart
 from sim.parallel.ring import RankElements, ring_of, ring_passes
+from sim.parallel.routing import places_reached, routing_of
 from sim.spec.hardware import Hardware
 from sim.spec.library import load_hardware, load_workload
 from sim.spec.sections import with_fields
@@ -114,7 +116,10 @@ def test_the_host_starts_operations_for_each_local_expert(precision: str, forwar
 
 
 def test_dispatched_copies_are_put_in_the_order_of_experts() -> None:
-    """Forward and backward, behind dispatch and before combination: eight passes over as many copies of a token as it has experts."""
+    """Forward and backward, behind dispatch and before combination: eight passes over as many copies of a token as it has experts.
+
+    Node-aware dispatch has none of them, but gathers the copies of a token from the rows of all ranks that received it, not from one.
+    """
     hardware = load_hardware("hgx-h100").spec
     node = hardware.groups[0].node
     steps = {}
@@ -126,7 +131,8 @@ def test_dispatched_copies_are_put_in_the_order_of_experts() -> None:
     shape = given.model.transformer
     assert shape is not None
     copies = 2.0 * (given.model.sequence or 0) * shape.experts_per_token * shape.hidden
-    moved = shape.layers * 8 * copies / (node.gpu.memory_bandwidth * node.gpu.memory_efficiency)
+    received = 4 * (places_reached(routing_of(shape), 4) - 1) / shape.experts_per_token
+    moved = shape.layers * (8 - received) * copies / (node.gpu.memory_bandwidth * node.gpu.memory_efficiency)
     assert steps[False] - steps[True] == pytest.approx(moved, rel=0.01)
 
 
@@ -264,3 +270,26 @@ def test_messages_of_a_ring_overlap_with_one_step_each_unless_compiled() -> None
         merges = [memory_time(ring_passes(shards, ranks, 2.0, ring, backward), card) for backward in (False, True)]
         computes.append([times(number, part).compute - merge for part, merge in zip("FB", merges, strict=True)])  # type: ignore[arg-type]
     assert computes[0] == pytest.approx(computes[1])
+
+
+@pytest.mark.parametrize(
+    ("one_copy", "dispatch_8bit", "sent", "widths"),
+    [
+        (False, False, 8.0, (2, 2, 2, 2)), (True, False, 4 * (1 - math.comb(96, 8) / math.comb(128, 8)), (2, 2, 2, 2)),
+        (True, True, 4 * (1 - math.comb(96, 8) / math.comb(128, 8)), (1 + 4 / 128, 2, 1 + 4 / 128, 2)),
+    ],
+)  # fmt: skip
+def test_bytes_of_dispatch_and_combine(one_copy: bool, dispatch_8bit: bool, sent: float, widths: tuple[float, ...]) -> None:
+    """Over eight nodes, each a group of 32 of DeepSeek-V3's experts: 8 copies of a token, or one for each of the nodes with its experts.
+
+    Dispatch and combine of forward, then the gradients of the output (dispatched) and of the input (combined).
+    """
+    mesh = f"stack.mesh.one_copy={str(one_copy).lower()}", f"stack.mesh.dispatch_8bit={str(dispatch_8bit).lower()}"
+    own = ["stack=megatron-core", "batch=1", "parallel.expert=64", "precision=fp8", "gradient_accumulation_steps=1", *mesh]
+    given = load_workload("deepseek-v3", [f"training.{each}" for each in own]).spec
+    hardware = with_nodes(load_hardware("hgx-h800").spec, 8)
+    scene = layout_scene(hardware, given, prepare(hardware, given))
+    unit = scene.layout.units[-2]
+    layers = [*scene.times[0].in_turn(unit, "F"), *scene.times[0].in_turn(unit, "B")]
+    messages = [each.nbytes for layer in layers for each in layer.exposed_waits if each.axis == "expert"]
+    assert messages == pytest.approx([4096 * 7168 * sent * width for width in widths])
