@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from itertools import takewhile
+from itertools import takewhile, zip_longest
 from typing import Final, Literal, NamedTuple
 
 from sim.analysis.held_memory import HeldMemory, held_memory
@@ -205,6 +205,8 @@ class _Replay:
         self.lone_buffers: list[Tag] = []
         """Those among them of groups of one rank, which the next reduction frees."""
         self.passes: dict[tuple[int, bool], _UnitPass] = {}
+        self.forward: Work | None = None
+        """The forward pass that runs as a pair with the next backward pass: what one allocates, the other frees meanwhile."""
         self.backward: tuple[str, int] | None = None
         """The backward pass (part and micro-batch) whose gradients are kept until it ends."""
         self.waits = layout.options.gradients_wait and layout.mesh.parallel.shard not in ("gradients", "parameters")
@@ -255,10 +257,24 @@ class _Replay:
             case Update():
                 self._free_lone_buffers()
                 self._update_peak(self.casts)
+            case Work(part="F", beside=(_, _)):
+                self.forward = instruction
             case Work():
-                numbers = range(instruction.first, instruction.last + 1)
-                for number in numbers if instruction.part == "F" else reversed(numbers):
-                    self._work(number, instruction.part, instruction.micro_batch)
+                self._pass_units(instruction)
+
+    def _pass_units(self, work: Work) -> None:
+        """Pass over the units of *work*, in turns with those of the forward that runs as a pair with it."""
+        numbers = range(work.first, work.last + 1)
+        if work.beside is None or self.forward is None:
+            for number in numbers if work.part == "F" else reversed(numbers):
+                self._work(number, work.part, work.micro_batch)
+            return
+        forward, self.forward = self.forward, None
+        for entering, leaving in zip_longest(range(forward.first, forward.last + 1), reversed(numbers)):
+            if entering is not None:
+                self._work(entering, "F", forward.micro_batch, paired=True)
+            if leaving is not None:
+                self._work(leaving, work.part, work.micro_batch)
 
     def _current_moment(self, workspace: float = 0.0, made: float = 0.0) -> _StepMoment:
         """Return the current moment, with *workspace* and the gradients just *made* added to what is held."""
@@ -318,7 +334,7 @@ class _Replay:
         )
         return layout.options.input_buffers * entering * self._activation_factor()
 
-    def _work(self, number: int, part: str, micro_batch: int) -> None:
+    def _work(self, number: int, part: str, micro_batch: int, paired: bool = False) -> None:
         unit = self.layout.units[number]
         key = unit.content, part == "F"
         if key not in self.passes:
@@ -326,7 +342,7 @@ class _Replay:
         own = self.passes[key]
         if part != "F":
             self._end_forward()
-        if self.waits and (part == "F" or (part, micro_batch) != self.backward):
+        if self.waits and not paired and (part == "F" or (part, micro_batch) != self.backward):
             self.unreduced.clear()
             self.backward = part, micro_batch
         self._update_peak(own.peak - own.made, own.made)

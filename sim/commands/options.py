@@ -62,7 +62,7 @@ HtmlOption = Annotated[
 Folder = Annotated[
     Path | None,
     typer.Option(
-        "-o", "--output", metavar="DIR", callback=folder_due, help="also write the table, JSON, CSV, HTML page and plots to this folder"
+        "-o", "--output", metavar="DIR", callback=folder_due, help="also write the table, JSON, CSV, HTML page and any plots to this folder"
     ),
 ]
 

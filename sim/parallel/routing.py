@@ -119,9 +119,7 @@ def places_reached(routing: Routing, places: float) -> float:
 def _held(routing: Routing, first: float, own: float) -> Iterator[tuple[float, float]]:
     """Yield how many experts of the chosen groups a place may hold, with the probability of each; it has *own* experts from *first* on."""
     group = routing.experts / routing.groups
-    chosen: dict[tuple[int, float], int] = {
-        (0, 0.0): 1
-    }  # the number of ways, by how many groups of the place are chosen, and their experts
+    chosen: dict[tuple[int, float], int] = {(0, 0.0): 1}  # number of ways, by how many groups of the place are chosen, and their experts
     covered = 0
     for number in range(int(first / group), routing.groups):
         shared = min(first + own, (number + 1) * group) - max(first, number * group)

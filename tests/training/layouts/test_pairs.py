@@ -187,17 +187,20 @@ def activations(schedule: str, pipeline: int, chunks: int, micro_batches: int, s
         "virtual_stages": chunks,
         "micro_batches": micro_batches,
     }
-    laid_out, hardware = workload(expert_blocks(8), stack, **fields), machine(2 * pipeline, 1, nvlink=5e8)
+    keeping = [each.model_copy(update={"saved": 1e6}) for each in expert_blocks(8)]
+    laid_out, hardware = workload(keeping, stack, **fields), machine(2 * pipeline, 1, nvlink=5e8)
     layout = prepare(hardware, laid_out)
     return [each.activations for each in memory_by_stage(layout, laid_out, hardware.first_workers.node.gpu)]
 
 
-def test_pairs_of_dualpipe_hold_no_more_and_those_of_1f1b_one_micro_batch_more() -> None:
-    """DualPipe's README: activations of PP + 1 chunks, of which PP = 2 x ranks; Megatron-LM schedules one more forward."""
+def test_a_pair_frees_the_activations_of_a_block_as_those_of_another_appear() -> None:
+    """DualPipe's README: activations of PP + 1 chunks, of which PP = 2 x ranks. Both frameworks free those of a block after its backward
+    (Megatron-LM's ``TransformerLayerSchedulePlan.run`` calls ``release_state``), so a pair holds one block more than before it."""
     held, alone = (activations("dualpipev", 2, 2, 8, stack) for stack in (PAIRED, ALONE))
-    assert held == alone
-    (two,), (one,) = (activations("1f1b", 1, 1, 8, stack) for stack in (PAIRED, ALONE))
-    assert two == pytest.approx(2 * one)
+    chunk = 2 * 4 * 1e6  # two blocks of four layers
+    assert all(most - chunk < own <= most for own, most in zip(held, alone, strict=True)) and held != alone
+    (paired,), (one,) = (activations("1f1b", 1, 1, 8, stack) for stack in (PAIRED, ALONE))
+    assert (one, paired) == (8 * 4e6, 9 * 4e6)
 
 
 def test_without_expert_ranks_nothing_runs_as_a_pair() -> None:
