@@ -139,11 +139,11 @@ def read_table(path: Path) -> RecordFile:
 
 def _read_foreign_header(header: Sequence[str], rows: Sequence[Cells]) -> TranslatedHeader:
     translated = translate_header(header, rows, COLUMNS)
+    if any(column_meant(name) == "role" for name in translated.columns):  # also a misspelled one, which is an error
+        return translated
     if not describes_input(header):
         translated = without_loaders(translated)
         translated.notes.append("no column 'input': rows are predicted as if data were always ready, because no loader is described")
-    if any(column_meant(name) == "role" for name in translated.columns):  # also a misspelled one, which is an error
-        return translated
     translated.notes.append("no column 'role': all rows are predicted, and none is used for calibration")
     columns, fitting, notes = translated
     return TranslatedHeader(["role", *columns], lambda cells: ["prediction", *fitting(cells)], notes)

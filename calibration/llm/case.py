@@ -66,9 +66,8 @@ SHARDED_FAMILIES: Final = ("fsdp1", "fsdp2")
 """Families that shard parameters by default (torch FullyShardedDataParallel: FULL_SHARD; fully_shard: reshard_after_forward)."""
 DEFAULT_STAGES: Final = {"fsdp1": 3, "fsdp2": 3, "jax": 3}
 """Stage of ZeRO that a family has by default: as above, and MaxText's configs/base.yml (ici_fsdp_parallelism -1)."""
-SHARDED_OPTIMIZERS: Final = ("megatron-core", "nemo", "megatron-bridge")
-"""Stacks whose recipes shard the optimizer (``use_distributed_optimizer`` of their DistributedDataParallelConfig; of Megatron-LM,
-examples/llama/train_llama3_8b_h100_fp8.sh and examples/mixtral)."""
+SHARDED_OPTIMIZERS: Final = ("nemo", "megatron-bridge")
+"""Stacks whose recipes shard the optimizer (``use_distributed_optimizer`` of their DistributedDataParallelConfig)."""
 
 
 @dataclass(frozen=True)

@@ -240,12 +240,11 @@ def test_wrong_addresses_are_told_apart_at_once() -> None:
 
 @pytest.mark.slow
 def test_something_else_or_an_idle_scheduler_is_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    distributed = pytest.importorskip("distributed", reason="dask.distributed is not installed: pip install 'dask[distributed]'")
+    pytest.importorskip("distributed", reason="dask.distributed is not installed: pip install 'dask[distributed]'")
     monkeypatch.setattr("sim.study.cluster._ANSWER_TIME", 1.0)
     heard: list[str] = []
-    here = {"n_workers": 0, "processes": False, "protocol": "tcp", "host": "127.0.0.1", "dashboard_address": None}
-    with distributed.LocalCluster(**here) as idle:  # in a thread: a process of its own imports for seconds
-        address = idle.scheduler_address.removeprefix("tcp://")
+    with ExitStack() as stack:
+        _, address = _start(stack, "distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard")
         with pytest.raises(SpecError, match=f"has no workers; start some with 'dask worker tcp://{address}'"):
             list(each_on_cluster(f"dask://{address}", str, [1], NOTHING, heard.append))
     assert heard == [f"dask://{address} has no workers yet; waiting 1 s for the first"]

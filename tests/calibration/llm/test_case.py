@@ -354,16 +354,6 @@ def test_plain_torch_has_the_whole_model_on_each_gpu(tmp_path: Path) -> None:
     assert (plain.stack, plain.zero, sharded.zero) == ("torch-fsdp1", 0, 3)
 
 
-def test_megatrons_optimizer_is_sharded_unless_the_row_says_otherwise(tmp_path: Path) -> None:
-    """As in Megatron-LM's examples; the article of 2021 precedes its distributed optimizer."""
-    blank, whole, early = (
-        one(tmp_path, framework="Megatron-LM", framework_version=version, zero_stage=stage)
-        for version, stage in (("", ""), ("", "0"), ("2021", ""))
-    )
-    assert (blank.stack, blank.zero, whole.zero, early.zero) == ("megatron-core", 1, 0, 0)
-    assert "zero_stage 1" in blank.assumptions and "zero_stage 1" not in whole.assumptions
-
-
 def test_a_machine_in_place_of_a_gpu_is_its_gpu(tmp_path: Path) -> None:
     case = one(tmp_path, gpu="AWS p4d.24xlarge")
     assert case.chip.name == "A100-SXM4-40GB" and "A100-SXM4-40GB, the GPU of AWS p4d.24xlarge" in case.assumptions
