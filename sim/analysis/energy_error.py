@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+    Array = NDArray[np.float64]
 
 _DRAWN: Final = 20_000
 """Drawn errors: the ends of a 95% interval are then known to about 2%."""
@@ -42,6 +43,8 @@ class SpreadOf(NamedTuple):
 
     def draws(self, random: np.random.Generator) -> Array:
         """Draw ratios: log-normal on each side of 1 or, if 1 is not inside, between the ends."""
+        import numpy as np
+
         low, high = math.log(self.low), math.log(self.high)
         middle = 0.0 if low < 0 < high else 0.5 * (low + high)
         normal = random.standard_normal(_DRAWN) / 1.96
@@ -50,6 +53,8 @@ class SpreadOf(NamedTuple):
 
 def energy_ratios(power: PowerLaw, pue: SpreadOf, step: SpreadOf | None = None, seed: int = 0) -> Array:
     """Draw ratios of the true to the predicted energy of a job; *step* is None if its time is given."""
+    import numpy as np
+
     of_power, of_pue, of_step = (np.random.default_rng(own) for own in np.random.SeedSequence(seed).spawn(3))
     ratios = np.exp(power.log_error * of_power.standard_t(power.kinds, _DRAWN)) * pue.draws(of_pue)
     return np.asarray(ratios if step is None else ratios * step.draws(of_step))
@@ -60,6 +65,8 @@ def intensity_ratios(change: SpreadOf, countries: Sequence[float] = (), seed: in
 
     Intensities of countries are relative to the assumed one.
     """
+    import numpy as np
+
     of_change, of_country = (np.random.default_rng(own) for own in np.random.SeedSequence(seed).spawn(2))
     ratios = change.draws(of_change)
     return np.asarray(ratios * of_country.choice(np.array(countries), _DRAWN) if countries else ratios)
@@ -67,6 +74,8 @@ def intensity_ratios(change: SpreadOf, countries: Sequence[float] = (), seed: in
 
 def intervals(values: Array, ratios: Array) -> dict[str, list[float]]:
     """Return the 50 and 95% intervals of *values*, such as those of drawn courses, times *ratios*: each ratio meets one of the values."""
+    import numpy as np
+
     met = values[np.arange(ratios.size) % values.size] * ratios
     return {name: [float(end) for end in np.quantile(met, ends)] for name, ends in INTERVALS.items()}
 

@@ -108,12 +108,12 @@ def places_reached(routing: Routing, places: float) -> float:
     group = routing.experts / routing.groups
     own = routing.experts / places
     missed = 0.0
-    whole = max(1, int(places))
-    for place in range(whole):
+    counted = max(1, int(places))
+    for place in range(counted):
         missed += sum(
             chance * _missed(routing.chosen_groups * group, held, routing.copies) for held, chance in _held(routing, place * own, own)
         )
-    return places * (1.0 - missed / whole)
+    return places * (1.0 - missed / counted)
 
 
 def _held(routing: Routing, first: float, own: float) -> Iterator[tuple[float, float]]:

@@ -9,14 +9,15 @@ GPUs, and fewer than five rows, have no expected error.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Final
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, Final
 
 from sim.analysis.energy import KWH, country_ratios, power_model
-from sim.analysis.energy_error import Array, PowerLaw, SpreadOf, energy_ratios, intensity_ratios, intervals
+from sim.analysis.energy_error import PowerLaw, SpreadOf, energy_ratios, intensity_ratios, intervals
 from sim.report.validated import spread_text, validated_groups
 from sim.units import show
+
+if TYPE_CHECKING:
+    from sim.analysis.energy_error import Array
 
 SUMMARY: Final = "hardware/validated_power.json"
 _OF: Final = {"node_power_w": "node power", "gpu_power_w": "GPU power"}
@@ -53,6 +54,8 @@ def energy_intervals(
     """
     if error is None or "log_error" not in error or (step is None and not given_time):
         return None
+    import numpy as np
+
     model = power_model()
     ends = None if step is None or given_time else SpreadOf(**step["measured_over_predicted_95"])
     pue = SpreadOf(*(end / model.pue for end in model.pue_interval))

@@ -7,11 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from calibration.longrun import read_rows
-from sim.analysis.energy import KWH, country_ratios, power_model
+from sim.analysis.energy import country_ratios, power_model
 from sim.analysis.energy_error import INTERVALS, PowerLaw, SpreadOf, energy_ratios, intensity_ratios, intervals, power_law
-from sim.spec.energy import Grid
-from sim.spec.library import load_part
 
 PUE, STEP, SURE = SpreadOf(0.94, 1.04), SpreadOf(0.6, 1.5), SpreadOf(1 - 1e-12, 1 + 1e-12)
 
@@ -59,22 +56,6 @@ def test_errors_multiply() -> None:
     assert intervals(drawn, np.ones(1000))["interval50"] == [1.0, 3.0]
     narrow, wide = (intervals(drawn, energy_ratios(PowerLaw(0.08, 3), PUE, step)) for step in (None, STEP))
     assert wide["interval95"][0] < narrow["interval95"][0] < narrow["interval50"][0] <= narrow["interval50"][1] < narrow["interval95"][1]
-
-
-def test_grids_change_as_they_did_within_three_years() -> None:
-    """Measured: 67 changes of Google's regions; the text says of which years."""
-    means = {(row["region"], int(row["year"])): float(row["g_per_kwh"]) for row in read_rows("grid_years")}
-    pairs = [(mean, means.get((region, year + 3), 0.0)) for (region, year), mean in means.items()]
-    changes = [after / before for before, after in pairs if before > 0 and after > 0]
-    assert len(changes) == 67
-    assert power_model().intensity_change == pytest.approx(np.quantile(changes, [0.025, 0.975]), abs=0.005)
-
-
-def test_google_s_grids_are_those_of_2023() -> None:
-    measured = {row["region"]: float(row["g_per_kwh"]) for row in read_rows("grid_years") if row["year"] == "2023"}
-    grid = load_part(Grid, "gcp", "hardware/parts/grids")
-    assert grid.year.startswith("2023")
-    assert {region: 1e3 * KWH * intensity for region, intensity in grid.regions.items()} == pytest.approx(measured)
 
 
 def test_an_unknown_region_is_one_of_the_countries() -> None:

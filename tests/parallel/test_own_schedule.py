@@ -81,6 +81,7 @@ def figures(schedule: object, micro_batches: int = 8, nodes: int = 1, **more: An
     run = stallsim.run("hgx-h100", "llama-3.2-1b", parallel=layout, micro_batches=micro_batches, nodes=nodes)
     document = {**run.document, "parallel": {**run.document["parallel"], "schedule": None}}
     document["inputs"] = {name: {k: v for k, v in each.items() if not k.endswith("schedule")} for name, each in document["inputs"].items()}
+    document["energy"] = {key: value for key, value in document["energy"].items() if key != "expected_error"}  # has the step's
     return {key: value for key, value in document.items() if key not in ("warnings", "inputs_sha256", "expected_error")}
 
 

@@ -197,7 +197,7 @@ def test_the_step_is_given_for_several_moments_of_the_loaders_work() -> None:
     assert job.first.step_time < 0.96 * job.warm.step_time  # both exact
     assert low <= job.first.step_time * 1.001
     assert high >= job.warm.step_time
-    assert moment_warning(bottleneck)[0].startswith("the step takes 53.8 ms to 56.8 ms, depending on when the loaders")
+    assert moment_warning(bottleneck)[0].startswith("the step takes 53.9 ms to 56.9 ms, depending on when the loaders")
 
 
 def test_the_moment_of_a_loader_that_bounds_the_step_does_not_matter() -> None:

@@ -20,7 +20,7 @@ from sim.training.layouts.groups import Groups
 from sim.training.layouts.run import Simulation
 from sim.training.layouts.scene import StageStep
 from sim.training.layouts.stage_compute import StageKernels
-from sim.training.layouts.times import Burst
+from sim.training.layouts.unit_time import Burst
 from sim.training.rank import Rank
 from sim.training.step_plan import plan_key, plan_step, timed_pass
 from tests.harness import layer, machine, run, toy_workload

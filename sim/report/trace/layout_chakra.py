@@ -21,7 +21,8 @@ from sim.parallel.program import Copy, Receive, Send, Start, Tag, Update, Wait, 
 from sim.report.trace.chakra import Communicators, Recording, as_bytes, write_ranks
 from sim.spec.foreign.chakra_wire import TraceNode, node_bytes
 from sim.training.layouts.scene import COPIES, PASSES, LayoutScene, describe_tag
-from sim.training.layouts.times import ExposedWait, UnitTime, copy_time
+from sim.training.layouts.times import copy_time
+from sim.training.layouts.unit_time import ExposedWait, UnitTime
 
 
 class _Among(NamedTuple):

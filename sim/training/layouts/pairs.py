@@ -18,7 +18,7 @@ from itertools import zip_longest
 from typing import NamedTuple
 
 
-class Segment(NamedTuple):
+class PassSegment(NamedTuple):
     """What a pass computes (s) before it waits for a message, and the message (s), which is 0 after the last one."""
 
     compute: float
@@ -32,7 +32,7 @@ class PairTime(NamedTuple):
     exposed: float
 
 
-def pair_time(forward: Sequence[Segment], backward: Sequence[Segment], slowdown: float = 1.0) -> PairTime:
+def pair_time(forward: Sequence[PassSegment], backward: Sequence[PassSegment], slowdown: float = 1.0) -> PairTime:
     """Return the time of a *forward* and a *backward* pass that run as a pair; *slowdown*: of compute while a message moves."""
     turns = list(_in_turns(backward, forward))
     computed, sent = 0, 0  # turns whose compute, and whose message, are over
@@ -60,12 +60,12 @@ def pair_time(forward: Sequence[Segment], backward: Sequence[Segment], slowdown:
 
 
 class _Turn(NamedTuple):
-    segment: Segment
+    segment: PassSegment
     before: int
     """The turn of the same pass before this one, whose message must be over before this one computes; -1 for none."""
 
 
-def _in_turns(*passes: Sequence[Segment]) -> Iterator[_Turn]:
+def _in_turns(*passes: Sequence[PassSegment]) -> Iterator[_Turn]:
     """Yield the segments of *passes* in turns, in which they use both streams."""
     last = [-1] * len(passes)
     count = 0

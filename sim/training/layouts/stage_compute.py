@@ -23,7 +23,8 @@ from sim.training.layouts.group_price import GroupPrice
 from sim.training.layouts.noise import StageSpread
 from sim.training.layouts.scene import BESIDE, COPIES, PASSES, LayoutScene
 from sim.training.layouts.slowest import SlowestRank
-from sim.training.layouts.times import Burst, ExposedWait, UnitTimes, copy_time
+from sim.training.layouts.times import UnitTimes, copy_time
+from sim.training.layouts.unit_time import Burst, ExposedWait
 
 SimProcess = Generator[simpy.Event, object, None]
 _PARTIAL: Final = {"tensor": "tensor-parallel messages", "context": "context-parallel messages", "expert": "expert dispatch and combine"}

@@ -7,21 +7,19 @@ part loads the links it crosses, so it and other traffic slow each other (`stage
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Final, Literal, NamedTuple
+from typing import Final
 
 from sim.cluster.gpu import KernelWork, element_bytes, memory_time
 from sim.cluster.kernels import indexed_time, overlap_time
 from sim.cluster.measured import PassSetting, pass_time
 from sim.cluster.shared_gpu import remaining_gpu
-from sim.events import Cause
 from sim.parallel.checkpointing import checkpointed_share, recomputed_pieces
 from sim.parallel.collective_check import check_time
 from sim.parallel.layer_messages import LayerMessage
-from sim.parallel.program import Copy, Op, PassPart, Work
+from sim.parallel.program import Copy, PassPart, Work
 from sim.parallel.ring import elements_of, ring_of, ring_passes
 from sim.parallel.routing import (
     BACKWARD_LAUNCHES,
@@ -48,75 +46,23 @@ from sim.spec.parallel import MeshOptions
 from sim.spec.precision import PRECISION_TRAITS
 from sim.spec.sections import with_fields
 from sim.spec.workload import Workload
-from sim.training.layouts.group_price import LinkShare, MessageLoad
-from sim.training.layouts.pairs import Segment, pair_time
+from sim.training.layouts.group_price import MessageLoad
+from sim.training.layouts.pairs import pair_time
 from sim.training.layouts.prices import LayoutPrices, PriceBook
+from sim.training.layouts.unit_time import (
+    Burst,
+    ExposedWait,
+    GroupName,
+    UnitTime,
+    exposed_part,
+    joined,
+    merged_messages,
+    part_of,
+    segments_of,
+)
 from sim.training.muon import muon_work
 
 _PRODUCTS: Final = frozenset({"gemm", "conv", "attention", "rnn"})
-_NO_LOAD: Final = MessageLoad()
-GroupName = Literal["tensor", "context", "expert"]
-
-
-class ExposedWait(NamedTuple):
-    """The time (s) that a unit waits for messages of one group axis."""
-
-    axis: GroupName
-    seconds: float
-    cause: Cause
-    limit: str
-    op: Op | None = None
-    """The operation, if this is a single message; *nbytes* and *uncontended_time* (s) are those of the whole message, overlap included."""
-    nbytes: float = 0.0
-    uncontended_time: float = 0.0
-    volume: float = 0.0
-    """Volume moved during the exposed time, in the units of the price."""
-    message_load: MessageLoad = _NO_LOAD
-
-    @property
-    def load(self) -> tuple[LinkShare, ...]:
-        """Return the total load on links of the stage's nodes and of the machine, not per unit of volume."""
-        return self.message_load.links
-
-
-class Burst(NamedTuple):
-    """Sequential kernels, which the host launches ahead."""
-
-    compute: float
-    launches: float
-    waits_for_gpu: bool = False
-    """Whether the host waits for the GPU before it launches them."""
-    host: float = 0.0
-    """Host time (s) in addition to the launches."""
-
-    def launch_time(self, launch_cpu: float) -> float:
-        """Return the host time (s) if one launch takes *launch_cpu* seconds."""
-        return self.launches * launch_cpu + self.host
-
-
-class UnitTime(NamedTuple):
-    """One pass over a unit: bursts of kernels, and exposed messages."""
-
-    bursts: tuple[Burst, ...]
-    exposed_waits: tuple[ExposedWait, ...] = ()
-
-    @property
-    def compute(self) -> float:
-        """Return the GPU time (s) of all bursts."""
-        return sum(burst.compute for burst in self.bursts)
-
-    def launch_time(self, launch_cpu: float) -> float:
-        """Return the host time (s) of all bursts if one launch takes *launch_cpu* seconds."""
-        return sum(burst.launch_time(launch_cpu) for burst in self.bursts)
-
-    @property
-    def waits(self) -> float:
-        """Return the time (s) of all exposed messages."""
-        return sum(each.seconds for each in self.exposed_waits)
-
-    def waits_beside(self, paired: bool) -> float:
-        """Return the time (s) of exposed messages, at least: if the pass may be *paired*, those of experts may all be hidden."""
-        return sum(each.seconds for each in self.exposed_waits if each.axis != "expert" or not paired)
 
 
 @dataclass(eq=False)
@@ -186,7 +132,7 @@ class UnitTimes:
         """Return the time of units *first* to *last* in sequence."""
         key = (first, last, part)
         if key not in self._spans:
-            self._spans[key] = _joined(self(number, part) for number in range(first, last + 1))
+            self._spans[key] = joined(self(number, part) for number in range(first, last + 1))
         return self._spans[key]
 
     def of(self, work: Work) -> UnitTime:
@@ -221,8 +167,8 @@ class UnitTimes:
         begin, end = backward
         time, ahead = self.span(begin, end, "B"), self.span(first, last, "F")
         alone = self._of_experts((first, last), (begin, end))
-        forward = _segments(layer for number in range(first, last + 1) for layer in self.in_turn(self.units[number], "F"))
-        after = _segments(layer for number in range(end, begin - 1, -1) for layer in self.in_turn(self.units[number], "B"))
+        forward = segments_of(layer for number in range(first, last + 1) for layer in self.in_turn(self.units[number], "F"))
+        after = segments_of(layer for number in range(end, begin - 1, -1) for layer in self.in_turn(self.units[number], "B"))
         compute = ahead.compute + time.compute
         slowdown = 1.0
         if self.options.expert_blocks and compute and alone:
@@ -233,7 +179,7 @@ class UnitTimes:
         share = pair.exposed / sum(each.seconds for each in alone) if alone else 0.0
         others = [each for each in time.exposed_waits if each.axis != "expert"]
         bursts = (*time.bursts, Burst(slowed, 0.0)) if slowed > 0.0 else time.bursts
-        waits = [_merged_messages([_exposed_part(each, share) for each in alone])] if share else []
+        waits = [merged_messages([exposed_part(each, share) for each in alone])] if share else []
         return UnitTime(bursts, (*others, *waits))
 
     @cached_property
@@ -245,7 +191,7 @@ class UnitTimes:
         )
 
     def _time_of(self, unit: Unit, part: PassPart) -> UnitTime:
-        return _joined(self.in_turn(unit, part))
+        return joined(self.in_turn(unit, part))
 
     def in_turn(self, unit: Unit, part: PassPart) -> list[UnitTime]:
         """Return the times of *unit* for one micro-batch layer by layer, each with its individual messages after its kernels."""
@@ -275,7 +221,7 @@ class UnitTimes:
         """Return the forward work that the backward pass recomputes."""
         training = self.workload.training
         share = checkpointed_share(training, self.units, self.prices.mesh.stages)
-        return [_part(self._layer(piece, False, own), share) for piece, own in recomputed_pieces(training, unit)]
+        return [part_of(self._layer(piece, False, own), share) for piece, own in recomputed_pieces(training, unit)]
 
     def _weights(self, piece: LayerPiece) -> UnitTime:
         busy, launches = self._kernels(piece.layer, True)
@@ -453,61 +399,9 @@ class UnitTimes:
         return UnitTime((Burst(moved, 0.0),))
 
 
-def _part(time: UnitTime, share: float) -> UnitTime:
-    """Return *share* of *time*: the mean cost per block if only some blocks have the pass."""
-    if share == 1.0:
-        return time
-    bursts = (Burst(each.compute * share, each.launches * share, each.waits_for_gpu, each.host * share) for each in time.bursts)
-    return UnitTime(tuple(bursts), tuple(_exposed_part(each, share) for each in time.exposed_waits))
-
-
-def _exposed_part(message: ExposedWait, share: float) -> ExposedWait:
-    return message._replace(
-        seconds=message.seconds * share,
-        uncontended_time=message.uncontended_time * share,
-        volume=message.volume * share,
-        message_load=MessageLoad(((message.message_load, share),)),
-    )
-
-
 def _weight_share(layer: Layer) -> float:
     """Return the share of a layer's backward that computes weight gradients: half for products with weights."""
     return 0.5 if layer.gradients and layer.op in _PRODUCTS else 0.0
-
-
-def _joined(times: Iterable[UnitTime]) -> UnitTime:
-    bursts: list[Burst] = []
-    exposed: dict[tuple[GroupName, Cause, str], list[ExposedWait]] = defaultdict(list)
-    for time in times:
-        for burst in time.bursts:  # bursts before which the host waits for the GPU stay separate, because it has lost its lead
-            if bursts and not burst.waits_for_gpu and not bursts[-1].waits_for_gpu:
-                last = bursts[-1]
-                bursts[-1] = Burst(last.compute + burst.compute, last.launches + burst.launches, host=last.host + burst.host)
-            else:
-                bursts.append(burst)
-        for each in time.exposed_waits:
-            exposed[each.axis, each.cause, each.limit].append(each)
-    return UnitTime(tuple(bursts), tuple(map(_merged_messages, exposed.values())))
-
-
-def _segments(layers: Iterable[UnitTime]) -> list[Segment]:
-    """Return *layers* as segments between messages of experts; other messages count as compute."""
-    segments, compute = [], 0.0
-    for layer in layers:
-        compute += layer.compute + sum(each.seconds for each in layer.exposed_waits if each.axis != "expert")
-        for each in layer.exposed_waits:
-            if each.axis == "expert" and each.seconds > 0.0:
-                segments.append(Segment(compute, each.seconds))
-                compute = 0.0
-    return [*segments, Segment(compute, 0.0)]
-
-
-def _merged_messages(messages: Sequence[ExposedWait]) -> ExposedWait:
-    """Return *messages* of one axis with the same limit, merged into one."""
-    first = messages[0]
-    seconds, volume = sum(each.seconds for each in messages), sum(each.volume for each in messages)
-    load = MessageLoad([(each.message_load, 1.0) for each in messages])
-    return ExposedWait(first.axis, seconds, first.cause, first.limit, volume=volume, message_load=load)
 
 
 def copy_time(copy: Copy, gpu: Gpu) -> UnitTime:

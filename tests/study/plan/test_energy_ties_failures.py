@@ -160,7 +160,7 @@ def test_failures_are_those_of_goodput(made: LayoutPlan) -> None:
     assert weeks["days"] * 86400 > (made.steps or 0.0) * best.step_time
     text = plan_text(plan_document(made, with_failures=True))
     assert f"{100 * weeks['effective_share']:.1f}% effective" in text
-    assert "failure rate 'middle' (--reliability), 1 spare node" in text
+    assert "failure rate 'middle' (--reliability), 0 spare nodes" in text
     assert plan_document(made)["with_failures"] is None
     rarely = goodput_of(described, best.hardware, best.workload, Weeks(tokens=3e11, level="low", spares=2), changes=False, slowed=slowed)
     at_low_rate = plan_document(made, with_failures=True, reliability="low", spares=2)["with_failures"]

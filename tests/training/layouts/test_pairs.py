@@ -14,7 +14,7 @@ from sim.parallel.program import Receive, Send, Work
 from sim.spec.layer import Layer
 from sim.spec.workload import Workload
 from sim.training.layouts.bound import least_time
-from sim.training.layouts.pairs import Segment, pair_time
+from sim.training.layouts.pairs import PassSegment, pair_time
 from sim.training.layouts.play import play
 from tests.harness import layer, machine
 from tests.training.layouts.toys import MESH, free, run, workload
@@ -22,42 +22,44 @@ from tests.training.layouts.toys import MESH, free, run, workload
 PAIRED: dict[str, Any] = {"mesh": {**MESH, "paired_schedules": ["1f1b", "interleaved_1f1b", "dualpipev"], "pipeline_overlap": True}}
 ALONE: dict[str, Any] = {"mesh": {**MESH, "pipeline_overlap": True}}
 EACH = st.sampled_from((0.0, 0.1, 0.25, 1.0, 3.0))
-PASSES = st.lists(st.builds(Segment, EACH, EACH), max_size=5).map(lambda segments: [*segments, Segment(0.5, 0.0)])
+PASSES = st.lists(st.builds(PassSegment, EACH, EACH), max_size=5).map(lambda segments: [*segments, PassSegment(0.5, 0.0)])
 
 
 def test_a_pair_of_even_blocks_hides_all_messages() -> None:
     """Per block: attention of 1 s in forward, 2 s in backward, experts the same, and messages of 0.9 s."""
-    forward = [Segment(1.0, 0.9)] * 8 + [Segment(0.0, 0.0)]
-    backward = [Segment(0.0, 0.9)] + [Segment(2.0, 0.9)] * 7 + [Segment(2.0, 0.0)]
+    forward = [PassSegment(1.0, 0.9)] * 8 + [PassSegment(0.0, 0.0)]
+    backward = [PassSegment(0.0, 0.9)] + [PassSegment(2.0, 0.9)] * 7 + [PassSegment(2.0, 0.0)]
     assert sum(pair_time(forward, backward)) == pytest.approx(8 * (1.0 + 2.0))
     assert pair_time(forward, backward).exposed == pytest.approx(0.0, abs=1e-12)
 
 
 def test_a_pair_with_long_messages_takes_the_messages() -> None:
     """What is left of compute: the part before the first message, and that after the last one."""
-    forward = [Segment(1.0, 10.0)] * 4 + [Segment(1.0, 0.0)]
-    backward = [Segment(0.5, 10.0)] + [Segment(2.0, 10.0)] * 3 + [Segment(2.0, 0.0)]
+    forward = [PassSegment(1.0, 10.0)] * 4 + [PassSegment(1.0, 0.0)]
+    backward = [PassSegment(0.5, 10.0)] + [PassSegment(2.0, 10.0)] * 3 + [PassSegment(2.0, 0.0)]
     assert sum(pair_time(forward, backward)) == pytest.approx(0.5 + 8 * 10.0 + 1.0)
 
 
 def test_passes_without_messages_follow_each_other_and_one_alone_hides_none() -> None:
-    assert sum(pair_time([Segment(1.0, 0.0)], [Segment(2.0, 0.0)])) == 3.0
-    assert sum(pair_time([Segment(1.0, 3.0), Segment(1.0, 0.0)], [])) == 5.0
+    assert sum(pair_time([PassSegment(1.0, 0.0)], [PassSegment(2.0, 0.0)])) == 3.0
+    assert sum(pair_time([PassSegment(1.0, 3.0), PassSegment(1.0, 0.0)], [])) == 5.0
     assert sum(pair_time([], [])) == 0.0
 
 
 def test_messages_slow_compute_as_long_as_they_move() -> None:
     """For m seconds compute proceeds at 1/s of its speed, so C seconds take C + m (1 - 1/s)."""
-    forward, backward = [Segment(1.0, 0.0)], [Segment(0.0, 2.0), Segment(4.0, 0.0)]
+    forward, backward = [PassSegment(1.0, 0.0)], [PassSegment(0.0, 2.0), PassSegment(4.0, 0.0)]
     alone, slowed = pair_time(forward, backward), pair_time(forward, backward, slowdown=1.25)
     assert sum(alone) == pytest.approx(6.0)  # 1 s of compute beside 2 s of messages, then 4 s
     assert slowed.compute == pytest.approx(1.25 + 4.0)
-    overlapped = pair_time([Segment(5.0, 0.0)], [Segment(0.0, 2.0), Segment(4.0, 0.0)], slowdown=1.25)
+    overlapped = pair_time([PassSegment(5.0, 0.0)], [PassSegment(0.0, 2.0), PassSegment(4.0, 0.0)], slowdown=1.25)
     assert sum(overlapped) == pytest.approx(9.0 + 2.0 * (1 - 1 / 1.25))
 
 
 @given(PASSES, PASSES, st.sampled_from((1.0, 1.2, 3.0)))
-def test_a_pair_is_between_its_longer_stream_and_both_streams(forward: list[Segment], backward: list[Segment], slowdown: float) -> None:
+def test_a_pair_is_between_its_longer_stream_and_both_streams(
+    forward: list[PassSegment], backward: list[PassSegment], slowdown: float
+) -> None:
     compute = sum(each.compute for each in (*forward, *backward))
     messages = sum(each.message for each in (*forward, *backward))
     pair = pair_time(forward, backward, slowdown)
