@@ -45,6 +45,10 @@ _HOST = (
     f"{_MESH}.expert_host=50 ms", f"{_MESH}.expert_launch=1 ms", f"{_MESH}.block_host=20 ms", f"{_MESH}.tensor_host=2 ms",
     f"{_MESH}.collective_check=5 ms",
 )  # fmt: skip
+_PAIRS = (
+    f"{_MESH}.paired_schedules=[1f1b]", f"{_MESH}.expert_blocks=20", f"{_MESH}.one_copy=true", "model.transformer.expert_groups=8",
+    "model.transformer.groups_per_token=4",
+)  # fmt: skip
 _SHAPE = tuple(f"model.transformer.{key}" for key in ("mla.q_rank=512", "prediction_layers=1", "shared_expert_ffn=2816"))
 _MICRO = "training.gradient_accumulation_steps"
 _CK = "training.activation_checkpointing=blocks"
@@ -210,6 +214,7 @@ SCENARIOS = (
             ("llama-3.1-8b", ("training.parallel.reshard_after_forward=4",), 2, "torchtitan-2.x", (_FSDP, _REPLICATE)),
             ("mixtral-8x7b", ("model.transformer.shared_experts=1", *_OVERLAP, _CK), 4, "megatron-core", (_TP, _EP, _ZERO)),
             ("mixtral-8x7b", (*_HOST, _CK, "training.noise.compute_correlation=10 ms"), 4, "megatron-core", (_TP, _EP, _ZERO)),
+            ("qwen3-30b-a3b", (*_PAIRS, f"{_MICRO}=4", _CK), 4, "megatron-core", (_EP, _ZERO)),
             ("deepseek-v2-lite", (*_SHAPE, _CK), 4, "torchtitan-2.x", (_EP, _FSDP)),
             ("gemma-2-2b", (_CK,), 1, "torchtitan-2.x", (_FSDP,)),
             ("nanotron-1b", (), 16, "nanotron", (_TP, _ZERO)),
