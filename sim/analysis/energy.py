@@ -100,7 +100,7 @@ def grid_of(region: str | None, provider: str = "") -> GridIntensity:
 
 
 def country_ratios() -> list[float]:
-    """Return the intensities of the countries of the catalogue, relative to that of the world."""
+    """Return the intensities of the countries of the catalog, relative to that of the world."""
     grids = (load_part(Grid, name, "hardware/parts/grids") for name in catalogue("hardware/parts/grids"))
     world = next(grid.regions for grid in grids if WORLD in grid.regions)
     return [intensity / world[WORLD] for region, intensity in world.items() if region != WORLD]

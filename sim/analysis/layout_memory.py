@@ -265,7 +265,7 @@ class _Replay:
     def _pass_units(self, work: Work) -> None:
         """Pass over the units of *work*, in turns with those of the forward that runs as a pair with it."""
         numbers = range(work.first, work.last + 1)
-        if work.beside is None or self.forward is None:
+        if self.forward is None:
             for number in numbers if work.part == "F" else reversed(numbers):
                 self._work(number, work.part, work.micro_batch)
             return

@@ -149,7 +149,7 @@ def _advice(kind: str, said: Mapping[str, Any]) -> str:
 
 
 def _of_family(kind: str) -> list[str]:
-    """Return workloads of the catalogue whose names begin with *kind*: one of each size, with the shortest sequences first."""
+    """Return workloads of the catalog whose names begin with *kind*: one of each size, with the shortest sequences first."""
     names = [name for name in sorted(catalogue("workloads")) if kind and re.match(rf"{re.escape(kind)}[-_]", name)]
     return list({re.sub(r"-seq\d+$", "", name): name for name in reversed(names)}.values())[::-1][:_NAMED]
 

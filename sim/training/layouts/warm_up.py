@@ -36,8 +36,6 @@ def play_after_short_step(scene: LayoutScene) -> PlayedLayout | None:
 class _StepEnd(NamedTuple):
     """The state of a stage between two steps."""
 
-    time: float
-    """The present (s)."""
     host: float
     """How far (s) the host has launched work ahead of the present."""
     sooner: float
@@ -99,7 +97,6 @@ class _WarmedStage(Stage):
     def _step_end(self) -> _StepEnd:
         kernels, now = self.kernels, self.env.now
         return _StepEnd(
-            time=now,
             host=max(0.0, kernels.host - now),
             sooner=kernels.slowest.lateness().sooner,
             loader=self.loader.leads(now) if self.loader is not None else (),

@@ -147,16 +147,15 @@ def test_the_bound_is_below_the_step_which_pairs_shorten_in_long_steps(
         assert steps["paired"] < steps["alone"]
 
 
+def of_two_experts(schedule: str, pipeline: int, chunks: int, micro_batches: int) -> dict[str, Any]:
+    """Return the fields of a layout with two expert ranks."""
+    return {"expert": 2, "pipeline": pipeline, "schedule": schedule, "virtual_stages": chunks, "micro_batches": micro_batches}
+
+
 @pytest.mark.parametrize(("schedule", "pipeline", "chunks", "micro_batches"), LAYOUTS)
 def test_pairs_leave_work_and_messages_between_stages_as_they_are(schedule: str, pipeline: int, chunks: int, micro_batches: int) -> None:
     """A pair receives for both passes before it, and sends after it; programs have the same work, sends and receipts."""
-    fields: dict[str, Any] = {
-        "expert": 2,
-        "pipeline": pipeline,
-        "schedule": schedule,
-        "virtual_stages": chunks,
-        "micro_batches": micro_batches,
-    }
+    fields = of_two_experts(schedule, pipeline, chunks, micro_batches)
     hardware = machine(2 * pipeline, 1, nvlink=5e8)
     scenes = {}
     for name, stack in (("paired", PAIRED), ("alone", ALONE)):
@@ -182,13 +181,7 @@ def test_pairs_leave_work_and_messages_between_stages_as_they_are(schedule: str,
 
 
 def activations(schedule: str, pipeline: int, chunks: int, micro_batches: int, stack: dict[str, Any]) -> list[float]:
-    fields: dict[str, Any] = {
-        "expert": 2,
-        "pipeline": pipeline,
-        "schedule": schedule,
-        "virtual_stages": chunks,
-        "micro_batches": micro_batches,
-    }
+    fields = of_two_experts(schedule, pipeline, chunks, micro_batches)
     keeping = [each.model_copy(update={"saved": 1e6}) for each in expert_blocks(8)]
     laid_out, hardware = workload(keeping, stack, **fields), machine(2 * pipeline, 1, nvlink=5e8)
     layout = prepare(hardware, laid_out)
