@@ -1,7 +1,7 @@
 # `make run` simulates the main job, `make test` runs every check. Both build .venv on first use and are quick after that.
 #   PYTHON=python3.12   the interpreter to build .venv with (3.11 or newer)
 #   TORCH=              leave torch out: the tests that need it skip. On Linux pip's usual torch is the large CUDA build;
-#                       pip's own settings (pip.conf, PIP_* variables) are honoured, so a CPU build can be chosen there.
+#                       pip's own settings (pip.conf, PIP_* variables) are honored, so a CPU build can be chosen there.
 PYTHON ?= python3
 TORCH ?= torch==2.13.0
 # Newer torchvision wheels cannot be imported with a CPU build of torch. The model definitions of this one work (Python 3.11).
@@ -48,7 +48,7 @@ due: $(VENV)/.dev
 golden: $(VENV)/.dev
 	$(BIN)/python -m tests.golden.documents
 
-# Compares every catalogue model with torch and records in tests/extract/compared.json what was compared.
+# Compares every catalog model with torch and records in tests/extract/compared.json what was compared.
 compared: $(VENV)/.dev
 	$(BIN)/python -m tests.extract.compared
 

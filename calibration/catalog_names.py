@@ -21,7 +21,7 @@ from calibration.network_words import nic_of
 from calibration.questions import Folders, file_named, has_file, machine_named
 from calibration.run_records import RunRecord
 from calibration.run_words import plain_name, pointed_name
-from sim.spec.catalogue import SUFFIX, aliases_of, all_files, is_path
+from sim.spec.catalog import SUFFIX, aliases_of, all_files, is_path
 from sim.spec.listing import hardware_rows
 from sim.spec.yaml import SpecError
 

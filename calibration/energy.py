@@ -124,7 +124,7 @@ class LimitedRun(NamedTuple):
 
     @property
     def part(self) -> Gpu:
-        """Return the GPU of the catalogue."""
+        """Return the GPU of the catalog."""
         return load_part(Gpu, _PARTS[self.gpu], "hardware/parts/gpus")
 
     @property

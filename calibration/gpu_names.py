@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from sim.spec.catalogue import aliases_of, all_files
+from sim.spec.catalog import aliases_of, all_files
 
 PARTS_FOLDER: Final = "hardware/parts/gpus"
 _SHOWN: Final[Mapping[str, str]] = {"h100-pcie-80gb": "H100 80GB HBM2e"}

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Final
 
 from calibration import HARDWARE
-from calibration.catalogue.without_source import machine_without, workload_without
+from calibration.catalog.without_source import machine_without, workload_without
 from calibration.run_records import TOO_MANY_PROBLEMS, RunRecord, SkippedRun, row_name
 from sim.check import check_hardware, check_workload, precision_problems, require
 from sim.cluster.build import place, with_nodes
-from sim.spec.catalogue import SUFFIX, UnknownName, file_of, is_file, locate, suggestions
+from sim.spec.catalog import SUFFIX, UnknownName, file_of, is_file, locate, suggestions
 from sim.spec.hardware import Gpu, Hardware
 from sim.spec.library import Loaded, load, load_workload
 from sim.spec.parallel import Parallel
@@ -55,7 +55,7 @@ class Folders:
     hardware: Path | None = None
     workloads: Path | None = None
     without: str = ""
-    """A source of measured runs; descriptions are taken as if it had never been measured (`calibration.catalogue.without_source`)."""
+    """A source of measured runs; descriptions are taken as if it had never been measured (`calibration.catalog.without_source`)."""
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from typing import Final, NamedTuple
 
-from sim.spec.catalogue import STACKS_FOLDER, all_files
+from sim.spec.catalog import STACKS_FOLDER, all_files
 
 
 class StackReading(NamedTuple):

@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict, Unpack, overload
 
 from sim import __version__
-from sim.spec.catalogue import likely_or_all
+from sim.spec.catalog import likely_or_all
 from sim.spec.yaml import SpecError
 from sim.study.layout_options import LAYOUT_KEYS
 from sim.study.options import OptionTerms, PlainRunOptions, RunOptions, documents_options
@@ -134,7 +134,7 @@ def load(name: str | PathLike[str], overrides: Sequence[str] = ()) -> Hardware |
 
     It is for reading: `run` and the other functions take *name* itself.
     """
-    from sim.spec.catalogue import UnknownName, locate
+    from sim.spec.catalog import UnknownName, locate
     from sim.spec.library import load_hardware, load_workload
 
     text = str(name)

@@ -11,7 +11,7 @@ from sim.analysis.failure_law import FailureLaw as FailureLaw
 from sim.commands.app import Study as Study
 from sim.parallel.lower.own_exchange import ExchangeStrategy as ExchangeStrategy
 from sim.parallel.own_schedule import PipelineSchedule as PipelineSchedule
-from sim.spec.catalogue import StackFolder as StackFolder
+from sim.spec.catalog import StackFolder as StackFolder
 from sim.spec.own_prices import PriceSource as PriceSource
 from sim.training.collectives.price.own import CollectiveAlgorithm as CollectiveAlgorithm
 from sim.training.input_pipeline import Queue as Queue

@@ -20,7 +20,7 @@ from weakref import WeakSet
 
 import pytest
 
-from sim.spec import catalogue, elsewhere, extensions
+from sim.spec import catalog, elsewhere, extensions
 from sim.spec.days import TODAY
 from sim.spec.fields import Spec
 from sim.spec.hardware import Hardware
@@ -74,11 +74,11 @@ def once_per_text(parse: Callable[..., Any]) -> Callable[..., Any]:
 
 def once_per_catalog_file(load: Callable[..., Any]) -> Callable[..., Any]:
     """Return *load*, which loads a file of the catalog once for each set of written overrides, as long as no file that it read changes."""
-    catalog = tuple(f"{root}/{folder}/" for root in catalogue.roots() for folder in ("hardware", "workloads"))
+    prefixes = tuple(f"{root}/{folder}/" for root in catalog.roots() for folder in ("hardware", "workloads"))
     kept: dict[Hashable, tuple[Any, dict[Path, object]]] = {}
 
     def loaded(kind: type, path: Path, overrides: tuple[Any, ...], folders: Any) -> Any:
-        if folders is not None or not str(path).startswith(catalog) or not is_plain() or any(map(_may_name_file, overrides)):
+        if folders is not None or not str(path).startswith(prefixes) or not is_plain() or any(map(_may_name_file, overrides)):
             return load(kind, path, overrides, folders)
         key = kind, path, overrides, _surroundings()
         if key in kept:
@@ -89,7 +89,7 @@ def once_per_catalog_file(load: Callable[..., Any]) -> Callable[..., Any]:
                 return description
         with elsewhere.read_files() as read:
             description = load(kind, path, overrides, folders)
-        if all(str(file).startswith(catalog) for file in read):
+        if all(str(file).startswith(prefixes) for file in read):
             kept[key] = description, {file: _stamp(file) for file in read}
         if len(kept) > MOST:
             del kept[next(iter(kept))]
@@ -115,7 +115,7 @@ def _may_name_file(override: object) -> bool:
 
 def _surroundings() -> Hashable:
     """Return what a description depends on apart from its files: where they and extensions are looked for, and the day."""
-    return tuple(catalogue.roots()), os.getcwd(), tuple(sys.path), os.environ.get(TODAY) or date.today()
+    return tuple(catalog.roots()), os.getcwd(), tuple(sys.path), os.environ.get(TODAY) or date.today()
 
 
 def once_per_description(warnings: Callable[..., list[str]]) -> Callable[..., list[str]]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from sim.spec import catalogue, elsewhere, extensions, library, yaml
+from sim.spec import catalog, elsewhere, extensions, library, yaml
 from sim.spec.hardware import Hardware
 from sim.spec.identity import content
 from sim.spec.library import load_hardware, load_workload
@@ -22,7 +22,7 @@ from sim.study import scenario, sensitivity
 from sim.study.scenario import Scenario, prepare
 from tests.kept import is_plain, once_per_catalog_file, once_per_description
 
-ROOT = catalogue.roots()[0]
+ROOT = catalog.roots()[0]
 MACHINE = ROOT / "hardware" / "p3.2xlarge.yaml"
 
 
@@ -103,7 +103,7 @@ def test_parts_are_those_of_the_catalog_in_use(loads: Loads, tmp_path: Path) -> 
     memory: list[float] = []
     for root in (ROOT, tmp_path, ROOT):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(catalogue, "roots", lambda root=root: [root])
+            patch.setattr(catalog, "roots", lambda root=root: [root])
             memory.append(loads.machine("node.gpu=V100-SXM2-16GB").first_workers.node.gpu.memory)
     assert memory == [16 * 2**30, 15 * 2**30, 16 * 2**30]
 
@@ -112,7 +112,7 @@ def test_a_catalog_file_that_is_written_again_is_loaded_again(tmp_path: Path) ->
     """The machine's, or that of a part."""
     shutil.copytree(ROOT / "hardware", tmp_path / "hardware")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(catalogue, "roots", lambda: [tmp_path])
+        patch.setattr(catalog, "roots", lambda: [tmp_path])
         loads = Loads()  # whose catalog is the copy from now on
     machine = tmp_path / "hardware" / MACHINE.name
     files = (machine, tmp_path / "hardware" / "parts" / "cpus" / "xeon-e5-2686-v4.yaml")

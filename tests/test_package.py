@@ -19,7 +19,7 @@ from sim.api import simulate
 from sim.cli import main
 from sim.layout_result import simulate_layout
 from sim.spec import extensions
-from sim.spec.library import catalogue
+from sim.spec.library import catalog
 from sim.study.plan.search import EQUAL
 from tests.shown import ROOT
 
@@ -224,7 +224,7 @@ def test_a_wrong_hardware_file_is_judged_as_hardware(tmp_path: Path) -> None:
 def test_a_layer_table_alone_runs(tmp_path: Path) -> None:
     """Oracle: the workload of four lines that says what is assumed."""
     table = tmp_path / "net.yaml"
-    table.write_bytes(catalogue("workloads/models")["resnet18"].read_bytes())
+    table.write_bytes(catalog("workloads/models")["resnet18"].read_bytes())
     job = tmp_path / "job.yaml"
     prepared = stallsim.load(table).model.input
     job.write_text(

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, get_args
 from calibration.collectives.nccl_tests import is_nccl_tests, nccl_tests_rows
 from calibration.collectives.records import COLUMNS, NETWORKS, OPTIONAL_COLUMNS, CollectiveRecord, plan_of, record_of
 from calibration.run_words import NAMES_OF_COLUMNS, plain_name
-from sim.spec.catalogue import all_names
+from sim.spec.catalog import all_names
 from sim.spec.strict import csv_lines, csv_rows, decode, read_bytes
 from sim.spec.yaml import SpecError
 from sim.training.collectives.nccl.constants import VERSIONS

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from calibration import RECORDS
 from sim.cluster import kernels
 from sim.cluster.kernels import ProductShape
-from sim.spec.catalogue import UnknownName
+from sim.spec.catalog import UnknownName
 from sim.spec.fields import Fp8Recipe, Peak
 from sim.spec.hardware import Gpu
 from sim.spec.layer import Attention
@@ -119,7 +119,7 @@ def _row(cells: dict[str, str]) -> KernelRow:
 
 
 @lru_cache(maxsize=64)
-def catalogue_gpu(name: str) -> Gpu | None:
+def catalog_gpu(name: str) -> Gpu | None:
     """Return the GPU *name* of the catalog; None if there is none."""
     try:
         return load_part(Gpu, name.lower(), "hardware/parts/gpus")
@@ -159,4 +159,4 @@ def experts_time(layer: ExpertLayer, gpu: Gpu, peak: Peak) -> float:
 
 def predictable_rows(rows: Sequence[KernelRow]) -> list[KernelRow]:
     """Return the rows whose GPU has a description of kernels for the units that they ran on."""
-    return [row for row in rows if (gpu := catalogue_gpu(row.gpu)) is not None and kernels.kernels_of(gpu, row.peak)]
+    return [row for row in rows if (gpu := catalog_gpu(row.gpu)) is not None and kernels.kernels_of(gpu, row.peak)]

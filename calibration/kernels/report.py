@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from calibration.kernels import fit
-from calibration.kernels.records import KernelRow, catalogue_gpu, predictable_rows
+from calibration.kernels.records import KernelRow, catalog_gpu, predictable_rows
 from sim.spec.hardware import Gpu
 
 POWER_EXPONENT: Final = 0.6
@@ -34,14 +34,14 @@ def is_fitted(row: KernelRow) -> bool:
     """Return whether constants of its own GPU were fitted to rows like *row*."""
     if row.gpu == "H800-SXM5-80GB":
         return row.peak == "fp8"
-    gpu = catalogue_gpu(row.gpu)
+    gpu = catalog_gpu(row.gpu)
     return row.kernel not in NOT_FITTED and gpu is not None and fit.kernels_of(gpu).measured
 
 
 def score_kernels(rows: Sequence[KernelRow], left_out: bool = False, steps: int = 150) -> list[dict[str, Any]]:
     """Return one line for each GPU and kind of kernel: rows, median and 90th percentile of the relative error, and the median bias."""
     usable = predictable_rows(rows)
-    gpus = {row.gpu: gpu for row in usable if (gpu := catalogue_gpu(row.gpu)) is not None}
+    gpus = {row.gpu: gpu for row in usable if (gpu := catalog_gpu(row.gpu)) is not None}
     lines = []
     without = {name: fit_without(name, usable, gpus, steps) for name in gpus if _has_fitted_products(name, usable)} if left_out else {}
     for name in sorted(gpus):
@@ -90,7 +90,7 @@ def fit_without(name: str, rows: Sequence[KernelRow], gpus: Mapping[str, Gpu], s
 def refit_constants(rows: Sequence[KernelRow]) -> list[dict[str, Any]]:
     """Return the constants fitted to *rows* by GPU and kind of kernel: of attention kernels, shares of peak, and passes."""
     usable = [row for row in predictable_rows(rows) if is_fitted(row)]
-    gpus = {row.gpu: gpu for row in usable if (gpu := catalogue_gpu(row.gpu)) is not None}
+    gpus = {row.gpu: gpu for row in usable if (gpu := catalog_gpu(row.gpu)) is not None}
     groups: dict[tuple[str, str], list[KernelRow]] = defaultdict(list)
     for row in usable:
         groups[row.gpu, kernel_kind(row)].append(row)

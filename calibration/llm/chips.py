@@ -16,7 +16,7 @@ from typing import Final, Literal, NamedTuple
 from calibration import HARDWARE
 from calibration.gpu_names import PARTS_FOLDER, GpuNames, aliases_by_part
 from calibration.llm.shapes import LLM_RECORDS
-from sim.spec.catalogue import catalogue, suggestions
+from sim.spec.catalog import catalog, suggestions
 from sim.spec.fields import Peak
 from sim.spec.hardware import Gpu
 from sim.spec.kernels import Kernels
@@ -123,7 +123,7 @@ def _host_factor(machine: str) -> float:
 
 def similar_chips(name: str) -> list[str]:
     """Return GPUs of the table or the catalog whose names resemble *name*."""
-    near = suggestions(normalize_name(name), [*_chips(), *map(normalize_name, catalogue(PARTS_FOLDER))]) if name else []
+    near = suggestions(normalize_name(name), [*_chips(), *map(normalize_name, catalog(PARTS_FOLDER))]) if name else []
     names = [named.chip.name for each in near if (named := chip_named(each)) is not None]
     return list(dict.fromkeys(names))
 

@@ -20,7 +20,7 @@ from calibration.machines.posterior import PosteriorEstimate
 from calibration.machines.predicted_steps import WrittenFiles
 from calibration.machines.step_factors import FACTOR_FIELD, STEPS_SUBJECT, is_significant, step_fit, step_ratios, with_factor
 from sim.check import check_hardware, require
-from sim.spec.catalogue import SearchFolders
+from sim.spec.catalog import SearchFolders
 from sim.spec.hardware import Gpu, Hardware
 from sim.spec.library import load, load_hardware
 from sim.spec.stack import Stack

@@ -21,7 +21,7 @@ from calibration.machines.posterior import fit_mean
 from calibration.measure.machine_record import AnswerRow
 from sim.cluster.gpu import layer_time
 from sim.extract import extract
-from sim.spec.catalogue import catalogue
+from sim.spec.catalog import catalog
 from sim.spec.hardware import Gpu
 from sim.spec.layer import Layer
 from sim.spec.library import load_part
@@ -53,7 +53,7 @@ def trace_model(target: str, inputs: Sequence[str], arguments: Sequence[str]) ->
     from sim.extract.target import parse_arguments
 
     module, _, name = target.partition(":")
-    if module == _TORCHVISION and (*inputs,) == _PICTURE and not arguments and name in catalogue("workloads/models"):
+    if module == _TORCHVISION and (*inputs,) == _PICTURE and not arguments and name in catalog("workloads/models"):
         return load_part(Model, name, "workloads/models")
     return extract(target, inputs, target.rpartition(":")[2], parse_arguments(arguments))
 

@@ -111,7 +111,7 @@ def device_block(records: MergedRecords, fitted: Mapping[str, Fit]) -> Block:
     if curves := efficiency_curves(fitted, peaks, _kernel_time(fitted)):
         ran = [probe for probe in ("gemm", "convolution", "attention") if any(fit.probe == probe for fit in fitted.values())]
         sources.fitted("efficiency", " and ".join(filter(None, (", ".join(ran[:-1]), ran[-1]))), "; ".join(curve_sources(fitted)))
-        block["efficiency"] = {**_catalogue_curves(part), **curves} if part else with_default_curves(curves, sources)
+        block["efficiency"] = {**_catalog_curves(part), **curves} if part else with_default_curves(curves, sources)
         for factor, kinds in TENSOR_FACTORS.items() if part else ():
             if any(peak != "fp32" for kind in kinds for peak in curves.get(kind, {})):
                 block[factor] = 1.0
@@ -148,7 +148,7 @@ def with_layers(block: Block, records: MergedRecords, layers: Mapping[str, Fit],
     return changed | {"source": block["source"] | sources.texts}
 
 
-def _catalogue_curves(part: Gpu) -> Block:
+def _catalog_curves(part: Gpu) -> Block:
     return {kind: {peak: [list(point) for point in curve] for peak, curve in peaks.items()} for kind, peaks in part.efficiency.items()}
 
 

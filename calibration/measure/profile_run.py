@@ -15,7 +15,7 @@ from typing import Any
 
 from calibration.measure.machine import machine_facts, neutral_name, version_facts
 from calibration.measure.machine_record import AnswerRow, MachineRecord, ProbeRecord, read_record
-from calibration.measure.probes.catalogue import select_probes
+from calibration.measure.probes.catalog import select_probes
 from calibration.measure.probes.probe import Bench, JobModel, Probe
 from calibration.measure.probes.stash import stalls
 from calibration.measure.profiling import MeasuringPlan, ProfileProgress, measure, open_record

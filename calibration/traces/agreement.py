@@ -15,7 +15,7 @@ from typing import Any, Final
 from calibration.traces.import_trace import ImportedJob
 from calibration.traces.job_description import JobDescription
 from calibration.traces.kineto import CPU
-from sim.spec.catalogue import locate
+from sim.spec.catalog import locate
 from sim.spec.hardware import Hardware
 from sim.spec.library import load, load_hardware, load_workload
 from sim.spec.stack import Stack

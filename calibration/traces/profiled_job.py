@@ -12,7 +12,7 @@ from calibration.traces.import_trace import ImportedJob
 from calibration.traces.job_description import JobDescription
 from calibration.traces.kineto import CPU
 from calibration.traces.trace_report import gpus, nodes
-from sim.spec.catalogue import all_files, locate
+from sim.spec.catalog import all_files, locate
 from sim.spec.hardware import Gpu, Node
 from sim.spec.library import load_hardware, load_part, load_workload
 from sim.spec.measured import MeasuredOn
@@ -117,11 +117,11 @@ def _machine(job: JobDescription) -> JobMachine:
         if group.role == "worker" and group.node.gpu_count:
             said = loaded.document.value["groups"][index]["node"]["gpu"]
             cpu = group.node.host.cpu
-            return JobMachine(group.node.gpu, _catalogue_name(group.node) or said, cpu.speed, cpu.launching, loaded.spec.name)
+            return JobMachine(group.node.gpu, _catalog_name(group.node) or said, cpu.speed, cpu.launching, loaded.spec.name)
     raise SpecError(f"{job.hardware}: has no GPU, so the trace cannot be from it; name another --hardware")
 
 
-def _catalogue_name(node: Node) -> str | None:
+def _catalog_name(node: Node) -> str | None:
     """Return the catalog's name of the GPU of *node* if it is equal to that GPU of the catalog, else None."""
     try:
         return node.gpu.name if load_part(Gpu, node.gpu.name, "hardware/parts/gpus") == node.gpu else None

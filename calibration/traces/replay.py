@@ -30,7 +30,7 @@ from calibration.traces.workload_text import workload_text
 from sim.check import check_workload, require
 from sim.cluster.build import with_nodes
 from sim.mesh import prepare
-from sim.spec.catalogue import locate
+from sim.spec.catalog import locate
 from sim.spec.defaults import LOADER, TOKENS
 from sim.spec.library import SYNTHETIC, is_model, load, load_hardware, load_workload
 from sim.spec.model import Model

@@ -1,7 +1,7 @@
 """Does calibration carry over to new runs? Predict the rows of each source without that source, and large scales from small ones.
 
 *source*: every constant that rests on several sources is refitted without the scored source, or reset to its prior
-(`calibration.catalogue.without_source`, `SharedConstants`). The source's calibrating rows still calibrate its clusters, as a user's would.
+(`calibration.catalog.without_source`, `SharedConstants`). The source's calibrating rows still calibrate its clusters, as a user's would.
 *nodes*: up to two nodes calibrate, three or more are scored. *large-batches* and *small-batches*: this half of each job's batches is
 scored, and the other half calibrates.
 """
@@ -16,7 +16,7 @@ from dataclasses import replace
 from statistics import median
 from typing import Final
 
-from calibration.catalogue.without_source import RUN_SOURCES, SINGLE_SOURCE_PRIORS
+from calibration.catalog.without_source import RUN_SOURCES, SINGLE_SOURCE_PRIORS
 from calibration.clusters.cluster_fit import SHARED_CONSTANTS as ALL_KNOWN
 from calibration.clusters.cluster_fit import SharedConstants
 from calibration.questions import Folders, RunQuestion, questions

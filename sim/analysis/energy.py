@@ -21,7 +21,7 @@ from sim.spec import memo
 from sim.spec.energy import GpuPower, Grid, KernelMix, PowerModel
 from sim.spec.fields import curve_value
 from sim.spec.hardware import Gpu, Node
-from sim.spec.library import catalogue, load_part
+from sim.spec.library import catalog, load_part
 from sim.spec.yaml import SpecError
 
 WAITING = ("interconnect", "network", "straggler", "pipeline")
@@ -68,7 +68,7 @@ class NodePower(NamedTuple):
 
 
 def power_model() -> PowerModel:
-    """Return the power model of the catalogue."""
+    """Return the power model of the catalog."""
     return load_part(PowerModel, "default", "hardware/parts/power")
 
 
@@ -87,11 +87,11 @@ def _gpu_power(gpu: Gpu, model: PowerModel, mix: KernelMix | None) -> GpuPower:
 
 
 def grid_of(region: str | None, provider: str = "") -> GridIntensity:
-    """Return the intensity of *region* (a provider's region or a country), or of the world if it is None or not in the catalogue.
+    """Return the intensity of *region* (a provider's region or a country), or of the world if it is None or not in the catalog.
 
     With a *provider*, only its regions and countries are searched: Nebius and Google each have a us-central1, in different states.
     """
-    grids = [load_part(Grid, name, "hardware/parts/grids") for name in catalogue("hardware/parts/grids")]
+    grids = [load_part(Grid, name, "hardware/parts/grids") for name in catalog("hardware/parts/grids")]
     for grid in grids:
         if region in grid.regions and (not provider or grid.name == provider or WORLD in grid.regions):
             return GridIntensity(str(region), grid.regions[str(region)], grid.year, _source_text(grid))
@@ -101,13 +101,13 @@ def grid_of(region: str | None, provider: str = "") -> GridIntensity:
 
 def country_ratios() -> list[float]:
     """Return the intensities of the countries of the catalog, relative to that of the world."""
-    grids = (load_part(Grid, name, "hardware/parts/grids") for name in catalogue("hardware/parts/grids"))
+    grids = (load_part(Grid, name, "hardware/parts/grids") for name in catalog("hardware/parts/grids"))
     world = next(grid.regions for grid in grids if WORLD in grid.regions)
     return [intensity / world[WORLD] for region, intensity in world.items() if region != WORLD]
 
 
 def named_grid(region: str) -> GridIntensity:
-    """Return the intensity of a *region* specified by a user. Raise SpecError if it is not in the catalogue."""
+    """Return the intensity of a *region* specified by a user. Raise SpecError if it is not in the catalog."""
     named = grid_of(region)
     if named.assumed and region != WORLD:
         raise SpecError(

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.spec.hardware import Gpu
-from sim.spec.library import catalogue, load_part
+from sim.spec.library import catalog, load_part
 from sim.spec.lifetimes import Lifetimes
 
 CHECKPOINT_START = 3.75
@@ -109,7 +109,7 @@ def survival(lifetimes: Lifetimes) -> Survival:
 
 def lifetimes_of(gpu: Gpu) -> Lifetimes | None:
     """Return the lifetimes in the catalog of machines with *gpu*, or None."""
-    parts = (load_part(Lifetimes, name, "hardware/parts/lifetimes") for name in catalogue("hardware/parts/lifetimes"))
+    parts = (load_part(Lifetimes, name, "hardware/parts/lifetimes") for name in catalog("hardware/parts/lifetimes"))
     return next((part for part in parts if gpu.name in part.gpus), None)
 
 

@@ -8,7 +8,7 @@ from sim.check.fabric import check_fabric
 from sim.check.ranges import out_of_bounds
 from sim.check.topology import Problem, check_topology
 from sim.spec import memo
-from sim.spec.catalogue import suggestions
+from sim.spec.catalog import suggestions
 from sim.spec.days import first_day
 from sim.spec.fields import Key, Spec
 from sim.spec.hardware import Hardware

@@ -12,7 +12,7 @@ from sim.check.checks import check_hardware, check_jobs, check_part, check_workl
 from sim.check.estimates import Estimate, count_estimates
 from sim.check.price_copies import copied_prices
 from sim.check.usual import unusual_values
-from sim.spec import catalogue, library, schema
+from sim.spec import catalog, library, schema
 from sim.spec.days import is_future, today
 from sim.spec.fields import Spec
 from sim.spec.hardware import Hardware, Node
@@ -46,9 +46,9 @@ def validate(names: Iterable[str] = (), progress: Callable[[int, int], None] = l
     paths = [file for name in names for file in _files(name)]
     if paths:
         return list(_with_progress(map(_verdict_on_name, paths), len(paths), progress))
-    files = [(path, kind) for kind, folder in _folders() for path in catalogue.all_files(folder).values()]
+    files = [(path, kind) for kind, folder in _folders() for path in catalog.all_files(folder).values()]
     verdicts = list(_with_progress((_own_estimates(_verdict(path, kind)) for path, kind in files), len(files), progress))
-    return [*verdicts, Verdict("", "catalogue", _problems_across(verdicts))]
+    return [*verdicts, Verdict("", "catalog", _problems_across(verdicts))]
 
 
 def validate_path(name: str) -> list[str]:
@@ -65,8 +65,8 @@ def _with_progress(verdicts: Iterable[Verdict], total: int, progress: Callable[[
 def _files(name: str) -> list[str]:
     """Return the YAML files below *name* if it is a folder that has some; else *name* itself."""
     try:
-        in_catalogue = not name or any(name in catalogue.all_files(folder) for _, folder in _folders())
-        below = [] if in_catalogue else sorted(str(path) for path in Path(name).rglob("*.yaml"))
+        in_catalog = not name or any(name in catalog.all_files(folder) for _, folder in _folders())
+        below = [] if in_catalog else sorted(str(path) for path in Path(name).rglob("*.yaml"))
     except (OSError, ValueError):  # not a name that a file system can hold
         below = []
     return below or [name]
@@ -88,34 +88,34 @@ def _locate(name: str) -> tuple[Path, type[Any] | None]:
     """Return the file that *name* refers to, and its kind if its folder in the catalog determines it."""
     for kind, folder in _folders():
         for spelling in (name, name.lower()):
-            if (path := catalogue.all_files(folder).get(spelling)) is not None:
+            if (path := catalog.all_files(folder).get(spelling)) is not None:
                 return path, kind
     try:
-        return catalogue.locate(name, "hardware"), None
+        return catalog.locate(name, "hardware"), None
     except SpecError:
-        if catalogue.suggestions(name, list(catalogue.catalogue("hardware"))):
+        if catalog.suggestions(name, list(catalog.catalog("hardware"))):
             raise  # the error suggests machines with similar names
     try:
-        return catalogue.locate(name, "workloads"), None
+        return catalog.locate(name, "workloads"), None
     except SpecError as error:
-        if not str(error).endswith(catalogue.command_that_lists("workloads")):
+        if not str(error).endswith(catalog.command_that_lists("workloads")):
             raise  # the error suggests workloads with similar names, or says what is at the path
         raise SpecError(
-            f"{catalogue.shown(name)}: no such file or catalog name; 'python -m sim list' shows all hardware and workloads"
+            f"{catalog.shown(name)}: no such file or catalog name; 'python -m sim list' shows all hardware and workloads"
         ) from None
 
 
 def _verdict(path: Path, kind: type[Any] | None) -> Verdict:
     """Read and check *path*, as a *kind* if given, else as the kind that its folder or its keys indicate."""
     try:
-        in_catalogue = kind is not None
+        in_catalog = kind is not None
         kind = kind or _kind_by_folder(path) or _kind_by_keys(path)
         loaded = library.load(kind, path)
     except SpecError as error:
         return Verdict(str(path), kind.__name__.lower() if kind else "", error.problems)
     problems = _check_spec(loaded.spec, loaded.document)
     notes = [*copied_prices(loaded.spec), *_early_prices(loaded.spec)] if isinstance(loaded.spec, Hardware) else []
-    if not in_catalogue and not problems:
+    if not in_catalog and not problems:
         notes += unusual_values(loaded.spec, loaded.document, path)
     return Verdict(str(path), kind.__name__.lower(), problems, count_estimates(loaded.spec, loaded.document), loaded.spec, notes)
 
@@ -148,7 +148,7 @@ def _kind_by_folder(path: Path) -> type[Any] | None:
 
 
 def _kind_by_keys(path: Path) -> type[Any]:
-    document = catalogue.read(path)
+    document = catalog.read(path)
     value = document.value
     kind = (schema.kind_of(value) or _kind_of_origin(value, path)) if isinstance(value, dict) else None
     if kind is None:
@@ -161,14 +161,14 @@ def _unlike(path: Path, document: Document) -> str:
     value = document.value
     keys = [str(key) for key in value] if isinstance(value, dict) else []
     valid = sorted({key for kind in (Hardware, Workload) for key in (*kind.model_fields, *schema.UNFOLDED)})
-    misspelled = {key: near_names[0] for key in keys if key not in valid and (near_names := catalogue.suggestions(key, valid, most=1))}
+    misspelled = {key: near_names[0] for key in keys if key not in valid and (near_names := catalog.suggestions(key, valid, most=1))}
     if misspelled:
         return "; ".join(f"{document.mark((key,))}: unknown key '{key}'; did you mean '{meant}'?" for key, meant in misspelled.items())
     if isinstance(value, dict) and (origin := value.get("extends")):
-        if catalogue.is_path(str(origin)):
+        if catalog.is_path(str(origin)):
             return f"{document.message_start(('extends',))}{shorten(origin)}: no such file"
-        names = [*catalogue.catalogue("hardware"), *catalogue.catalogue("workloads")]
-        similar = catalogue.suggestions(str(origin), names)
+        names = [*catalog.catalog("hardware"), *catalog.catalog("workloads")]
+        similar = catalog.suggestions(str(origin), names)
         meant = f"; did you mean {any_of(similar)}?" if similar else ""
         return f"{document.message_start(('extends',))}{shorten(origin)} is not in the catalog{meant}"
     return f"{path}: unknown kind of description; a file can hold a {', '.join(schema.KINDS)}"
@@ -178,7 +178,7 @@ def _kind_of_origin(value: Mapping[str, Any], path: Path) -> type[Any] | None:
     """Return the kind of the description that *value* extends: the hardware or workload of that name; None if there is none."""
     for kind, folder in ((Hardware, "hardware"), (Workload, "workloads")):
         with suppress(SpecError):
-            catalogue.locate(str(value.get("extends", "")), folder, written_in=path)
+            catalog.locate(str(value.get("extends", "")), folder, written_in=path)
             return kind
     return None
 

@@ -14,7 +14,7 @@ from sim.check.servers import check_servers
 from sim.check.topology import Problem
 from sim.spec import memo
 from sim.spec.algorithms import OTHER_ALGORITHMS, other_algorithm
-from sim.spec.catalogue import catalogue
+from sim.spec.catalog import catalog
 from sim.spec.fields import OperatorClass, Peak, Precision
 from sim.spec.fp8_recipe import recipes_on
 from sim.spec.hardware import Gpu, Group, Hardware
@@ -287,7 +287,7 @@ def prep_warnings(workload: Workload) -> Iterator[str]:
     A data set that extends one of the catalog keeps its name unless it writes another.
     """
     dataset, key = workload.dataset, _PREP.get(workload.input.loader)
-    if key is None or dataset.name not in catalogue("workloads/datasets"):
+    if key is None or dataset.name not in catalog("workloads/datasets"):
         return
     original = load_part(Dataset, dataset.name, "workloads/datasets")
     cost = getattr(dataset, key)

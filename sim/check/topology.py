@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from sim.spec.catalogue import suggestions
+from sim.spec.catalog import suggestions
 from sim.spec.fields import Key
 from sim.spec.hardware import Node, NvLink
 

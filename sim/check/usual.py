@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from sim import units
-from sim.spec import catalogue, library, schema
+from sim.spec import catalog, library, schema
 from sim.spec import hardware as hw
 from sim.spec.fields import Key, Spec
 from sim.spec.sections import blocks
@@ -45,7 +45,7 @@ def unusual_values(spec: Spec, document: Document, path: Path) -> Iterator[str]:
     origins = dict(_origin_values(type(spec), path))
     for key, place, number, dimension in _numbers(spec):
         origin, name = origins.get(key, (None, ""))
-        if (origin is not None and origin / FAR < number < origin * FAR) or _is_of_catalogue(document.mark(key).file, path):
+        if (origin is not None and origin / FAR < number < origin * FAR) or _is_of_catalog(document.mark(key).file, path):
             continue
         low, high = _usual(place)
         if low <= number <= high or high == 0.0:
@@ -57,9 +57,9 @@ def unusual_values(spec: Spec, document: Document, path: Path) -> Iterator[str]:
         yield f"{document.spell(key)}: {units.show(number, dimension)}{than}; usual in the catalog: {usual}; is the unit right?"
 
 
-def _is_of_catalogue(file: str, path: Path) -> bool:
+def _is_of_catalog(file: str, path: Path) -> bool:
     """Return whether *file*, where a number is written, is another file than *path*, and one of the catalog."""
-    return file != str(path) and any(Path(file).is_relative_to(root) for root in catalogue.roots())
+    return file != str(path) and any(Path(file).is_relative_to(root) for root in catalog.roots())
 
 
 def _numbers(spec: Spec) -> Iterator[tuple[Key, _ComparedNumber, float, str]]:
@@ -75,13 +75,13 @@ def _numbers(spec: Spec) -> Iterator[tuple[Key, _ComparedNumber, float, str]]:
 
 def _origin_values(kind: type[Spec], path: Path) -> Iterator[tuple[Key, tuple[float, str]]]:
     """Yield by key the numbers of the descriptions that *path*, of this *kind*, extends, with their names; inner ones come last."""
-    for key, name in _extended(catalogue.read(path).value, ()):
+    for key, name in _extended(catalog.read(path).value, ()):
         place = ("groups", 0, *key) if key[:1] == ("node",) else key
         model = schema.model_at(kind, place) if place else kind
         if model not in schema.FOLDERS:
             continue
         with suppress(SpecError):
-            origin = library.load(model, catalogue.locate(name, schema.FOLDERS[model], written_in=path)).spec
+            origin = library.load(model, catalog.locate(name, schema.FOLDERS[model], written_in=path)).spec
             for inner, _, number, _ in _numbers(origin) if isinstance(origin, Spec) else ():
                 yield (*place, *inner), (number, name)
 
@@ -99,12 +99,12 @@ def _extended(value: Any, key: Key) -> Iterator[tuple[Key, str]]:
 def _usual(place: _ComparedNumber) -> tuple[float, float]:
     """Return the least and the largest value at *place* in the catalog; zeros if there is none."""
     kind, _, field, inner = place
-    ranges = _catalogue_ranges(kind, tuple(catalogue.roots()))
+    ranges = _catalog_ranges(kind, tuple(catalog.roots()))
     return ranges.get(place) or ranges.get((kind, "", field, inner)) or (0.0, 0.0)
 
 
 @lru_cache(maxsize=len(_COMPARED))
-def _catalogue_ranges(kind: type[Spec], roots: tuple[Path, ...]) -> dict[_ComparedNumber, tuple[float, float]]:
+def _catalog_ranges(kind: type[Spec], roots: tuple[Path, ...]) -> dict[_ComparedNumber, tuple[float, float]]:
     """Return the range of each number of *kind* over the catalog at *roots*: of GPUs by architecture, and of all."""
     ranges: dict[_ComparedNumber, tuple[float, float]] = {}
     for place, number in _of_parts(kind, roots) if kind in schema.FOLDERS else _of_machines(kind, roots):
@@ -125,7 +125,7 @@ def _of_machines(kind: type[Spec], roots: tuple[Path, ...]) -> Iterator[tuple[_C
     """Yield place and value of each number that is written in a block *kind* of a machine, without resolving what the machine names."""
     [name] = [name for name, field in hw.Node.model_fields.items() if field.annotation is kind]
     for path in _files("hardware", roots):
-        for block in _blocks(catalogue.read(path).value, name):
+        for block in _blocks(catalog.read(path).value, name):
             for field, dimension in _COMPARED[kind].items():
                 if field in block:
                     yield (kind, "", field, ""), units.parse(block[field], _PARSED.get(dimension, dimension))
@@ -140,4 +140,4 @@ def _blocks(value: Any, name: str) -> Iterator[Mapping[str, Any]]:
 
 
 def _files(folder: str, roots: tuple[Path, ...]) -> Iterator[Path]:
-    return (path for path in catalogue.all_files(folder).values() if any(map(path.is_relative_to, roots)))
+    return (path for path in catalog.all_files(folder).values() if any(map(path.is_relative_to, roots)))

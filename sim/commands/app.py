@@ -9,7 +9,7 @@ COMMANDS: Final = (
     "run", "collective", "check", "list", "schema", "show", "new", "extract", "profile", "compare", "recommend", "spot", "whatif", "plan",
     "batches", "prices", "goodput", "sweep", "share", "diff", "study", "ui",
 )  # fmt: skip
-_OF_CATALOGUE: Final = ("list", "schema", "show")
+_OF_CATALOG: Final = ("list", "schema", "show")
 """Commands that share one file."""
 
 app = CommandLine(
@@ -19,7 +19,7 @@ app = CommandLine(
         "Many runs": "sweep share diff study",
         "Descriptions": "list check new extract schema",
     },
-    {name: f"sim.commands.{'catalogue' if name in _OF_CATALOGUE else name}" for name in COMMANDS},
+    {name: f"sim.commands.{'catalog' if name in _OF_CATALOG else name}" for name in COMMANDS},
     name="stallsim",
     help="Predict how a training job will run on a machine, and where its time goes, before any GPU is rented.",
     epilog="Examples:\n"

@@ -10,9 +10,9 @@ def complete_folders(*folders: str) -> Callable[[str], list[str]]:
     """Return a function that completes names in *folders* of the catalog, such as ``hardware``."""
 
     def complete(incomplete: str) -> list[str]:
-        from sim.spec.catalogue import catalogue
+        from sim.spec.catalog import catalog
 
-        return [name for folder in folders for name in catalogue(folder) if name.startswith(incomplete)]
+        return [name for folder in folders for name in catalog(folder) if name.startswith(incomplete)]
 
     return complete
 

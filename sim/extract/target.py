@@ -23,7 +23,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from sim.spec import scalars
-from sim.spec.catalogue import roots
+from sim.spec.catalog import roots
 from sim.spec.yaml import SpecError
 from sim.units import pluralized
 

@@ -32,7 +32,7 @@ SIMILAR = 1.5
 SHORTER = 5.0
 """A step extrapolates if it is more than this many times shorter than the shortest measured step (estimate)."""
 _UNMEASURED = {"median": 0.09, "p90": 0.25}
-"""Errors of steps on a single GPU of a type that was left out of the fit: 620 rows, calibration/catalogue/compute.py
+"""Errors of steps on a single GPU of a type that was left out of the fit: 620 rows, calibration/catalog/compute.py
 (docs/trust/validation.md)."""
 _TO_95 = 1.96 / 1.645
 """Converts the 90th percentile of the absolute error to the 95th, for normally distributed errors."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from sim.spec.catalogue import suggestions
+from sim.spec.catalog import suggestions
 from sim.spec.listing import HARDWARE, WORKLOADS, Column, Row, export_row, hardware_rows, select, without_match, workload_rows
 from sim.spec.parts_listing import PARTS
 from sim.spec.yaml import SpecError

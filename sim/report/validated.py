@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any, NotRequired, TypedDict
 
-from sim.spec.catalogue import roots
+from sim.spec.catalog import roots
 
 SUMMARY = "hardware/validated.json"
 

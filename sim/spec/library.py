@@ -1,6 +1,6 @@
 """What does a description contain? Loads hardware, workloads and parts by path or catalog name, with overrides, and validates them.
 
-Order: find the file (``catalogue``), merge ``extends`` (``references``), apply overrides (``overrides``), resolve references,
+Order: find the file (``catalog``), merge ``extends`` (``references``), apply overrides (``overrides``), resolve references,
 validate (``validation``). All problems are reported at once, each with its place in the file.
 """
 
@@ -17,7 +17,7 @@ from pydantic import BaseModel
 
 from sim.spec import overrides as override
 from sim.spec import schema
-from sim.spec.catalogue import SUFFIX, SearchFolders, catalogue, locate, read, roots
+from sim.spec.catalog import SUFFIX, SearchFolders, catalog, locate, read, roots
 from sim.spec.elsewhere import cached
 from sim.spec.hardware import Hardware
 from sim.spec.model import Model
@@ -31,7 +31,7 @@ __all__ = [
     "SUFFIX",
     "Loaded",
     "SpecError",
-    "catalogue",
+    "catalog",
     "fingerprint",
     "load",
     "load_hardware",

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from sim import units
 from sim.spec import library, memo
-from sim.spec.catalogue import advice_on_unused_gpu, catalogue, contents, suggestions
+from sim.spec.catalog import advice_on_unused_gpu, catalog, contents, suggestions
 from sim.spec.decoder import parameter_count
 from sim.spec.hardware import Group, Hardware
 from sim.spec.references import Resolver
@@ -252,7 +252,7 @@ def _per_hour(value: Value) -> Value:
 def rows_of(folder: str, row: Callable[[Path], Row]) -> tuple[list[Row], list[str]]:
     """Return a row for every valid file of *folder* in the catalog, and the problems of the others."""
     rows, problems = [], []
-    for path in catalogue(folder).values():
+    for path in catalog(folder).values():
         try:
             rows.append(row(path))
         except SpecError as error:

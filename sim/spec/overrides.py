@@ -14,8 +14,8 @@ from typing import Final, NamedTuple, TypeGuard
 
 from pydantic import BaseModel
 
-from sim.spec import catalogue, schema, yaml
-from sim.spec.catalogue import file_of, is_path
+from sim.spec import catalog, schema, yaml
+from sim.spec.catalog import file_of, is_path
 from sim.spec.hardware import Cpu, Gpu, Group, Hardware, Node, Volume
 from sim.spec.own_prices import PriceOverride, prices_of
 from sim.spec.references import IMPLIED, UNRESOLVED, MarkedValue, Resolver, SpecKind, child, put, replaces, without
@@ -85,7 +85,7 @@ def _part_name(gpu: object) -> object:
     """Return the name of the part of the catalog that a block or reference *gpu* is; *gpu* itself if it is none, or changes one."""
     reference = gpu["extends"] if isinstance(gpu, dict) and gpu.keys() == {"extends"} else gpu
     if isinstance(reference, str) and not is_path(reference) and (path := file_of(reference, schema.FOLDERS[Gpu])) is not None:
-        return catalogue.read(path).value.get("name", path.stem)
+        return catalog.read(path).value.get("name", path.stem)
     return gpu.get("name") if isinstance(gpu, dict) and "extends" not in gpu else gpu
 
 

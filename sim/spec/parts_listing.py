@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from sim.spec import library
-from sim.spec.catalogue import read
+from sim.spec.catalog import read
 from sim.spec.hardware import Cpu, Gpu, Link, Transport, Volume
 from sim.spec.input import Dataset
 from sim.spec.listing import Column, Row, decoder_parameters, rows_of

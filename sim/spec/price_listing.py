@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import date
 from typing import Final
 
-from sim.spec.catalogue import suggestions
+from sim.spec.catalog import suggestions
 from sim.spec.days import STALE_DAYS, first_day, is_future
 from sim.spec.listing import HARDWARE, Column, Row, hardware_rows, select
 from sim.spec.yaml import SpecError

@@ -17,7 +17,7 @@ from statistics import median
 from typing import Final, NamedTuple, TypeVar
 
 from sim.spec import library
-from sim.spec.catalogue import catalogue
+from sim.spec.catalog import catalog
 from sim.spec.days import first_day
 from sim.spec.hardware import Hardware
 from sim.spec.node_prices import CheapestPrices, Prices
@@ -55,7 +55,7 @@ def price_changes(folder: Path, day: str = "") -> list[PriceChange]:
     Raise SpecError if there are no price lists.
     """
     offers = offers_in(folder)
-    changed = [change for path in catalogue("hardware").values() if (change := _change(path, offers, day)) is not None]
+    changed = [change for path in catalog("hardware").values() if (change := _change(path, offers, day)) is not None]
     return sorted(changed, key=lambda change: change.name)
 
 

@@ -16,8 +16,8 @@ from typing import Any, Final, NamedTuple
 
 from pydantic import BaseModel
 
-from sim.spec import catalogue, defaults, schema, yaml
-from sim.spec.catalogue import UnknownName
+from sim.spec import catalog, defaults, schema, yaml
+from sim.spec.catalog import UnknownName
 from sim.spec.elsewhere import cached
 from sim.spec.fields import Key
 from sim.spec.hardware import Group, Hardware, Node
@@ -69,7 +69,7 @@ class Resolver:
     With *heads_only*, models are read only up to their layers, which is enough to list them.
     """
 
-    def __init__(self, library: catalogue.SearchFolders = None, heads_only: bool = False) -> None:
+    def __init__(self, library: catalog.SearchFolders = None, heads_only: bool = False) -> None:
         self.problems: list[str] = []
         self._library = library
         self._heads_only = heads_only
@@ -178,12 +178,12 @@ class Resolver:
     def _locate(self, reference: MarkedValue, kind: SpecKind, chain: Chain) -> Path:
         written_in = Path(reference.mark.file) if reference.mark.line else None
         question = (reference.value, schema.FOLDERS[kind], self._library, written_in)
-        path = cached((Path, *question), lambda: catalogue.locate(*question))
+        path = cached((Path, *question), lambda: catalog.locate(*question))
         for fewer in (question[:3], question[:2]):
             if path.parent in self._mixed_folders(written_in) and self._is_whole_description(path, kind):
-                path = catalogue.locate(*fewer)
+                path = catalog.locate(*fewer)
         if chain and path == chain[-1]:  # a file with the name of a catalog file, which it extends
-            path = catalogue.all_files(schema.FOLDERS[kind]).get(reference.value, path)
+            path = catalog.all_files(schema.FOLDERS[kind]).get(reference.value, path)
         if path in chain:
             raise UnknownName(f"{reference.value} refers back to itself; a file cannot take its parts from itself")
         return path
@@ -211,7 +211,7 @@ class Resolver:
         return child(single, name)
 
     def _read(self, path: Path, kind: SpecKind) -> Document:
-        return catalogue.read(path, "layers" if self._heads_only and kind is Model else None)
+        return catalog.read(path, "layers" if self._heads_only and kind is Model else None)
 
     def _noting(self, reference: MarkedValue, step: Callable[[], MarkedValue]) -> MarkedValue:
         """Return the result of *step*, or record why it failed."""

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 
 from sim.spec import memo, schema
 from sim.spec.adapters import FOUR_BITS, NOT_QUANTIZED
-from sim.spec.catalogue import catalogue, suggestions
+from sim.spec.catalog import catalog, suggestions
 from sim.spec.fields import Key
 from sim.spec.hardware import Node
 from sim.spec.parallel import NOT_SIMULATED, Parallel
@@ -245,7 +245,7 @@ def _suggestion(value: object, due: str) -> str:
     A name of digits alone, such as 4090, was read as a number: it may be part of the name of a file that is due.
     """
     if type(value) is int and value > 99 and (folder := _FILE_IN.search(due)):
-        near = suggestions(str(value), list(catalogue(folder[1])))
+        near = suggestions(str(value), list(catalog(folder[1])))
         return f" did you mean {any_of(near)}?" if near else ""
     if not isinstance(value, str) or not due.startswith("one of "):
         return ""

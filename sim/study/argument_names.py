@@ -13,7 +13,7 @@ from numbers import Integral
 from types import MappingProxyType
 from typing import Final, ParamSpec, TypeVar
 
-from sim.spec.catalogue import likely_or_all
+from sim.spec.catalog import likely_or_all
 from sim.spec.yaml import SpecError
 from sim.study.arguments import OWN_PARTS
 from sim.study.layout_options import LAYOUT_KEYS

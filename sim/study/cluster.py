@@ -26,7 +26,7 @@ from queue import Empty, Queue
 from typing import Any, NamedTuple, TypeVar
 
 from sim import __version__
-from sim.spec.catalogue import roots
+from sim.spec.catalog import roots
 from sim.spec.elsewhere import from_copy, path_in_copy
 from sim.spec.yaml import SpecError
 
@@ -51,7 +51,7 @@ class TaskFiles(NamedTuple):
     version: str
     working_directory: str
     files: tuple[tuple[str, bytes], ...]
-    catalogue: tuple[tuple[str, str], ...]
+    catalog: tuple[tuple[str, str], ...]
 
 
 class VersionMismatch(SpecError):
@@ -261,7 +261,7 @@ def _identity(luggage: TaskFiles) -> TaskFiles:
 
 def _task(luggage: TaskFiles, function: Callable[[Item], Computed], item: Item) -> Computed:
     """Call *function* with *item* on a worker, with the user's files in place."""
-    _check_same_program(luggage.version, luggage.catalogue)
+    _check_same_program(luggage.version, luggage.catalog)
     with _COPYING:
         folder = _copy(luggage.files)
     with from_copy(folder, luggage.working_directory):
@@ -281,13 +281,13 @@ def _copy(files: tuple[tuple[str, bytes], ...]) -> Path:
 
 
 @lru_cache(maxsize=8)
-def _check_same_program(version: str, catalogue: tuple[tuple[str, str], ...]) -> None:
+def _check_same_program(version: str, catalog: tuple[tuple[str, str], ...]) -> None:
     """Raise VersionMismatch unless this process has the same program and catalog as the user."""
     if version != __version__:
         raise VersionMismatch(
             f"--cluster: a worker has stallsim {__version__}, this machine has {version}; install the same version on all"
         )
-    for name, fingerprint in catalogue:
+    for name, fingerprint in catalog:
         if fingerprint not in _fingerprints(name):
             raise VersionMismatch(f"--cluster: catalog file {name} differs on a worker; install the same stallsim on all")
 

@@ -27,7 +27,7 @@ from sim.analysis.renewal import Uniform
 from sim.analysis.transient import Survival
 from sim.analysis.whole_job import START_UP
 from sim.cluster.checkpoint import CheckpointParts, CheckpointTimes
-from sim.spec.catalogue import catalogue
+from sim.spec.catalog import catalog
 from sim.spec.hardware import Node
 from sim.spec.reliability import Reliability
 from sim.spec.stores import Store
@@ -127,7 +127,7 @@ def simulate_weeks(
     try:
         writes = StoreWrites(steps.node, parts, store, slowed)
     except ValueError as error:
-        raise SpecError(f"--store {weeks.store}: {error}; name a store, one of {', '.join(catalogue('hardware/parts/stores'))}") from None
+        raise SpecError(f"--store {weeks.store}: {error}; name a store, one of {', '.join(catalog('hardware/parts/stores'))}") from None
     run = long_run(steps, weeks, reliability)
     chosen = best_saving(weeks, run, steps.step_time, writes)
     run = replace(run, saving=chosen.saving if store else replace(chosen.saving, on_nodes=parts.writing_nodes / steps.nodes))

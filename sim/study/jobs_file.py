@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from sim.check import check_hardware, check_job, check_jobs, job_warnings, layout_stack_warnings, require
 from sim.simulate import ring_channels_of
-from sim.spec.catalogue import catalogue, locate, read
+from sim.spec.catalog import catalog, locate, read
 from sim.spec.elsewhere import cached
 from sim.spec.hardware import Hardware
 from sim.spec.library import Loaded, fingerprint, load
@@ -43,7 +43,7 @@ def jobs_file(name: str) -> Path | None:
 
 def _jobs_file(name: str) -> Path | None:
     folder = FOLDERS[Jobs]
-    path = locate(name, folder if name in catalogue(folder) else "workloads")
+    path = locate(name, folder if name in catalog(folder) else "workloads")
     value = read(path).value
     return path if isinstance(value, dict) and "jobs" in value else None
 

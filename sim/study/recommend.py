@@ -1,6 +1,6 @@
 """Which machine should I rent? The cheapest within the time budget, or the fastest within the money budget.
 
-Every machine of the catalogue is a candidate, with one or more nodes, on demand and on the spot market. The whole job counts
+Every machine of the catalog is a candidate, with one or more nodes, on demand and on the spot market. The whole job counts
 (`sim.study.whole_job`), not an epoch; a job of fixed duration is judged by the number of its epochs. If the validated error of a
 prediction is known, notes state whether the choice holds within it. They also state by how much a prediction or a price must be off
 before another candidate wins.

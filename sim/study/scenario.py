@@ -18,7 +18,7 @@ from sim.check import check_job, check_run, job_warnings, require
 from sim.cluster.build import Placement, place, with_nodes
 from sim.simulate import Run, ring_channels_of, simulate
 from sim.spec import memo
-from sim.spec.catalogue import suggestions
+from sim.spec.catalog import suggestions
 from sim.spec.hardware import Hardware
 from sim.spec.library import Loaded, fingerprint, load_hardware, load_workload
 from sim.spec.overrides import Option, Override

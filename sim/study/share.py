@@ -21,7 +21,7 @@ from typing import Literal, NamedTuple, get_args
 
 from sim.cluster.build import slots
 from sim.simulate import simulate
-from sim.spec.catalogue import UnknownName, locate
+from sim.spec.catalog import UnknownName, locate
 from sim.spec.hardware import Hardware
 from sim.spec.library import load
 from sim.spec.schema import FOLDERS

@@ -22,7 +22,7 @@ from sim.events import Cause
 from sim.parallel.lower.exchange_plan import gradient_volume
 from sim.spec.hardware import Gpu
 from sim.spec.layer import Layer
-from sim.spec.library import catalogue, load_hardware, load_workload
+from sim.spec.library import catalog, load_hardware, load_workload
 from sim.spec.segments import block
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
@@ -39,9 +39,7 @@ def match_workloads(patterns: Sequence[str]) -> list[str]:
     """Return the workloads in *patterns*: names and paths as they are, and all matches in the catalog for patterns such as ``res*``."""
     names: list[str] = []
     for pattern in patterns:
-        matching = (
-            [name for name in catalogue("workloads") if fnmatchcase(name, pattern)] if any(c in pattern for c in "*?[") else [pattern]
-        )
+        matching = [name for name in catalog("workloads") if fnmatchcase(name, pattern)] if any(c in pattern for c in "*?[") else [pattern]
         if not matching:
             raise SpecError(f"{pattern}: no catalog workload matches; 'list workloads' shows them all")
         names += [name for name in matching if name not in names]

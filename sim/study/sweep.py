@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import uuid4
 
-from sim.spec.catalogue import suggestions
+from sim.spec.catalog import suggestions
 from sim.spec.elsewhere import read_files, with_user_paths
 from sim.spec.library import fingerprint
 from sim.spec.memo import caching

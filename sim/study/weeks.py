@@ -22,7 +22,7 @@ from sim.analysis.renewal import Uniform
 from sim.analysis.transient import CrowdLives, ExponentialLives, Lives, Survival, lifetimes_of, survival
 from sim.analysis.utilization import model_flops_utilization
 from sim.analysis.whole_job import START_UP
-from sim.spec.catalogue import UnknownName
+from sim.spec.catalog import UnknownName
 from sim.spec.hardware import Hardware, Node
 from sim.spec.library import load_part
 from sim.spec.reliability import Reliability, Restart

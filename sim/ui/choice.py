@@ -13,7 +13,7 @@ from typing import Final
 from urllib.parse import urlencode
 
 from sim.analysis.whole_job import JobPlan
-from sim.spec.catalogue import suggestions
+from sim.spec.catalog import suggestions
 from sim.spec.library import load_hardware
 from sim.spec.yaml import SpecError
 from sim.study.layout_options import layout_of

@@ -169,7 +169,7 @@ def test_one_slow_resource_has_the_price_that_runs_give(name: Resource) -> None:
         ("p3.2xlarge", "alexnet", ("input.loader=synthetic",), 1, "copy"),
     ],
 )
-def test_machines_of_the_catalogue_have_the_price_that_runs_give(
+def test_machines_of_the_catalog_have_the_price_that_runs_give(
     machine_name: str, workload: str, settings_: tuple[str, ...], nodes: int, bound: Resource
 ) -> None:
     question = prepare(Scenario(machine_name, workload, settings_, nodes=nodes))

@@ -73,7 +73,7 @@ def test_fsdp_gathers_one_block_ahead() -> None:
 
 
 def test_gradients_that_are_not_reduced_stay_whole() -> None:
-    """Without synchronisation FSDP adds up all gradients unsharded, in FP32."""
+    """Without synchronization FSDP adds up all gradients unsharded, in FP32."""
     each, last = (
         memory_by_stage(layout(block_model(BLOCKS), 8, micro_batches=3, synchronizes_each=each, shard="parameters"), adam(), GPU)[0]
         for each in (True, False)

@@ -8,7 +8,7 @@ whole model in FP16 beside FP32 masters of weights and gradients, and FP32 state
 
 from __future__ import annotations
 
-from calibration.catalogue.compute_model import ROWS, workload_and_gpu
+from calibration.catalog.compute_model import ROWS, workload_and_gpu
 from calibration.run_records import read_records
 from sim.analysis.memory import gpu_memory, largest_batch
 from sim.spec.hardware import Gpu

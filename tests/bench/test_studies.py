@@ -100,7 +100,7 @@ def _drain(terminal: int) -> None:
             pass
 
 
-def test_the_whole_catalogue(benchmark: Any) -> None:
+def test_the_whole_catalog(benchmark: Any) -> None:
     """Every machine of the catalog for one workload."""
     measured_only(benchmark)
     used = command("compare", "resnet50", "--csv", "--quiet")

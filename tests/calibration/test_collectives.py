@@ -90,7 +90,7 @@ def test_the_whole_table_of_errors_comes_out_again():
 
 
 @pytest.mark.nightly
-def test_the_catalogue_holds_what_the_fit_finds():
+def test_the_catalog_holds_what_the_fit_finds():
     """The constants of hardware/parts/transports are the fit over all rows, rounded."""
     committed = committed_constants()
     for name, values in fit(read_collectives()).items():

@@ -113,7 +113,7 @@ def test_a_problem_of_a_description_is_told_once_at_its_own_place(tmp_path: Path
     assert first.endswith("(read for runs.csv:2 and 2 more rows)") and second.startswith("runs.csv:2: nothing")
 
 
-def test_machines_extend_those_of_the_catalogue_and_of_the_records_from_any_folder(tmp_path: Path) -> None:
+def test_machines_extend_those_of_the_catalog_and_of_the_records_from_any_folder(tmp_path: Path) -> None:
     made = {
         "a40": "extends: lambda-v0-a40\nnode: {nic: {bandwidth: 10 Gbps}}",
         "pods": "extends: pollux\nnode: {nic: {bandwidth: 10 Gbps}}",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from calibration.stack_words import read_stack
-from sim.spec.catalogue import all_files
+from sim.spec.catalog import all_files
 
 
 @pytest.mark.parametrize(

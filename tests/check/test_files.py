@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from sim.check import validate, validate_path
-from sim.spec import catalogue
+from sim.spec import catalog
 from tests.spec.documents import FILES
 
 
-def test_the_toy_catalogue_is_right_and_every_file_is_known_for_what_it_is() -> None:
+def test_the_toy_catalog_is_right_and_every_file_is_known_for_what_it_is() -> None:
     verdicts = validate()
     assert [verdict.problems for verdict in verdicts] == [[]] * len(verdicts)
     kinds = {"gpus": "gpu", "links": "link", "cpus": "cpu", "transports": "transport", "volumes": "volume", "jobs": "jobs",
@@ -38,7 +38,7 @@ def test_a_file_that_only_extends_another_is_of_its_kind(origin: str, kind: str,
     assert (verdict.kind, not verdict.problems) == (kind, bool(kind))
 
 
-def test_in_the_whole_catalogue_an_estimate_counts_where_it_stands(library: Path) -> None:
+def test_in_the_whole_catalog_an_estimate_counts_where_it_stands(library: Path) -> None:
     counts = {Path(verdict.file).stem: len(verdict.estimates) for verdict in validate()}
     assert {name: count for name, count in counts.items() if count} == {"toy": 4, "toy-gpu": 2, "toy-job": 1}
     [alone] = validate(["toy"])
@@ -95,13 +95,13 @@ def test_what_cannot_be_read_has_a_verdict_too(tmp_path: Path) -> None:
     assert problem.startswith(f"{strange}: unknown kind of description; a file can hold a hardware, workload, gpu,")
 
 
-def test_the_shipped_catalogue_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_shipped_catalog_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     verdicts = validate()
     assert len(verdicts) > 100
     assert [problem for verdict in verdicts for problem in verdict.problems] == []
     assert all(estimate.reason != "no reason given" for verdict in verdicts for estimate in verdict.estimates)
-    assert len([verdict for verdict in verdicts if verdict.file]) == sum(len(catalogue.all_files(folder)) for folder in FOLDERS)
+    assert len([verdict for verdict in verdicts if verdict.file]) == sum(len(catalog.all_files(folder)) for folder in FOLDERS)
 
 
 FOLDERS = sorted(

@@ -23,7 +23,7 @@ def problems(stack: str, *overrides: str, hardware: str = "cm-dare-p100", nodes:
 
 
 @pytest.mark.parametrize("stack", [SYNC, ASYNC])
-def test_the_catalogue_s_stacks_are_as_they_should_be(stack: str) -> None:
+def test_the_catalog_s_stacks_are_as_they_should_be(stack: str) -> None:
     assert problems(stack) == []
 
 

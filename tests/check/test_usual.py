@@ -8,7 +8,7 @@ import pytest
 
 from sim.check import validate
 from sim.check.usual import unusual_values
-from sim.spec import catalogue
+from sim.spec import catalog
 from sim.spec.hardware import Gpu, Hardware
 from sim.spec.library import load
 
@@ -58,23 +58,23 @@ def test_a_part_is_compared_with_the_part_that_it_extends(tmp_path: Path) -> Non
 
 
 def test_a_part_that_extends_nothing_is_compared_with_its_architecture(tmp_path: Path) -> None:
-    source = catalogue.locate("v100-sxm2-16gb", "hardware/parts/gpus").read_text()
+    source = catalog.locate("v100-sxm2-16gb", "hardware/parts/gpus").read_text()
     path = tmp_path / "hardware/parts/gpus/mine.yaml"
     said = notes(path, source.replace("memory_bandwidth: 900 GB/s", "memory_bandwidth: 3 GB/s"))
     assert len(said) == 1 and said[0].startswith("memory_bandwidth: 3 GB/s; usual in the catalog: ")
 
 
-def test_the_catalogue_has_no_slips() -> None:
+def test_the_catalog_has_no_slips() -> None:
     for kind, folder in ((Hardware, "hardware"), (Gpu, "hardware/parts/gpus")):
-        for path in catalogue.all_files(folder).values():
+        for path in catalog.all_files(folder).values():
             loaded = load(kind, path)
             assert not list(unusual_values(loaded.spec, loaded.document, path))
 
 
-def test_a_machine_of_catalogue_parts_is_checked_without_loading_the_catalogue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_of_catalog_parts_is_checked_without_loading_the_catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its own numbers are compared with what the catalog's machines have written; their parts, which are as in the catalog, are not."""
     path = tmp_path / "mine.yaml"
-    path.write_text(catalogue.locate("p3.16xlarge", "hardware").read_text().replace("name: p3.16xlarge", "name: mine"))
+    path.write_text(catalog.locate("p3.16xlarge", "hardware").read_text().replace("name: p3.16xlarge", "name: mine"))
     loaded = load(Hardware, path)
     read: list[Path] = []
     monkeypatch.setattr("sim.check.usual.library.load", lambda kind, file: (read.append(file), load(kind, file))[1])

@@ -189,7 +189,7 @@ def test_gpus_on_unlike_paths_are_classes_of_their_own():
 
 
 def test_jobs_are_classes_of_their_own_on_shared_links():
-    """Neighbours below one switch train for two jobs: each loads the uplink and the memory once."""
+    """Neighbors below one switch train for two jobs: each loads the uplink and the memory once."""
     made, _ = built(hardware((machines.p3_16xlarge(), 1)), [(Placement(0, (0,)),), (Placement(0, (1,)),)])
     assert [(group.job, group.gpus, group.copy["n0.dram0"], group.copy["n0.socket0>plx0"]) for group in made.classes] == [
         (0, (0,), 1.0, 1.0),

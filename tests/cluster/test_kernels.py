@@ -67,7 +67,7 @@ sizes = st.integers(1, 20000)
 @settings(max_examples=100, deadline=None)
 @given(sizes, sizes, sizes, st.integers(1, 64))
 def test_products_stay_above_both_roofs_and_grow_with_every_side(m, n, k, groups):
-    on = records.catalogue_gpu("H100-SXM5-80GB")
+    on = records.catalog_gpu("H100-SXM5-80GB")
     time = kernels.product_time(on, "bf16", ProductShape(m, n, k, groups), burst=True)
     flop, nbytes = 2.0 * m * n * k * groups, 2.0 * groups * (m * k + k * n + m * n)
     assert time >= flop / (on.peak["bf16"] * on.kernels.product_share["bf16"])
@@ -278,7 +278,7 @@ def test_attention_in_32_bits_has_the_memory_efficient_kernel_alone():
     shape = {"heads": 32, "kv_heads": 32, "head_dim": 128, "queries": 4096, "keys": 4096}
     layer = Layer.model_validate({"name": "l", "op": "attention", "forward": "1 TFLOP", "backward": "2.5 TFLOP", "attention": shape})
     tf32 = with_fields(stack(), fp32_matmul="tf32")
-    hopper, ampere = records.catalogue_gpu("H200-SXM-141GB"), records.catalogue_gpu("A100-SXM4-80GB")
+    hopper, ampere = records.catalog_gpu("H200-SXM-141GB"), records.catalog_gpu("A100-SXM4-80GB")
     assert layer_time(layer, hopper, "fp32", tf32, 1).time > 5.0 * layer_time(layer, hopper, "bf16", tf32, 1).time
     without = ampere.model_copy(update={"kernels": None})
     assert layer_time(layer, ampere, "fp32", tf32, 1) == layer_time(layer, without, "fp32", tf32, 1)
@@ -293,14 +293,14 @@ def test_measured_kernels_are_met():
         for name in {row.gpu for row in rows}:
             chosen = [row for row in rows if (row.gpu, row.op, row.kernel, row.precision) == (name, op, kernel, precision) and row.is_large]
             if len(chosen) >= 10:
-                error = float(np.median(np.abs(fit.log_errors(chosen, {name: records.catalogue_gpu(name)}))))
+                error = float(np.median(np.abs(fit.log_errors(chosen, {name: records.catalog_gpu(name)}))))
                 wrong += [(name, op, kernel, error)] if error > most else []
     assert not wrong
 
 
 def test_flash_attention_in_triton_takes_as_long_as_published():
     """Dao 2023 (arXiv 2307.08691, section 4.1), an A100, forward and backward: 1.3 to 2.5 times FlashAttention 2, by length and head."""
-    gpu = records.catalogue_gpu("A100-SXM4-80GB")
+    gpu = records.catalog_gpu("A100-SXM4-80GB")
     for head in (64, 128):
         for length in (512, 2048, 16384):
             shape = Attention(heads=2048 // head, kv_heads=2048 // head, head_dim=head, queries=length, keys=length, causal=True)
@@ -321,7 +321,7 @@ def test_refitting_returns_the_constants_that_made_the_times():
     products = [row for row in chosen if row.op == "gemm" and row.precision == "bf16"][:40]
     attention = [row for row in chosen if row.op == "attention" and not row.backward][:40]
     assert products and attention
-    own = records.catalogue_gpu("H100-SXM5-80GB")
+    own = records.catalog_gpu("H100-SXM5-80GB")
     rate = next(rate for rate in own.kernels.attention if rate.kernel == attention[0].kernel)
     other = fit.with_kernels(own, {"product_share": {"bf16": 0.6}, "attention": [rate.model_copy(update={"forward": 0.4})]})
     timed = [row._replace(time=records.predicted_time(row, other)) for row in (*products, *attention)]

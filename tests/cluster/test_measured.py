@@ -73,7 +73,7 @@ def test_a_model_measured_as_computed_takes_what_is_computed_everywhere() -> Non
 
 
 WRONG = {
-    "names no GPU of the catalogue": ({"gpu": "V1000", "batch": 32, "precision": "fp32", "source": "x"}, "1 ms", "V1000 is not in the cat"),
+    "names no GPU of the catalog": ({"gpu": "V1000", "batch": 32, "precision": "fp32", "source": "x"}, "1 ms", "V1000 is not in the cat"),
     "no place": (None, "1 ms", "layer one has measured times, but the model does not state where"),
     "no times": ({"gpu": "V100-SXM2-16GB", "batch": 32, "precision": "fp32", "source": "x"}, None, "layer one has no measured times"),
     "no unit": ({"gpu": "V100-SXM2-16GB", "batch": 32, "precision": "fp32", "source": "x"}, 0.001, "has no unit; write for example"),

@@ -133,6 +133,6 @@ def test_folded_servers_are_the_unfolded_ones(sharding: str, place: str) -> None
         ),
     ],
 )
-def test_what_is_not_modelled_is_said(overrides: tuple[str, ...], stack: str, says: str) -> None:
+def test_what_is_not_modeled_is_said(overrides: tuple[str, ...], stack: str, says: str) -> None:
     with pytest.raises(SpecError, match=says):
         prepare(Scenario("cm-dare-p100", "resnet15-cifar", overrides, nodes=4, stack=stack))

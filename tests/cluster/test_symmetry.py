@@ -54,7 +54,7 @@ def test_an_odd_uplink_splits_off_the_gpus_below_it_and_nothing_else():
     assert sorted(map(len, links)) == [1, 1, 2, 3, 6]  # memory; the odd uplink and its ports; the others
 
 
-def test_an_odd_port_splits_off_its_gpu_and_its_neighbour():
+def test_an_odd_port_splits_off_its_gpu_and_its_neighbor():
     """The neighbor shares an uplink with the odd one, the other six do not."""
     gpus, _ = classes(EIGHT_ON_FOUR, colors(EIGHT_ON_FOUR, port5="narrow"))
     assert gpus == {frozenset({5}), frozenset({4}), frozenset({0, 1, 2, 3, 6, 7})}

@@ -21,7 +21,7 @@ from tests.extract.tables import traced_models
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 COMPARED = HERE / "compared.json"
-TESTS = ("test_catalogue.py", "test_memory_peak.py")
+TESTS = ("test_catalog.py", "test_memory_peak.py")
 CODE = ("sim/extract/*.py", "sim/analysis/memory*.py", "tests/extract/allocation.py", *(f"tests/extract/{name}" for name in TESTS))
 DRAWN = 4
 

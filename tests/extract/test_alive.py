@@ -57,7 +57,7 @@ def test_a_stage_receives_what_torchs_pipeline_hands_it(name: str) -> None:
         ("squeezenet1_0", ("features.3.expand3x3", "features.4")),
     ],
 )
-def test_a_stage_of_a_catalogue_model_receives_what_torchs_pipeline_hands_it(name: str, cuts: tuple[str, ...]) -> None:
+def test_a_stage_of_a_catalog_model_receives_what_torchs_pipeline_hands_it(name: str, cuts: tuple[str, ...]) -> None:
     models = pytest.importorskip("torchvision.models", reason="compares with torchvision's models")
     table = extract(f"torchvision.models:{name}", ["3x64x64"], name)
     for cut in cuts:

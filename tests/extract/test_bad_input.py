@@ -29,7 +29,7 @@ def test_inputs(text: str, name: str, sizes: tuple[int, ...], dtype: str) -> Non
 
 
 @pytest.mark.parametrize("text", ["", "3,224,224", "0x3", "3x", "ids=", "1ids=3", "BxB", "-3", "3x224:"])
-def test_misspelt_inputs(text: str) -> None:
+def test_misspelled_inputs(text: str) -> None:
     with pytest.raises(SpecError, match=r"write \[NAME=\]SHAPE\[:TYPE\]"):
         parse_input(text)
 

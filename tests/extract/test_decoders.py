@@ -74,7 +74,7 @@ GPT2_SIZES = {"gpt2": "small", "gpt2-medium": "medium", "gpt2-large": "large", "
         *(pytest.param(name, 1024, marks=pytest.mark.nightly) for name in list(GPT2_SIZES)[1:]),
     ],
 )
-def test_gpt2_of_the_catalogue_is_the_traced_one(name: str, tokens: int) -> None:
+def test_gpt2_of_the_catalog_is_the_traced_one(name: str, tokens: int) -> None:
     """At any length; gradients come in the same order, and backward keeps the same bytes, except for masks of dropout.
 
     These are bytes in any precision, and count as a half of a 16-bit element.

@@ -65,7 +65,7 @@ def test_what_does_not_grow_with_the_batch_is_no_part_of_a_sample(read: int, wri
     assert (layer.read, layer.write, layer.saved) == (read, write, saved)
 
 
-def test_elementwise_neighbours_of_one_call_are_one_layer_and_classes_of_their_own_are_not() -> None:
+def test_elementwise_neighbors_of_one_call_are_one_layer_and_classes_of_their_own_are_not() -> None:
     add, mul = (Event(name, "block", 1, leaf=False, cost=OperatorCost("elementwise", 0, 4, 2, 1)) for name in ("add", "mul"))
     softmax = Event("_softmax", "block", 1, leaf=False, cost=OperatorCost("softmax", 0, 4, 4, 1))
     made_layers = made(conv("block.conv", 2), add, mul, softmax, replace(add))

@@ -96,7 +96,7 @@ def test_peak_is_what_torch_allocates(name: str, precision: str) -> None:
 
 
 @pytest.mark.parametrize("name", cases(STEP_BY_STEP))
-def test_the_catalogue_has_the_table_of_a_longer_clip(name: str) -> None:
+def test_the_catalog_has_the_table_of_a_longer_clip(name: str) -> None:
     """Everything of every layer grows by as much with each frame: from 20 and 40 frames to the catalog's 400, to the last byte."""
     full, few, more = load_part(Model, name, "workloads/models"), shortened(load_part(Model, name, "workloads/models"), 20), compared(name)
     grown = [(few.input, more.input, full.input), (few.autocast_saved, more.autocast_saved, full.autocast_saved)]

@@ -46,7 +46,7 @@ def counted(model: Any, batch: int, shape: tuple[int, ...]) -> tuple[int, int]:
         pytest.param("shufflenet_v2_x0_5", 224, False, marks=pytest.mark.nightly),
     ],
 )
-def test_catalogue_flop_equal_torchs_counter(name: str, size: int, backward_too: bool) -> None:
+def test_catalog_flop_equal_torchs_counter(name: str, size: int, backward_too: bool) -> None:
     """Oracle: FlopCounterMode on the meta device, the difference of two batches, since batch norm refuses one sample."""
     torchvision = pytest.importorskip("torchvision", reason="the catalog's image models are torchvision's")
     with torch.device("meta"):
@@ -60,7 +60,7 @@ def test_catalogue_flop_equal_torchs_counter(name: str, size: int, backward_too:
         assert sum(layer.backward for layer in table.layers) == three[1] - two[1]
 
 
-def test_catalogue_order_equals_a_real_backward() -> None:
+def test_catalog_order_equals_a_real_backward() -> None:
     """Oracle: post-accumulate hooks of resnet18 run with real numbers on a small image."""
     torchvision = pytest.importorskip("torchvision", reason="the catalog's image models are torchvision's")
     model = torchvision.models.resnet18().train()
@@ -98,7 +98,7 @@ def test_the_command_in_a_header_writes_the_same_file(name: str, tmp_path: Path,
         arguments=[value for option, value in options if option == "--arg"],
     )
     if written.source != table.source:
-        pytest.skip(f"the catalogue was {table.source}, here it is {written.source}")
+        pytest.skip(f"the catalog was {table.source}, here it is {written.source}")
     assert Path(words[-1]).read_bytes() == path.read_bytes()
 
 

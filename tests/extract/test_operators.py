@@ -77,7 +77,7 @@ def test_attention_flop() -> None:
 @pytest.mark.parametrize(
     ("name", "arguments", "results", "read", "write"),
     [
-        # batch norm: statistics, then normalisation; backward: reductions, then the elementwise pass, each over gradient and input
+        # batch norm: statistics, then normalization; backward: reductions, then the elementwise pass, each over gradient and input
         ("native_batch_norm", [X, floats(8), floats(8), floats(8), floats(8)], [X, floats(8), floats(8)], 2 * 2304 + 128, 2304 + 64),
         ("native_batch_norm_backward", [X, X, floats(8)], [X, floats(8), floats(8)], 4 * 2304 + 32, 2304 + 64),
         ("relu_", [X], [X], 2304, 2304),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sim.extract.samples import dataset_like, tokens_of
-from sim.spec.catalogue import catalogue
+from sim.spec.catalog import catalog
 from sim.spec.library import load_workload
 from sim.spec.model import Model
 
@@ -29,7 +29,7 @@ def table(workload: str) -> Model:
 )
 def test_the_largest_input_tells(inputs: list[str], dataset: str) -> None:
     assert dataset_like(inputs, table("alexnet")) == dataset
-    assert dataset in catalogue("workloads/datasets")
+    assert dataset in catalog("workloads/datasets")
 
 
 def test_layers_tell_where_no_shape_is_written() -> None:

@@ -116,7 +116,7 @@ def test_missing_inputs_of_transformers_are_shown_by_tokens() -> None:
         extract("transformers:BertModel", [], "hf")
 
 
-def test_a_misspelt_setting_of_transformers_is_told() -> None:
+def test_a_misspelled_setting_of_transformers_is_told() -> None:
     pytest.importorskip("transformers", reason="tests classes of transformers")
     with pytest.raises(SpecError, match="--arg n_layers: GPT2Config has no such field"):
         extract("transformers:GPT2LMHeadModel", ["input_ids=8:int64"], "hf", {"n_layers": 2})

@@ -64,7 +64,7 @@ def ours(table: Model) -> tuple[int, list[int], float, float]:
         ("encoder", ["6x32"], {}),
         ("Mixture", ["5x16"], {}),
         ("Scan", ["5x8"], {}),
-        ("Normalised", ["8"], {}),
+        ("Normalized", ["8"], {}),
         ("Hourglass", ["3x16x16"], {}),
         ("Spectral", ["8"], {}),
         ("bag", ["5:int64"], {}),
@@ -122,7 +122,7 @@ def test_models_of_transformers_are_torchs(name: str, inputs: list[str], argumen
         ("Routed", ["16"], "needs the value of a tensor in the forward of the model (Routed, called with 2x16, including the batch)"),
         (
             "detector",
-            ["@{unusual}:labelled_images"],
+            ["@{unusual}:labeled_images"],
             "needs the value of a tensor in layer transform (GeneralizedRCNNTransform, called with",
         ),
     ],

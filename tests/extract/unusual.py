@@ -112,8 +112,8 @@ class Scan(nn.Module):
         return result
 
 
-class Normalised(nn.Module):
-    """Weights that are normalised anew in every forward, by their norm and by their largest singular value."""
+class Normalized(nn.Module):
+    """Weights that are normalized anew in every forward, by their norm and by their largest singular value."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -183,7 +183,7 @@ def detector() -> nn.Module:
     return detection.fasterrcnn_resnet50_fpn(weights=None, weights_backbone=None)
 
 
-def labelled_images(batch: int) -> tuple[list[torch.Tensor], list[dict[str, torch.Tensor]]]:
+def labeled_images(batch: int) -> tuple[list[torch.Tensor], list[dict[str, torch.Tensor]]]:
     """Return example inputs of the detector."""
     labels = {"boxes": torch.zeros(1, 4), "labels": torch.zeros(1, dtype=torch.long)}
     return [torch.zeros(3, 64, 64)] * batch, [labels] * batch

@@ -148,7 +148,7 @@ def test_meshes_that_do_not_divide(fields: dict[str, object], placement: list[in
 
 
 @given(meshes())
-def test_neighbours_share_nodes_first(mesh: Mesh) -> None:
+def test_neighbors_share_nodes_first(mesh: Mesh) -> None:
     """In Megatron's order tensor groups are consecutive ranks."""
     if mesh.order == MEGATRON_ORDER:
         assert all(after == before + 1 for rank in range(mesh.gpus) for before, after in pairwise(mesh.group(rank, "tensor")))

@@ -1,4 +1,4 @@
-"""Oracle: torch's ``parallelize_module`` on the catalogue's GPT-2 and on torchvision's ViT block sends what their tables' plans say."""
+"""Oracle: torch's ``parallelize_module`` on the catalog's GPT-2 and on torchvision's ViT block sends what their tables' plans say."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_gpt2_sends_what_parallelize_module_sends(ranks: int, sequence: bool) ->
 
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
 def test_the_feed_forward_of_vit_sends_what_parallelize_module_sends() -> None:
-    """torch's ``nn.MultiheadAttention`` takes no plan, so that the catalogue's has the feed-forward products alone."""
+    """torch's ``nn.MultiheadAttention`` takes no plan, so that the catalog's has the feed-forward products alone."""
     vision = pytest.importorskip("torchvision").models.vision_transformer
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module

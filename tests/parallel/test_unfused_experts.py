@@ -216,8 +216,8 @@ def test_passes_outside_fused_kernels_take_as_long_as_on_an_h200(name: str) -> N
         traced = [float(row["seconds"]) for row in rows if "gpt-oss" in row["training"] and (row["operator"], row["shapes"]) in chosen]
         assert len(traced) >= len(chosen)
         passes = unfused_passes(layer, SHAPE, backward, one_copy=True)
-        modelled = 4 * (memory_time(2.0 * passes.moved, gpu) + indexed_time(passes.indexed, gpu))
-        assert modelled == pytest.approx(sum(traced), rel=0.25), backward
+        modeled = 4 * (memory_time(2.0 * passes.moved, gpu) + indexed_time(passes.indexed, gpu))
+        assert modeled == pytest.approx(sum(traced), rel=0.25), backward
 
 
 def test_clamping_keeps_what_it_clamps_unless_the_activation_runs_again() -> None:

@@ -15,7 +15,7 @@ from sim.report.expected_error import interval_text, missing_factor, traffic
 from sim.report.layouts import layout_error
 from sim.report.table import run_text
 from sim.report.validated import validated_groups
-from sim.spec.catalogue import locate
+from sim.spec.catalog import locate
 from sim.spec.hardware import Gpu, Hardware
 from sim.spec.library import load, load_part
 from sim.spec.stack import Stack

@@ -18,7 +18,7 @@ from sim.report.layouts.memory_error import memory_error
 from sim.report.power_error import SUMMARY as POWER
 from sim.report.power_error import brief_power_error, energy_error_words, energy_intervals, power_error, power_error_text, with_energy_error
 from sim.report.validated import validated_groups, validated_part
-from sim.spec.catalogue import roots
+from sim.spec.catalog import roots
 from sim.study.layout import layout_answer
 from sim.study.scenario import Scenario
 

@@ -26,7 +26,7 @@ def named(folder: str, start: str) -> set[str]:
     return {path.stem for path in (ROOT / folder).glob(f"{start}*.yaml")}
 
 
-def test_names_of_the_catalogue() -> None:
+def test_names_of_the_catalog() -> None:
     assert set(completed("stallsim run p3.")) == named("hardware", "p3.") != set()
     assert set(completed("stallsim run p3.2xlarge bert-")) == named("workloads", "bert-") != set()
     assert set(completed("stallsim compare vgg16 p3.2xlarge p4")) == named("hardware", "p4") != set()

@@ -140,7 +140,7 @@ FILES = {
     "another kind": (b"extends: vgg16\n", "vgg16 is not in the catalog (hardware/); it is a workload (workloads/), not a machine"),
     "a name of two lines": (b'extends: p3.16xlarge\nname: "a\\nb"\n', ":2:1: name: has a line break"),
     "a key twice": (b"extends: p3.16xlarge\nname: a\nname: b\n", ":3:1: name: "),
-    "a misspelt key": (b"extends: p3.16xlarge\nnode: {gpu_cont: 4}\n", ":2:8: node.gpu_cont: unknown key; did you mean 'gpu_count'?"),
+    "a misspelled key": (b"extends: p3.16xlarge\nnode: {gpu_cont: 4}\n", ":2:8: node.gpu_cont: unknown key; did you mean 'gpu_count'?"),
     "a wrong unit": (b"extends: p3.16xlarge\nnode: {nic: {bandwidth: 25 GiB}}\n", ":2:14: node.nic.bandwidth: 'GiB' is a unit of size"),
     "a bare number": (b"extends: p3.16xlarge\nnode: {nic: {bandwidth: 25}}\n", ":2:14: node.nic.bandwidth: the number 25 has no unit"),
     "cut off GPUs": (
@@ -204,7 +204,7 @@ def test_more_micro_batches_than_a_step_can_have_are_refused(capsys: pytest.Capt
 
 JOBS = {
     "no jobs": ("jobs: []\n", ":1:1: jobs: is empty"),
-    "a misspelt key": ("jobs:\n  - {workload: vgg16, placements: '4'}\n", ":2:23: jobs.0.placements: unknown key; did you mean 'place"),
+    "a misspelled key": ("jobs:\n  - {workload: vgg16, placements: '4'}\n", ":2:23: jobs.0.placements: unknown key; did you mean 'place"),
     "an unknown workload": ("jobs:\n  - {workload: vgg61}\n", ":2:6: jobs.0.workload: vgg61 is not in the catalog (workloads/)"),
     "both": ("jobs:\n  - {workload: vgg16, placement: '1', gpus: [0]}\n", ":2:39: jobs.0.gpus: cannot be combined with 'placement'"),
     "GPUs twice": ("jobs:\n  - {workload: vgg16, gpus: [1]}\n  - {workload: vgg16, gpus: [1]}\n", "jobs.1: GPU 1 of node 0 belongs to an"),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sim.spec import catalogue
+from sim.spec import catalog
 from sim.spec import library as spec_library
 from tests.spec.documents import write_library
 
@@ -21,7 +21,7 @@ def library(tmp_path: Path) -> Path:
 @pytest.fixture
 def toys(library: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The toy library as the only catalog."""
-    monkeypatch.setattr(catalogue, "roots", lambda: [library])
+    monkeypatch.setattr(catalog, "roots", lambda: [library])
     return library
 
 

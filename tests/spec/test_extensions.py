@@ -27,7 +27,7 @@ class Lacking:
 
 class Failing(Fine):
     def __init__(self):
-        raise RuntimeError("no licence\\nfound")
+        raise RuntimeError("no license\\nfound")
 
 def refusing(stage, stages, chunks, micro_batches):
     raise ValueError("an odd number of micro-batches; write an even one")
@@ -64,7 +64,7 @@ def test_an_extension_is_found_by_its_name(installed: Path) -> None:
         ("lost", {"fine1": ":Fine"}, "found 'lost'; write one of fine1, or the name of one of your own (docs/develop/own-schedule.md)"),
         ("gone", {"gone": "_gone:Fine"}, "of user1 1.0: cannot be loaded: ModuleNotFoundError: No module named"),
         ("none", {"none": ":Nothing"}, "of user1 1.0: cannot be loaded: AttributeError: module"),
-        ("bad", {"bad": ":Failing"}, "of user1 1.0: cannot be loaded: RuntimeError: no licence found; fix or uninstall that package"),
+        ("bad", {"bad": ":Failing"}, "of user1 1.0: cannot be loaded: RuntimeError: no license found; fix or uninstall that package"),
         (
             "lacking",
             {"lacking": ":Lacking"},

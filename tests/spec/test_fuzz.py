@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sim import check
-from sim.spec import catalogue, listing, yaml
+from sim.spec import catalog, listing, yaml
 from sim.spec.hardware import Hardware
 from sim.spec.library import Loaded, load_hardware, load_workload
 from sim.spec.workload import Workload
@@ -28,7 +28,7 @@ def shelves(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The toy library as the only catalog for this file."""
     folder = write_library(tmp_path_factory.mktemp("fuzz"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(catalogue, "roots", lambda: [folder])
+        patch.setattr(catalog, "roots", lambda: [folder])
         yield folder
 
 

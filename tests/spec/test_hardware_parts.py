@@ -13,7 +13,7 @@ import pytest
 
 from sim.spec.fields import Spec, curve_value
 from sim.spec.hardware import LAYOUT_HOST_SPEED, Cpu, Gpu, Link, Volume
-from sim.spec.library import catalogue, load_hardware, load_part
+from sim.spec.library import catalog, load_hardware, load_part
 from sim.spec.yaml import SpecError
 from tests.for_each import for_each
 
@@ -25,7 +25,7 @@ def part(folder: str, name: str) -> Any:
     return load_part(KINDS[folder], name, f"hardware/parts/{folder}")
 
 
-GPUS = sorted(catalogue("hardware/parts/gpus"))
+GPUS = sorted(catalog("hardware/parts/gpus"))
 
 
 @for_each(GPUS)
@@ -110,13 +110,13 @@ def test_convolutions_of_known_networks_take_the_measured_time(operator: Any, pe
     assert predicted == pytest.approx(measured, rel=0.15)
 
 
-@for_each(sorted(catalogue("hardware/parts/gpus")))
+@for_each(sorted(catalog("hardware/parts/gpus")))
 def test_only_geforce_boards_since_turing_have_no_peers_over_pcie(name: str) -> None:
     """NVIDIA blocks it on GeForce boards; professional boards are described as extensions of these and must not inherit it."""
     assert part("gpus", name).pcie_peers is not bool(re.fullmatch(r"rtx[2-5]0\d\d(ti)?", name))
 
 
-@for_each(sorted(catalogue("hardware/parts/cpus")))
+@for_each(sorted(catalog("hardware/parts/cpus")))
 def test_cpu_is_physically_possible(name: str) -> None:
     cpu: Cpu = part("cpus", name)
     assert 1.5e9 <= cpu.clock <= 4e9

@@ -23,11 +23,11 @@ def test_a_part_is_loaded_alone(toys: Path) -> None:
     assert load_part(Stack, "plain", "workloads/stacks").kernels.launch_cpu == 10e-6
 
 
-def test_files_outside_the_catalogue_find_their_own_parts(library: Path) -> None:
+def test_files_outside_the_catalog_find_their_own_parts(library: Path) -> None:
     assert load_hardware(str(library / "hardware/toy.yaml")).spec.groups[0].node.gpu.name == "Toy-GPU"
 
 
-def test_a_further_folder_is_searched_before_the_catalogue(toys: Path) -> None:
+def test_a_further_folder_is_searched_before_the_catalog(toys: Path) -> None:
     mine = toys / "mine"
     mine.mkdir()
     (mine / "toy.yaml").write_text("name: mine\nnode: ../hardware/toy.yaml\n")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sim.spec import catalogue, listing
+from sim.spec import catalog, listing
 from sim.spec.listing import HARDWARE, WORKLOADS, export_row, select
 from sim.spec.yaml import SpecError
 
@@ -17,7 +17,7 @@ def shelves(library: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     servers = "{node: {extends: toy, gpu_count: 0}, role: server, price: {on_demand: 3 USD/h, date: 2026-07-20}}"
     (library / "hardware/two.yaml").write_text(f"name: two\ngroups: [{{node: toy, count: 3}}, {servers}]\n")
     (library / "hardware/priceless.yaml").write_text("extends: toy\nname: priceless\nprice: null\nnode: {nic: {count: 4}}\n")
-    monkeypatch.setattr(catalogue, "roots", lambda: [library])
+    monkeypatch.setattr(catalog, "roots", lambda: [library])
     return library
 
 
@@ -164,8 +164,8 @@ def test_a_price_without_a_date_says_so() -> None:
     assert columns["provider"].format("") == ""
 
 
-def test_every_file_of_the_catalogue_has_a_row() -> None:
+def test_every_file_of_the_catalog_has_a_row() -> None:
     for folder, rows_of in (("hardware", listing.hardware_rows), ("workloads", listing.workload_rows)):
         rows, problems = rows_of()
         assert problems == []
-        assert len(rows) == len(catalogue.catalogue(folder))
+        assert len(rows) == len(catalog.catalog(folder))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sim.spec import catalogue
+from sim.spec import catalog
 from sim.spec.library import load_hardware, load_workload
 from sim.spec.yaml import SpecError
 
@@ -16,7 +16,7 @@ from sim.spec.yaml import SpecError
 def shelves(library: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The toy library as the only catalog, with a cluster of two groups."""
     (library / "hardware/two.yaml").write_text("name: two\ngroups: [{node: toy}, {node: toy, count: 3}]\n")
-    monkeypatch.setattr(catalogue, "roots", lambda: [library])
+    monkeypatch.setattr(catalog, "roots", lambda: [library])
     return library
 
 

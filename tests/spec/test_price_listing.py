@@ -13,7 +13,7 @@ from sim.cli import app, main
 from sim.documents import document
 from sim.report.listing import columns_text
 from sim.spec import price_refresh
-from sim.spec.catalogue import catalogue
+from sim.spec.catalog import catalog
 from sim.spec.days import STALE_DAYS, first_day
 from sim.spec.library import load_hardware
 from sim.spec.listing import export_row, per_hour_text
@@ -240,7 +240,7 @@ def test_a_refresh_names_the_files_that_it_wrote(tmp_path, monkeypatch):
     folder = str(checkout(tmp_path, oci=",BM.GPU.H100.8,H100,8,224,81,,us-ashburn-1\n"))
     copied = tmp_path / "hardware" / "bm.gpu.h100.8.yaml"
     copied.parent.mkdir()
-    copied.write_bytes(catalogue("hardware")["bm.gpu.h100.8"].read_bytes())
+    copied.write_bytes(catalog("hardware")["bm.gpu.h100.8"].read_bytes())
     changes = price_refresh.price_changes
 
     def of_copy(*given):

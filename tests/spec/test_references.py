@@ -140,7 +140,7 @@ def test_a_part_of_a_group_may_be_overridden(library: Path) -> None:
     assert "count" not in group(library, "extends: four\ngroups: [{node: toy}]")  # a whole node: a group of its own
 
 
-def test_a_file_may_extend_what_the_catalogue_has_under_its_own_name(library: Path, tmp_path: Path) -> None:
+def test_a_file_may_extend_what_the_catalog_has_under_its_own_name(library: Path, tmp_path: Path) -> None:
     own = tmp_path / "elsewhere"
     own.mkdir()
     (own / "toy.yaml").write_text("extends: toy\nnode: {gpu_count: 1}\n")

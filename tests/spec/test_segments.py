@@ -25,7 +25,7 @@ def test_blocks_of_resnet50_are_its_sixteen_bottlenecks() -> None:
 
 
 @pytest.mark.parametrize("wanted", ["model", "none"])
-def test_the_catalogue_checkpoints_nothing_by_itself(wanted: str) -> None:
+def test_the_catalog_checkpoints_nothing_by_itself(wanted: str) -> None:
     assert not any(segments(load_workload("gpt2", [f"training.activation_checkpointing={wanted}"]).spec))
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from sim.spec import library
-from sim.spec.catalogue import catalogue
+from sim.spec.catalog import catalog
 from sim.spec.hardware import Hardware
 from sim.spec.node_prices import Prices
 
@@ -61,7 +61,7 @@ def row_of(machine: Hardware, rows: list[Row]) -> Row | None:
 def listed() -> list[tuple[str, Prices, Row]]:
     """Return the machines of the catalog that the table has, each with its price and its row."""
     rows, machines = table(), []
-    for path in catalogue("hardware").values():
+    for path in catalog("hardware").values():
         machine = library.load(Hardware, path).spec
         row, price = row_of(machine, rows), machine.groups[0].price
         if row is not None and price is not None and machine.groups[0].count == 1:
@@ -130,7 +130,7 @@ def test_the_lowest_price_of_any_region_is_the_table_s() -> None:
     assert not wrong
 
 
-def test_providers_of_the_table_with_known_machines_are_in_the_catalogue() -> None:
+def test_providers_of_the_table_with_known_machines_are_in_the_catalog() -> None:
     """The others have no machine whose processors, memory and kind of GPU the shared facts state."""
-    providers = {library.load(Hardware, path).spec.provider for path in catalogue("hardware").values()}
+    providers = {library.load(Hardware, path).spec.provider for path in catalog("hardware").values()}
     assert {row["cloud"] for row in table()} - providers == {"akash", "crusoe", "ovhcloud", "paperspace", "vast"}

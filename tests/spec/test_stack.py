@@ -100,7 +100,7 @@ def test_horovods_defaults_by_version(name, threshold, cycle):
     assert not loaded.exchange.broadcast_buffers
 
 
-def test_backends_and_buckets_of_the_catalogue():
+def test_backends_and_buckets_of_the_catalog():
     """Sources as in the files: apex distributed.py, torch/optim since 2.0, as below."""
     apex = stack("apex-ddp").exchange
     assert (apex.strategy, apex.message_size, apex.blocking_scalar_all_reduces) == ("apex", 10**7, 0)

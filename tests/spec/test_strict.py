@@ -14,7 +14,7 @@ from calibration.cli import main as calibration
 from calibration.llm import table as llm_table
 from calibration.run_records import read_records
 from sim.cli import main
-from sim.spec.catalogue import locate
+from sim.spec.catalog import locate
 from sim.spec.foreign.chakra_files import read_groups, read_trace
 from sim.spec.foreign.topo_import import read_topology
 from sim.spec.price_files import skypilot_offers

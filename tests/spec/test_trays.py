@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sim.check import check_hardware
-from sim.spec.catalogue import catalogue
+from sim.spec.catalog import catalog
 from sim.spec.hardware import Hardware
 from sim.spec.library import load_hardware
 from sim.spec.yaml import SpecError
@@ -39,9 +39,9 @@ def test_a_node_holds_the_sums_of_its_trays(trays: int) -> None:
     assert group.trays == 1, "loading the sums again must not multiply them"
 
 
-def test_every_tray_of_the_catalogue_joins_a_rack_as_its_note_says() -> None:
+def test_every_tray_of_the_catalog_joins_a_rack_as_its_note_says() -> None:
     """Also those with two NICs a GPU: 144 of a rack."""
-    trays = [name for name in catalogue("hardware") if "trays=18" in hardware(name).note]
+    trays = [name for name in catalog("hardware") if "trays=18" in hardware(name).note]
     assert {"bm.gpu.gb300.4", "a4x-highgpu-4g", "a4x-maxgpu-4g-metal", "p6e-gb200.36xlarge"} <= set(trays)
     for name in trays:
         rack = load_hardware(name, ("trays=18",))

@@ -31,9 +31,9 @@ UNLIKE = (
     "'groups: [{node: {extends: box, gpu: RTX4090, gpu_count: 1}, count: 6}, {node: {extends: box, gpu: RTX3090, gpu_count: 1}, count: 6}]'"
 )
 EACH = {
-    "misspelt key": ("provider:", "prvider:", "2:1: prvider: unknown key; did you mean 'provider'?"),
-    "misspelt key inside": (NIC, "nic: {bandwdth: 25 Gbps", None),
-    "misspelt key at the top": ("price:", "prise:", "17:1: prise: unknown key; did you mean 'price'?"),
+    "misspelled key": ("provider:", "prvider:", "2:1: prvider: unknown key; did you mean 'provider'?"),
+    "misspelled key inside": (NIC, "nic: {bandwdth: 25 Gbps", None),
+    "misspelled key at the top": ("price:", "prise:", "17:1: prise: unknown key; did you mean 'price'?"),
     "unknown key": (
         "provider:",
         "zzz:",
@@ -138,7 +138,7 @@ def test_one_slip_gives_one_message(name: str, library: Path) -> None:
     assert complaint(library, MACHINE.replace(old, new)) == [f"mine.yaml:{message}".replace("::", ":")]
 
 
-def test_a_misspelt_required_key_is_missing_too(library: Path) -> None:
+def test_a_misspelled_required_key_is_missing_too(library: Path) -> None:
     assert complaint(library, MACHINE.replace(NIC, "nic: {bandwdth: 25 Gbps")) == [
         f"mine.yaml:12:3: node.nic.bandwidth: is missing; write a bandwidth above zero, {BANDWIDTHS.removeprefix('write ')}",
         "mine.yaml:12:9: node.nic.bandwdth: unknown key; did you mean 'bandwidth'?",

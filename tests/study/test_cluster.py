@@ -176,13 +176,13 @@ def test_own_files_travel_and_messages_name_them(lasting: Machines, tmp_path: Pa
 
 
 @pytest.mark.nightly
-def test_another_version_or_catalogue_is_refused(lasting: Machines) -> None:
+def test_another_version_or_catalog_is_refused(lasting: Machines) -> None:
     luggage = task_files([Path(__file__).parents[2] / "hardware" / "p3.2xlarge.yaml"])
     assert luggage.files == ()
-    assert [name for name, _ in luggage.catalogue] == ["hardware/p3.2xlarge.yaml"]
+    assert [name for name, _ in luggage.catalog] == ["hardware/p3.2xlarge.yaml"]
     for wrong, said in (
         (luggage._replace(version="0.0"), r"worker has stallsim .*, this machine has 0\.0"),
-        (luggage._replace(catalogue=(("hardware/p3.2xlarge.yaml", "0"),)), "differs on a worker"),
+        (luggage._replace(catalog=(("hardware/p3.2xlarge.yaml", "0"),)), "differs on a worker"),
     ):
         with pytest.raises(SpecError, match=said):
             list(each_on_cluster(lasting.address, str, [1], wrong))

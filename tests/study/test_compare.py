@@ -38,7 +38,7 @@ def test_a_machine_that_cannot_run_it_keeps_the_reason() -> None:
     assert "GPU memory" in comparison["left_out"][0]["problem"]
 
 
-def test_where_chooses_from_the_catalogue() -> None:
+def test_where_chooses_from_the_catalog() -> None:
     assert machines(["p3.2xlarge", "hardware/p3.8xlarge.yaml", "p3.2xlarge"], []) == ["p3.2xlarge", "hardware/p3.8xlarge.yaml"]
     with pytest.raises(SpecError, match="anything is not in the catalog"):
         machines(["p3.2xlarge", "anything"], [])

@@ -17,7 +17,7 @@ from sim.events import Cause
 from sim.mesh import run_layout
 from sim.report.nccl_choice import messages_of_step
 from sim.simulate import Run, simulate
-from sim.spec.catalogue import catalogue
+from sim.spec.catalog import catalog
 from sim.spec.fields import Dimension, Spec
 from sim.spec.hardware import Hardware, Link, Node
 from sim.spec.library import load_hardware, load_workload
@@ -132,7 +132,7 @@ def test_faster_hardware_never_slows_a_step() -> None:
 def test_faster_hardware_never_slows_a_step_on_any_machine() -> None:
     """Every machine of the catalog on one and two nodes, each with a workload in turn."""
     failures, seen = [], 0
-    for machine, workload in zip(sorted(catalogue("hardware")), cycle(WORKLOADS), strict=False):
+    for machine, workload in zip(sorted(catalog("hardware")), cycle(WORKLOADS), strict=False):
         for nodes in (1, 2):
             try:
                 failures += _slower(machine, workload, nodes, factors=(2.0,))
@@ -177,7 +177,7 @@ def test_more_bytes_never_take_less_time_by_one_algorithm() -> None:
 def test_more_bytes_never_take_less_time_on_any_machine() -> None:
     """The same of every machine of the catalog, by both versions."""
     failures = []
-    for machine in sorted(catalogue("hardware")):
+    for machine in sorted(catalog("hardware")):
         for nodes in (1, 2, 4, 16):
             try:
                 failures += [text for version in ("2.10", "2.30") for text in _shrinking(machine, nodes, version)]

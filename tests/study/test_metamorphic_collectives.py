@@ -15,7 +15,7 @@ import pytest
 from sim.cluster.build import place, slots, with_nodes
 from sim.cluster.fabric import job_fabric
 from sim.parallel.program import Op
-from sim.spec.catalogue import catalogue
+from sim.spec.catalog import catalog
 from sim.spec.hardware import Hardware, Link, Node, Socket, Switch
 from sim.spec.library import load_hardware
 from sim.spec.yaml import SpecError
@@ -257,7 +257,7 @@ def test_newer_versions_of_nccl_choose_sensibly(name: str) -> None:
 def test_every_machine_obeys_the_wire() -> None:
     """The same of every machine of the catalog on one and on eight nodes."""
     failures: list[str] = []
-    for name in sorted(catalogue("hardware")):
+    for name in sorted(catalog("hardware")):
         machine = load_hardware(name).spec
         for nodes in (1, 8):
             if len(machine.groups) > 1 or (nodes == 1 and machine.groups[0].node.gpu_count == 1):

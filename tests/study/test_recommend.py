@@ -72,7 +72,7 @@ def on_spot(work: float, rate: float, nodes: int) -> tuple[float, float]:
     return sum(outcome.time for outcome in outcomes) / 200, sum(outcome.cost for outcome in outcomes) / 200
 
 
-def test_the_catalogue_is_searched_only_where_no_machine_runs(rows: list[ComparedMachine], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_catalog_is_searched_only_where_no_machine_runs(rows: list[ComparedMachine], monkeypatch: pytest.MonkeyPatch) -> None:
     """The search takes longer than the rest, so it must not run if its result is not used."""
     monkeypatch.setattr("sim.study.recommend.nearest_that_runs", lambda *_: "searched")
     job_and_budget = JobPlan(EPOCHS, checkpoints=False), Budget(time=3600)

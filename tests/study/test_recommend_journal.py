@@ -14,7 +14,7 @@ import stallsim
 from sim.analysis.whole_job import JobPlan
 from sim.cli import main
 from sim.documents import Documents, RentalOptions, recommendation
-from sim.spec.catalogue import catalogue
+from sim.spec.catalog import catalog
 from sim.study.plan import machines
 from sim.study.recommend import Budget
 from sim.study.scenario import Scenario
@@ -71,7 +71,7 @@ def test_planned_machines_are_kept_too(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_a_file_that_changed_is_another_question(tmp_path: Path) -> None:
     own = tmp_path / "mine.yaml"
-    shutil.copy(catalogue("hardware")["p3.2xlarge"], own)
+    shutil.copy(catalog("hardware")["p3.2xlarge"], own)
     kept = replace(RENTING, hardware=[str(own)], nodes=[1], journal=tmp_path / "rent.journal")
     first = recommendation(SMALL, kept)[0]["candidates"][0]
     own.write_text(own.read_text().replace("V100-SXM2-16GB", "K80"))

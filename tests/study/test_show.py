@@ -8,7 +8,7 @@ import pytest
 
 from sim.report.layers import group_near, layers_plot, layers_text, ranges_text, stall_by_gradients_plot, stall_by_gradients_text
 from sim.spec.hardware import Gpu
-from sim.spec.library import catalogue, load_part, load_workload
+from sim.spec.library import catalog, load_part, load_workload
 from sim.spec.yaml import SpecError
 from sim.study.show import compare_with_gradients, layer_document, match_workloads
 from sim.training.step_plan import plan_key, timed_pass
@@ -115,7 +115,7 @@ def test_patterns_and_what_is_refused() -> None:
 def test_a_layer_table_alone_is_shown_as_that_of_its_workload(tmp_path: Path) -> None:
     """Oracle: the workload that names the table, with the stack of a table alone."""
     path = tmp_path / "net.yaml"
-    path.write_bytes(catalogue("workloads/models")["resnet18"].read_bytes())
+    path.write_bytes(catalog("workloads/models")["resnet18"].read_bytes())
     set_up = ["training.precision=amp_fp16", "training.stack=torch-2.x-ddp"]
     alone, expected = (layer_document(name, "p3.2xlarge", set_up, batch=16) for name in (str(path), "resnet18"))
     assert (alone["layers"], alone["roofline"]) == (expected["layers"], expected["roofline"])

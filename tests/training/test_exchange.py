@@ -290,11 +290,11 @@ def test_sync_batch_norm_stops_every_rank_at_every_layer():
     norms = [layer(0.1, 0.1, 100_000, 100_000, op="norm") for _ in range(2)]
     layers = [layer(0.1, 0.1, 10, op="conv"), *norms]
     stack = {"sync_batch_norm": True, "strategy": "flat"}
-    plain, synchronised = (
+    plain, synchronized = (
         run(machine(4, nvlink=1e9), toy_workload(layers, buffers=1.0, stack=keys)).jobs[0].warm for keys in ({"strategy": "flat"}, stack)
     )
     expected = 2 * (0.75 * 4 * 200_001 * 4 + 1.5 * 200_000 * 4) / 1e9
-    assert synchronised.stalls[Cause.INTERCONNECT] - plain.stalls[Cause.INTERCONNECT] == pytest.approx(expected, rel=1e-4)
+    assert synchronized.stalls[Cause.INTERCONNECT] - plain.stalls[Cause.INTERCONNECT] == pytest.approx(expected, rel=1e-4)
 
 
 def test_a_blocking_operation_waits_for_the_bucket_before_it():

@@ -45,7 +45,7 @@ def test_visits_to_one_station_add_up(workers: int, think: float, service: float
     assert split == pytest.approx(mean_others(workers, think, [{"cpu": service}])["cpu"])
 
 
-def test_a_station_of_ones_own_node_holds_only_neighbours() -> None:
+def test_a_station_of_ones_own_node_holds_only_neighbors() -> None:
     assert mean_others(8, 1.0, [{"port": 1.0}], {"port": 0.0}) == {"port": 0.0}
 
 

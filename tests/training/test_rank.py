@@ -154,7 +154,7 @@ def test_a_mesh_plays_data_parallelism_figure_for_figure(name: str, nodes: int) 
 
 
 @pytest.mark.parametrize(("model", "nodes"), [("vgg16", 1), ("resnet50", 2), ("bert-large-seq384", 1)])
-def test_a_mesh_plays_workloads_of_the_catalogue(model: str, nodes: int) -> None:
+def test_a_mesh_plays_workloads_of_the_catalog(model: str, nodes: int) -> None:
     """Oracle: as above, on a p3.16xlarge, without what layouts leave out: loaders, copies of samples, launches and spread."""
     settings = [
         "input.loader=synthetic", "dataset.prepared=0 B", "training.stack.launch_cpu=0 s", "training.noise.compute_cv=0",

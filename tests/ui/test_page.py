@@ -58,7 +58,7 @@ def test_every_control_is_there_once_and_has_a_label(elements: list[tuple[str, d
     assert described <= set(idents)
 
 
-def test_the_catalogue_can_be_chosen(elements: list[tuple[str, dict[str, str | None]]]) -> None:
+def test_the_catalog_can_be_chosen(elements: list[tuple[str, dict[str, str | None]]]) -> None:
     values = {attributes.get("value") for tag, attributes in elements if tag == "option"}
     assert {"p4d.24xlarge", "mine & yours", "resnet50", "llama-3.1-8b", "odd", "bf16", "parameters", "zbv", "blocks", "spot"} <= values
     groups = [attributes["label"] for tag, attributes in elements if tag == "optgroup"]

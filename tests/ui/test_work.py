@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from sim.spec.catalogue import catalogue
+from sim.spec.catalog import catalog
 from sim.ui import work
 from sim.ui.choice import choice_of
 from sim.ui.view import view_of
@@ -66,7 +66,7 @@ def test_a_task_that_is_given_up_ends_and_the_next_is_answered(monkeypatch: pyte
             assert await _all(worker.answers("view", small)) == first
             assert worker.process == before, "one process for task after task"
             monkeypatch.setattr(work, "_GRACE", 20.0)  # the machine that is simulated now ends in that time, even beside other tests
-            long = asyncio.ensure_future(anext(bounds := worker.answers("machines", everything, "bound", list(catalogue("hardware")))))
+            long = asyncio.ensure_future(anext(bounds := worker.answers("machines", everything, "bound", list(catalog("hardware")))))
             while not any(task[0] == "machines" for task in filter(None, sent)):
                 await asyncio.sleep(0.01)
             long.cancel()

@@ -13,7 +13,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from sim.spec.catalogue import catalogue
+from sim.spec.catalog import catalog
 from sim.spec.foreign.chakra_wire import Malformed, TraceNode, messages
 from sim.spec.strict import read_json, read_packed, unpacked
 from sim.spec.yaml import SpecError
@@ -46,7 +46,7 @@ def trace_paths(text: str) -> tuple[str, dict[int, Path]] | None:
     if "{rank}" in path.name:
         return text.replace("{rank}", "N"), _numbered_files(path.parent, *path.name.split("{rank}", 1))
     if path.is_dir():
-        return _of_folder(path) if text.strip() and text not in catalogue("workloads") else None
+        return _of_folder(path) if text.strip() and text not in catalog("workloads") else None
     if path.name.endswith(_ENDINGS) and path.is_file():
         match = _RANK.match(path.name)
         return (

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from sim.spec.catalogue import catalogue
+from sim.spec.catalog import catalog
 from sim.spec.foreign.hf_defaults import DEFAULTS
 from sim.spec.foreign.hf_families import FAMILIES, MEANT, NAMES, NEEDED, shape_of
 from sim.spec.foreign.hf_keys import Config, Shape, listed
@@ -150,7 +150,7 @@ def _advice(kind: str, said: Mapping[str, Any]) -> str:
 
 def _of_family(kind: str) -> list[str]:
     """Return workloads of the catalog whose names begin with *kind*: one of each size, with the shortest sequences first."""
-    names = [name for name in sorted(catalogue("workloads")) if kind and re.match(rf"{re.escape(kind)}[-_]", name)]
+    names = [name for name in sorted(catalog("workloads")) if kind and re.match(rf"{re.escape(kind)}[-_]", name)]
     return list({re.sub(r"-seq\d+$", "", name): name for name in reversed(names)}.values())[::-1][:_NAMED]
 
 

@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 
 from pydantic import BaseModel
 
-from sim.spec.catalogue import MOST_NAMED, catalogue, suggestions
+from sim.spec.catalog import MOST_NAMED, catalog, suggestions
 from sim.spec.hardware import Gpu, Link, Transport
 from sim.spec.library import load_part
 from sim.spec.wiring import Card, Lanes, Processor, Wiring
@@ -80,12 +80,12 @@ Part = TypeVar("Part", bound=BaseModel)
 
 def find_part(kind: type[Part], name: str, folder: str, option: str) -> Part:
     """Return the catalog's part *name*. Raise SpecError, with *option* and suggestions, if *folder* has no such part."""
-    stem = next((stem for stem in catalogue(folder) if stem.lower() == name.lower()), None)
+    stem = next((stem for stem in catalog(folder) if stem.lower() == name.lower()), None)
     if stem is None:
-        begin = [stem for stem in catalogue(folder) if stem.lower().startswith(f"{name.lower()}-")]
-        near = begin[:MOST_NAMED] or suggestions(name, list(catalogue(folder)))
+        begin = [stem for stem in catalog(folder) if stem.lower().startswith(f"{name.lower()}-")]
+        near = begin[:MOST_NAMED] or suggestions(name, list(catalog(folder)))
         meant = f"did you mean {any_of(near)}? " if near else ""
-        all_of = list(catalogue(folder))
+        all_of = list(catalog(folder))
         listed = f"'python -m sim list {folder.rpartition('/')[2]}' shows all {len(all_of)}"
         choices = f"write one of {', '.join(all_of)}" if len(all_of) <= MOST_NAMED else listed
         raise SpecError(f"{option} {name}: is not in {folder}/; {meant}{choices}")
@@ -117,7 +117,7 @@ def _by_capability(capability: str, file: Path) -> Gpu:
     """Return the only GPU of the catalog with this compute capability."""
     if not capability:
         raise _unknown(file, "the topology does not name the GPU model")
-    matches = [gpu for stem in catalogue(GPUS) if (gpu := load_part(Gpu, stem, GPUS)).compute_capability == capability]
+    matches = [gpu for stem in catalog(GPUS) if (gpu := load_part(Gpu, stem, GPUS)).compute_capability == capability]
     if len(matches) == 1:
         return matches[0]
     if not matches:
@@ -134,9 +134,9 @@ def _unknown(file: Path, reason: str) -> SpecError:
 def named_like(printed: str) -> str | None:
     """Return the only GPU of the catalog with the chip of *printed*, and with its board and memory if both names have them."""
     core, form, memory = _pieces(printed)
-    matches = [stem for stem in catalogue(GPUS) if stem.lower() == printed.lower()] or [
+    matches = [stem for stem in catalog(GPUS) if stem.lower() == printed.lower()] or [
         stem
-        for stem in catalogue(GPUS)
+        for stem in catalog(GPUS)
         if (other := _pieces(stem))[0] == core and (not form or other[1] in ("", form)) and (not memory or other[2] in ("", memory))
     ]
     return matches[0] if len(matches) == 1 else None
@@ -197,7 +197,7 @@ def _require_pairs_of_boards(wiring: Wiring, gpu: Gpu, file: Path) -> None:
     if not _is_pcie_board(gpu) or most < 2:
         return
     chip, _, memory = _pieces(gpu.name)
-    boards = [load_part(Gpu, stem, GPUS).name for stem in catalogue(GPUS) if _pieces(stem)[:2] == (chip, "sxm")]
+    boards = [load_part(Gpu, stem, GPUS).name for stem in catalog(GPUS) if _pieces(stem)[:2] == (chip, "sxm")]
     same = [name for name in boards if _pieces(name)[2] == memory] or boards
     raise SpecError(
         f"{file}: NVLink joins a GPU to {most} others, but PCIe boards such as {gpu.name} are joined only in pairs; specify the GPU with "

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from sim.spec import yaml
-from sim.spec.catalogue import UnknownName, is_file, is_folder, locate
+from sim.spec.catalog import UnknownName, is_file, is_folder, locate
 from sim.spec.foreign.hf_config import decoder_of
 from sim.spec.foreign.launch_deepspeed import deepspeed, is_deepspeed
 from sim.spec.foreign.launch_megatron import megatron

@@ -72,7 +72,7 @@ def _text(table: Model, text: str, source: str, like: Dataset, cut: Dataset | No
         "dataset:",
         f"  extends: {like.name}  # samples similar to the inputs; 'python -m sim list datasets' shows others",
         f"  prepared: {table.input:.0f} B  # one sample as fed to the model",
-        *_of_catalogue(like, cut),
+        *_of_catalog(like, cut),
         "  source:",
         *(f"    {name}: {json.dumps(reason)}" for name, reason in _sources(like, cut, origin).items()),
         "training:",
@@ -89,7 +89,7 @@ def _text(table: Model, text: str, source: str, like: Dataset, cut: Dataset | No
     return "\n".join(lines) + "\n"
 
 
-def _of_catalogue(like: Dataset, cut: Dataset | None) -> list[str]:
+def _of_catalog(like: Dataset, cut: Dataset | None) -> list[str]:
     """Return the lines of the data set that are those of *like*: comments, or what they become in samples *cut* to the input's length."""
     if cut is None:
         return [

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from sim.spec.catalogue import is_file, is_folder
+from sim.spec.catalog import is_file, is_folder
 from sim.spec.decoder import parameter_count
 from sim.spec.foreign.launch_settings import LaunchSettings
 from sim.spec.foreign.layout_launch import fields_with_defaults

@@ -262,7 +262,7 @@ def test_jobs_never_seen_beside_others_have_wider_intervals_there() -> None:
     assert unsure == pytest.approx(math.hypot(sure, UNSEEN_JOB_DEVIATION * (1.0 - beside.exposed / beside.step)))
 
 
-def test_step_less_synchronisation_is_compute() -> None:
+def test_step_less_synchronization_is_compute() -> None:
     run_question = question(record(placement="2+2", batch_per_gpu=16, role="network"))
     prediction = predict(run_question, 1.3)
     row = replace(run_question, record=replace(run_question.record, step_time=prediction.compute + 0.5, exposed_sync=0.5))

@@ -66,7 +66,7 @@ def test_a_miss_costs_half_its_square_and_a_large_one_its_size() -> None:
     assert loss(np.array([1000.0]))[0] == pytest.approx(LINEAR_LOSS_DEVIATIONS * 1000.0, rel=0.01)
 
 
-def test_the_scatter_found_is_no_less_probable_than_its_neighbours() -> None:
+def test_the_scatter_found_is_no_less_probable_than_its_neighbors() -> None:
     missed = drawn(Scatter(0.04, 0.03), 3)
     scatter = likeliest_scatter(missed, STEPS, EQUAL)
     least = misfit(missed, STEPS, EQUAL, scatter)

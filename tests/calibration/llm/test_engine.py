@@ -56,7 +56,7 @@ def test_they_agree_where_torch_compares_collectives_too(tmp_path: Path, layout:
     assert abs(math.log(simulate_case(case, AT).step_time / predict(case, AT).step_time)) < ALIKE
 
 
-def test_a_model_of_the_catalogue_is_simulated_by_its_name(tmp_path: Path) -> None:
+def test_a_model_of_the_catalog_is_simulated_by_its_name(tmp_path: Path) -> None:
     """Its epsilon of 1e-6 is written as YAML reads it."""
     blank = dict.fromkeys(("layers", "hidden", "heads", "kv_heads", "ffn_hidden", "vocab"), "")
     case = one(tmp_path, **blank, model="Qwen2.5-7B", seq_len="4096")
@@ -64,7 +64,7 @@ def test_a_model_of_the_catalogue_is_simulated_by_its_name(tmp_path: Path) -> No
     assert workload_of(case, AT).model.transformer == case.shape
 
 
-def test_a_node_type_of_the_catalogue_is_the_machine(tmp_path: Path) -> None:
+def test_a_node_type_of_the_catalog_is_the_machine(tmp_path: Path) -> None:
     nodes = {
         text: hardware_of(nanotron(tmp_path, node_type=text)).name for text in ("p5.48xlarge class (EFA)", "p4d.24xlarge", "DGX H100", "")
     }

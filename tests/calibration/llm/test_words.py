@@ -317,7 +317,7 @@ def test_two_dies_share_the_nic_of_their_card(text: str, each: float) -> None:
     assert nic_of(text, named.chip, None) == (pytest.approx(each * 1e9 / 8), True)
 
 
-def test_a_model_by_its_name_alone_has_the_catalogue_s_shape(tmp_path: Path) -> None:
+def test_a_model_by_its_name_alone_has_the_catalog_s_shape(tmp_path: Path) -> None:
     blank = dict.fromkeys(("layers", "hidden", "heads", "kv_heads", "ffn_hidden", "vocab"), "")
     case = one(tmp_path, model="Qwen/Qwen2.5-7B-Instruct", **blank)
     assert (case.shape.layers, case.shape.hidden, case.shape.groups) == (28, 3584, 4)
@@ -459,5 +459,5 @@ def test_gpus_of_the_table_have_the_figures_of_their_parts() -> None:
             assert chip.memory == pytest.approx(part.memory, rel=0.01)
 
 
-def test_multiprocessors_are_listed_only_where_the_catalogue_has_none() -> None:
+def test_multiprocessors_are_listed_only_where_the_catalog_has_none() -> None:
     assert all(load_part(Gpu, name, "hardware/parts/gpus").kernels is None for name in _multiprocessors())

@@ -13,7 +13,7 @@ from calibration.machines.gloo_fit import BETWEEN, gloo_fits
 from calibration.machines.machine_fit import merge_records
 from calibration.machines.step_comparison import compare, median_errors
 from calibration.measure.machine_record import read_record
-from calibration.measure.probes.catalogue import PROBES
+from calibration.measure.probes.catalog import PROBES
 
 MACHINES = RECORDS / "machines"
 RECORD = MACHINES / "epyc-2-cores.json"

@@ -13,8 +13,8 @@ import pytest
 from calibration.cli import main
 from calibration.machines.machine_fit import median_time
 from calibration.measure.machine_record import AnswerRow, read_record
-from calibration.measure.probes import catalogue, disk
-from calibration.measure.probes.catalogue import PROBES
+from calibration.measure.probes import catalog, disk
+from calibration.measure.probes.catalog import PROBES
 from calibration.measure.probes.probe import Bench
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -71,7 +71,7 @@ def test_ctrl_c_keeps_what_was_measured(tmp_path: Path, capsys: Capture, monkeyp
         return {"times_s": [1.0]}
 
     path = tmp_path / "r.json"
-    monkeypatch.setattr(catalogue, "PROBES", (replace(disk.DISK, answer=interrupted),))
+    monkeypatch.setattr(catalog, "PROBES", (replace(disk.DISK, answer=interrupted),))
     assert main(["profile", "-o", str(path), "--only", "disk"]) == 130
     assert f"stopped; {path} has 1 answer, marked partial: repeat the command to continue" in capsys.readouterr().err
     assert (read_record(path).state, read_record(path).probes["disk"].reason) == ("partial", "interrupted")
@@ -87,7 +87,7 @@ def test_a_signal_keeps_what_was_measured_and_says_so(
         return {"times_s": [1.0]}
 
     path = tmp_path / "r.json"
-    monkeypatch.setattr(catalogue, "PROBES", (replace(disk.DISK, answer=ended),))
+    monkeypatch.setattr(catalog, "PROBES", (replace(disk.DISK, answer=ended),))
     message = refused(capsys, "-o", str(path), "--only", "disk")
     assert "terminated (SIGTERM or SIGHUP)" in message
     assert f"stopped; {path} has 1 answer, marked partial: repeat the command to continue" in message

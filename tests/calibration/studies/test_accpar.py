@@ -170,7 +170,7 @@ def test_unlike_boards_get_unlike_shares() -> None:
     assert array_times(network, array, STRATEGIES["data parallel"]).total == pytest.approx(flop / 2e13)
 
 
-def test_tensors_of_the_catalogue_are_those_of_the_networks() -> None:
+def test_tensors_of_the_catalog_are_those_of_the_networks() -> None:
     """Oracle: sizes by hand of VGG-16 and ResNet-18 (Simonyan and Zisserman; He et al.), and the number of paths."""
     vgg = network_of(load_workload("vgg16").spec.model, 2)
     first, second, *_, last = vgg.nodes

@@ -97,7 +97,7 @@ def _labels(points: list[ChartPoint]) -> list[str]:
 
 
 def test_points_on_one_place_share_a_name() -> None:
-    """Oracle: two dots whose centres are nearer than two radii overlap, so a name of one alone would hide the other."""
+    """Oracle: two dots whose centers are nearer than two radii overlap, so a name of one alone would hide the other."""
     at = (("a", 1.0), ("b", 1.0))
     one, same, near, far = (
         ChartPoint(x, 2.0, name, "", at, is_labeled=True) for name, x in zip("1234", (2.0, 2.0, 2.01, 4.0), strict=True)

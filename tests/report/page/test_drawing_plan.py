@@ -6,10 +6,10 @@ from itertools import combinations
 
 from sim.cluster.topology import node_graph
 from sim.report.page.drawing_plan import drawing_plan
-from sim.spec.library import catalogue, load_hardware
+from sim.spec.library import catalog, load_hardware
 from tests.for_each import for_each
 
-MACHINES = sorted(catalogue("hardware"))
+MACHINES = sorted(catalog("hardware"))
 
 
 @for_each(MACHINES)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from sim.extract.target import parse_arguments, parse_input
-from sim.spec.catalogue import catalogue
+from sim.spec.catalog import catalog
 from sim.spec.decoder import parameter_count
 from sim.spec.foreign.hf_config import decoder_of
 from sim.spec.foreign.hf_defaults import DEFAULTS
@@ -257,7 +257,7 @@ def test_what_is_no_decoder_is_traced_with_its_inputs_and_sizes(kind: str) -> No
     assert given["hidden_size"] == config["hidden_size"] and given["num_hidden_layers"] == config["num_hidden_layers"]
     assert all(config[name] == size for name, size in given.items())
     named = re.findall(rf"{kind}[-_][\w-]+", said.split("the catalog has ")[1])
-    assert named and all(name in catalogue("workloads") for name in named)
+    assert named and all(name in catalog("workloads") for name in named)
     assert kind != "bert" or {name.rpartition("-seq")[0] for name in named} == {"bert-base", "bert-large"}
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from sim.check import check_hardware, count_estimates
 from sim.cli import main
 from sim.cluster.topology import node_graph
-from sim.spec.catalogue import catalogue
+from sim.spec.catalog import catalog
 from sim.spec.foreign.topo_import import parse_topology
 from sim.spec.hardware import Gpu, Hardware, Node
 from sim.spec.library import load_hardware, load_part
@@ -112,16 +112,16 @@ def test_rings(text, gpu, rings, kind, tmp_path):
     assert (len(channels.channels), channels.kind) == (rings, kind)
 
 
-def test_an_imported_machine_is_like_the_catalogue_s(tmp_path):
+def test_an_imported_machine_is_like_the_catalog_s(tmp_path):
     """Independent description: dgx-a100 of the catalog has the same NVLink, cards near the same GPUs, and PCIe."""
-    own, catalogued = written(tmp_path, *MATRICES["dgx-a100"]), load_hardware("dgx-a100").spec.groups[0].node
-    assert own.topology.nvlink == catalogued.topology.nvlink
-    assert own.topology.pcie == catalogued.topology.pcie
-    assert own.nic.count == catalogued.nic.count and own.nic.transport == catalogued.nic.transport and own.nic.gpudirect
+    own, catalogd = written(tmp_path, *MATRICES["dgx-a100"]), load_hardware("dgx-a100").spec.groups[0].node
+    assert own.topology.nvlink == catalogd.topology.nvlink
+    assert own.topology.pcie == catalogd.topology.pcie
+    assert own.nic.count == catalogd.nic.count and own.nic.transport == catalogd.nic.transport and own.nic.gpudirect
     for gpu in range(8):
         near = [
             [nic for nic in range(8) if graph.pcie_class(f"gpu{gpu}", f"nic{nic}") in ("PIX", "PXB")]
-            for graph in (node_graph(own), node_graph(catalogued))
+            for graph in (node_graph(own), node_graph(catalogd))
         ]
         assert near[0] == near[1]
 
@@ -211,12 +211,12 @@ def test_printed_names(printed, name):
     assert new_parts.named_like(printed) == name
 
 
-def test_every_part_that_may_be_chosen_is_in_the_catalogue():
+def test_every_part_that_may_be_chosen_is_in_the_catalog():
     """Conservation: tables name parts that exist, and each PCI number's GPU is one GPU."""
-    gpus = {load_part(Gpu, stem, new_parts.GPUS).name for stem in catalogue(new_parts.GPUS)}
+    gpus = {load_part(Gpu, stem, new_parts.GPUS).name for stem in catalog(new_parts.GPUS)}
     assert set(new_parts.PCI_DEVICES.values()) <= gpus
-    assert {link for link, _ in new_parts.NVLINKS.values()} <= set(catalogue(new_parts.LINKS))
-    assert set(new_parts._CPU_BY_AGE.values()) | {new_parts._OLDEST_CPU} <= set(catalogue(new_parts.CPUS))
+    assert {link for link, _ in new_parts.NVLINKS.values()} <= set(catalog(new_parts.LINKS))
+    assert set(new_parts._CPU_BY_AGE.values()) | {new_parts._OLDEST_CPU} <= set(catalog(new_parts.CPUS))
 
 
 @pytest.mark.parametrize(("processor", "link"), [

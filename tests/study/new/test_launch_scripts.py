@@ -89,7 +89,7 @@ def test_sizes_of_no_model_cite_the_file(tmp_path: Path) -> None:
         new_workload([str(tmp_path / "config.json")], tmp_path / "a.yaml")
 
 
-def test_a_decoder_of_the_catalogue_is_the_model_of_launch_files(tmp_path: Path) -> None:
+def test_a_decoder_of_the_catalog_is_the_model_of_launch_files(tmp_path: Path) -> None:
     """Oracle: the catalog's own parameters, and the layout of the file."""
     (tmp_path / "zero.json").write_text(json.dumps({"zero_optimization": {"stage": 2}, "train_micro_batch_size_per_gpu": 3}))
     made = load_workload(str(new_workload(["llama-3.1-8b", str(tmp_path / "zero.json")], tmp_path / "a.yaml").path)).spec
@@ -99,7 +99,7 @@ def test_a_decoder_of_the_catalogue_is_the_model_of_launch_files(tmp_path: Path)
         new_workload(["vgg16", str(tmp_path / "zero.json")], tmp_path / "b.yaml")
 
 
-def test_names_of_tuned_models_are_the_catalogues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_of_tuned_models_are_the_catalogs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Oracle: the catalog's own parameters."""
 
     def unreachable(name: str) -> str:

@@ -205,7 +205,7 @@ def test_the_script_that_plan_exports_is_read_with_its_arguments(tmp_path: Path)
         made_of(str(tmp_path / "torchrun.sh"), tmp_path)
 
 
-def test_sizes_of_the_catalogues_model_may_be_in_a_file_as_well(tmp_path: Path) -> None:
+def test_sizes_of_the_catalogs_model_may_be_in_a_file_as_well(tmp_path: Path) -> None:
     """As `plan --export` writes them for a model of the catalog."""
     assert (
         main(

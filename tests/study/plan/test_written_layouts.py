@@ -13,7 +13,7 @@ import yaml
 import stallsim
 from sim.report.layouts.layout_files import export_files, launch_of
 from sim.report.plan import plan_document
-from sim.spec.catalogue import catalogue
+from sim.spec.catalog import catalog
 from sim.spec.decoder import decoder_layers
 from sim.spec.foreign.launch_accelerate import accelerate
 from sim.spec.foreign.launch_deepspeed import deepspeed
@@ -122,9 +122,9 @@ def test_torchtitan_replicates_and_splits_experts_as_it_can() -> None:
 
 
 def test_arguments_of_megatron_say_the_whole_model() -> None:
-    """Every decoder of the catalogue reads back equal in all sizes and kinds, or the field that arguments cannot say is named."""
+    """Every decoder of the catalog reads back equal in all sizes and kinds, or the field that arguments cannot say is named."""
     written, refused = [], {}
-    for name in catalogue("workloads"):
+    for name in catalog("workloads"):
         spec = load_workload(name).spec
         if (shape := spec.model.transformer) is None:
             continue
@@ -172,7 +172,7 @@ def test_four_bits_are_megatrons_alone() -> None:
 
 
 def test_a_model_that_no_file_can_say_is_a_sentence() -> None:
-    """A table of layers, adapters, and a model of the catalogue with other sizes: told in one sentence, the layout's files written."""
+    """A table of layers, adapters, and a model of the catalog with other sizes: told in one sentence, the layout's files written."""
     shape = load_workload("llama-3.1-8b").spec.model.transformer
     assert shape is not None
     full_launch = Launch("own", "llama-3.1-8b", shape, False, 1024, Parallel(), 8, 1, 1, "none", "bf16", 1, 8, "H100")

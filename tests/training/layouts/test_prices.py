@@ -161,7 +161,7 @@ def test_stages_whose_groups_lie_alike_beyond_their_first_node_have_one_price() 
 @pytest.mark.parametrize("nodes", [2, 3])
 @pytest.mark.parametrize("skew", [1.0, 1.5, 3.0])
 def test_the_rank_that_receives_most_fills_the_nic_of_its_node(nodes: int, skew: float) -> None:
-    """Of n ranks, two a node, those elsewhere send *skew* S/n each to the first and what is left, even, to its neighbour and to others;
+    """Of n ranks, two a node, those elsewhere send *skew* S/n each to the first and what is left, even, to its neighbor and to others;
     what the first sends, and what the other GPU of its node receives, is even, too."""
     ranks, others = 2 * nodes, 2 * nodes - 2
     rest, block = (ranks - skew) / (ranks - 1), N / ranks

@@ -1,4 +1,4 @@
-"""Which ResNets are the catalogue's for CIFAR-10? Those of the paper (He et al., arXiv 1512.03385, section 4.2), of 6n + 2 layers.
+"""Which ResNets are the catalog's for CIFAR-10? Those of the paper (He et al., arXiv 1512.03385, section 4.2), of 6n + 2 layers.
 
 A 3 x 3 convolution of 16 channels, three stages of n blocks with 16, 32 and 64 channels, global average pooling and a linear layer. Where
 a stage begins, the shortcut takes every second pixel and adds channels of zeros, without parameters (option A). TensorFlow's

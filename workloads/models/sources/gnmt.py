@@ -1,7 +1,7 @@
-"""What is GNMT in the catalogue? NVIDIA's second version (DeepLearningExamples PyTorch/Translation/GNMT), as Lambda and MLPerf ran it.
+"""What is GNMT in the catalog? NVIDIA's second version (DeepLearningExamples PyTorch/Translation/GNMT), as Lambda and MLPerf ran it.
 
 Four LSTM layers of width 1024 in encoder and decoder (Wu et al., arXiv 1609.08144, with the smaller set of layers), the first of the
-encoder bidirectional, residuals from the third on, normalised Bahdanau attention after the decoder's first layer and fed to all the
+encoder bidirectional, residuals from the third on, normalized Bahdanau attention after the decoder's first layer and fed to all the
 others, one embedding for both languages. The model returns its loss. Limits: no padding, no label smoothing's own kernels.
 """
 
@@ -16,7 +16,7 @@ VOCABULARY = 32320
 
 
 class Bahdanau(nn.Module):  # type: ignore[misc, unused-ignore]
-    """Additive attention with a normalised score vector."""
+    """Additive attention with a normalized score vector."""
 
     def __init__(self, width: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Which GPT-2 models are in the catalogue? The four sizes of Radford et al. (2019), with fused causal attention.
+"""Which GPT-2 models are in the catalog? The four sizes of Radford et al. (2019), with fused causal attention.
 
 Pre-norm decoder blocks, learned positions, the output matrix tied to the token embeddings, dropout 0.1 as released
 (huggingface/transformers GPT2Config). The model returns its loss: each token against the next one.

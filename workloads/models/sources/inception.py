@@ -1,4 +1,4 @@
-"""What is Inception v4 in the catalogue? The network of the paper (Szegedy et al., arXiv 1602.07261, figures 3 to 9) for 299 x 299 pixels.
+"""What is Inception v4 in the catalog? The network of the paper (Szegedy et al., arXiv 1602.07261, figures 3 to 9) for 299 x 299 pixels.
 
 Every convolution has no bias and is followed by a batch norm and ReLU. The number of each kind of block and the widths are the paper's:
 four A at 35 x 35, seven B at 17 x 17, three C at 8 x 8, with a reduction between (k, l, m, n = 192, 224, 256, 384). Limits: without

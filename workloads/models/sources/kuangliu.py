@@ -1,4 +1,4 @@
-"""What is ResNet-18 for CIFAR-10 in the catalogue? As kuangliu/pytorch-cifar codes it and Pollux, Sia and Gavel ran it.
+"""What is ResNet-18 for CIFAR-10 in the catalog? As kuangliu/pytorch-cifar codes it and Pollux, Sia and Gavel ran it.
 
 He et al. (CVPR 2016) for images of 32 x 32: a first convolution of 3 x 3 with stride 1, no pooling until the end, four groups of two basic
 blocks with 64 to 512 channels, 10 classes.

@@ -1,4 +1,4 @@
-"""What is the LSTM language model in the catalogue? The one of pytorch/examples (word_language_model) on WikiText-2 that Gavel ran.
+"""What is the LSTM language model in the catalog? The one of pytorch/examples (word_language_model) on WikiText-2 that Gavel ran.
 
 An embedding of 200 numbers for 33,278 words, two LSTM layers of width 200 with dropout 0.2 over 35 words at a time, an untied output
 matrix. Batches stand second, as that code has them.

@@ -1,4 +1,4 @@
-"""Which Llama models are in the catalogue? The 7B of Touvron et al. (arXiv 2302.13971), and anything of its shape.
+"""Which Llama models are in the catalog? The 7B of Touvron et al. (arXiv 2302.13971), and anything of its shape.
 
 Pre-norm decoder blocks with RMS norms, rotary positions, fused causal attention and a gated feed-forward block, no biases, no
 dropout, untied output matrix (huggingface/transformers LlamaConfig). The model returns its loss: each token against the next one.

@@ -1,4 +1,4 @@
-"""Which recommenders are in the catalogue? NeuMF on MovieLens 1M (Pollux, Sia), an autoencoder on MovieLens 20M (Gavel), DLRM on Criteo.
+"""Which recommenders are in the catalog? NeuMF on MovieLens 1M (Pollux, Sia), an autoencoder on MovieLens 20M (Gavel), DLRM on Criteo.
 
 NeuMF (He et al., WWW 2017): factorisation and perceptron side by side, 32 factors and three layers, dense embedding gradients.
 Recoder (amoussawi/recoder): one hidden layer of 200 between the ratings of all items; Gavel's batches keep only items that occur in

@@ -1,4 +1,4 @@
-"""What is DeepSpeech2 in the catalogue? The one that Pollux and Sia ran: two convolutions and five bidirectional GRUs of width 800.
+"""What is DeepSpeech2 in the catalog? The one that Pollux and Sia ran: two convolutions and five bidirectional GRUs of width 800.
 
 After Amodei et al. (ICML 2016) as SeanNaren/deepspeech.pytorch codes it: spectrograms of 161 frequencies every 10 ms, batch norm
 between the GRUs, the two directions added, 29 letters. Limits: clips of one length, no packing; the loss counts as cross-entropy

@@ -1,4 +1,4 @@
-"""What is SSD300 in the catalogue? NVIDIA's, on ResNet-50 (DeepLearningExamples PyTorch/Detection/SSD), as Lambda ran it.
+"""What is SSD300 in the catalog? NVIDIA's, on ResNet-50 (DeepLearningExamples PyTorch/Detection/SSD), as Lambda ran it.
 
 ResNet-50 up to its fourth group, whose first block keeps the resolution: 38 x 38 with 1024 channels. Five more blocks halve it down to
 1 x 1. Each of the six maps predicts four to six boxes a position, 8,732 in all, with 81 classes (Liu et al., ECCV 2016). The model returns

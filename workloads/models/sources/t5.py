@@ -1,4 +1,4 @@
-"""What is T5 in the catalogue? Encoder and decoder of the paper (Raffel et al., arXiv 1910.10683, section 2.1), as Hugging Face runs them.
+"""What is T5 in the catalog? Encoder and decoder of the paper (Raffel et al., arXiv 1910.10683, section 2.1), as Hugging Face runs them.
 
 Pre-norm layers without biases: a norm without mean (RMSNorm), attention as separate matrix products whose scores are not scaled but get a
 bias by the distance of two tokens, and a feed-forward block with ReLU. Each stack has one table of biases, 32 buckets by heads, which all

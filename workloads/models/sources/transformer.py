@@ -1,4 +1,4 @@
-"""Which translation Transformers are in the catalogue? The big one of Vaswani et al. (NeurIPS 2017), and Gavel's for Multi30k.
+"""Which translation Transformers are in the catalog? The big one of Vaswani et al. (NeurIPS 2017), and Gavel's for Multi30k.
 
 Encoder and decoder of post-norm layers with attention as separate matrix products, as fairseq and jadore801120's code of 2017 to
 2019 ran it; the model returns its loss. Vocabularies: fairseq's joint word pieces of WMT'16 English-German, one matrix for both

@@ -1,4 +1,4 @@
-"""Which Transformer-XL models are in the catalogue? Base and large on WikiText-103 as NVIDIA's DeepLearningExamples train them.
+"""Which Transformer-XL models are in the catalog? Base and large on WikiText-103 as NVIDIA's DeepLearningExamples train them.
 
 Dai et al. (ACL 2019): attention to the segment and a memory of the one before, with relative positions; embeddings and output share an
 adaptive softmax with cutoffs at 19,997, 39,997 and 199,997 of 267,735 words, in the large model with vectors four times narrower from

@@ -1,4 +1,4 @@
-"""What is U-Net in the catalogue? The paper's, with one channel and two classes (Ronneberger et al., arXiv 1505.04597, figure 1).
+"""What is U-Net in the catalog? The paper's, with one channel and two classes (Ronneberger et al., arXiv 1505.04597, figure 1).
 
 Four levels halve the map and double the channels, from 64 to 1,024. Each has two 3 x 3 convolutions without padding; on the way up a 2 x 2
 transposed convolution halves the channels, and the cropped map of the same level is joined. 572 x 572 pixels become 388 x 388. The model

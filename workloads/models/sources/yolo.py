@@ -1,4 +1,4 @@
-"""What is YOLOv3 in the catalogue? Darknet-53 with three detection heads for the 20 classes of PASCAL VOC, as Sia ran it.
+"""What is YOLOv3 in the catalog? Darknet-53 with three detection heads for the 20 classes of PASCAL VOC, as Sia ran it.
 
 Redmon and Farhadi (arXiv 1804.02767): 52 convolutions with batch norm and leaky ReLU, then three heads of five convolutions each, the
 second and third fed by an upsampled map; three boxes a position with 25 numbers each. Limits: images of one size (multi-scale training

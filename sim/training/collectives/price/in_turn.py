@@ -91,7 +91,7 @@ def halving_doubling(layout: JobLayout, op: str, protocol: str, nbytes: float) -
             partners = [(part.gpus[place], part.gpus[place ^ apart]) for place in range(layout.most_local)]
             edges = [layout.local_edge(part, *pair) for part in layout.parts for pair in partners]
         else:
-            edges = [layout.nic_edge(*pair, gpu, gpu) for pair in layout.neighbours for gpu in part.gpus]
+            edges = [layout.nic_edge(*pair, gpu, gpu) for pair in layout.neighbors for gpu in part.gpus]
         phases.append(_Phase(edges, 1.0, size, 2, Pattern("pairs", max(1, apart // layout.most_local))))
     return _sequential(layout, protocol, phases)
 

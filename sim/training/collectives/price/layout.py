@@ -132,7 +132,7 @@ class JobLayout:
         return tuple(_ring(self, nodes, channel) for channel in range(self.channels))
 
     @cached_property
-    def neighbours(self) -> tuple[tuple[SlotPart, SlotPart], ...]:
+    def neighbors(self) -> tuple[tuple[SlotPart, SlotPart], ...]:
         """Return pairs of parts with communicating nodes; if there is one part, it is paired with itself."""
         return tuple(zip(self.parts, (*self.parts[1:], self.parts[0]), strict=True)) if self.nodes > 1 else ()
 
@@ -150,7 +150,7 @@ class JobLayout:
     def places(self) -> tuple[Edge, ...]:
         """Return the edges between GPUs with the same index in their nodes."""
         places = range(self.most_local)
-        return tuple(self.nic_edge(*pair, pair[0].gpus[place], pair[1].gpus[place]) for pair in self.neighbours for place in places)
+        return tuple(self.nic_edge(*pair, pair[0].gpus[place], pair[1].gpus[place]) for pair in self.neighbors for place in places)
 
     def local_edge(self, part: SlotPart, src: int, dst: int, row: AlgorithmRow = "Ring") -> Edge:
         """Return the edge between two GPUs of one node."""

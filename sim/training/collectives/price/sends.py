@@ -55,8 +55,8 @@ def _all_pairs(layout: JobLayout) -> _Paths:
     if inside:
         spans.append(EdgeSpan(inside, 1.0, 1))
     if partners:
-        across = [layout.nic_edge(*pair, gpu, pair[1].gpus[0]) for pair in layout.neighbours for gpu in pair[0].gpus]
-        arriving = [layout.nic_edge(*pair, pair[0].gpus[0], gpu) for pair in layout.neighbours for gpu in pair[1].gpus]
+        across = [layout.nic_edge(*pair, gpu, pair[1].gpus[0]) for pair in layout.neighbors for gpu in pair[0].gpus]
+        arriving = [layout.nic_edge(*pair, pair[0].gpus[0], gpu) for pair in layout.neighbors for gpu in pair[1].gpus]
         spans.append(EdgeSpan([_out_and_in(out, into) for out, into in zip(across, arriving, strict=False)], float(partners), 1, ALL))
     traffic = traffic_of(layout, spans, float(partners * layout.ranks))
     return _Paths(tuple([edge for span in spans for edge in span.edges]), traffic)
@@ -68,7 +68,7 @@ def send_recv(layout: JobLayout, op: str, protocol: str, nbytes: float) -> Price
     if layout.nodes == 1:
         (part,) = layout.parts
         inside.append(layout.local_edge(part, part.gpus[-1], part.gpus[0]))
-    across = [layout.nic_edge(part, onward, part.gpus[-1], onward.gpus[0]) for part, onward in layout.neighbours]
+    across = [layout.nic_edge(part, onward, part.gpus[-1], onward.gpus[0]) for part, onward in layout.neighbors]
     spans = [span for span in (EdgeSpan(inside, 1.0, 1), EdgeSpan(across, 1.0, 1, RING)) if span.edges]
     traffic = traffic_of(layout, spans, float(layout.nodes) if across else 0.0)
     return _priced(layout, protocol, nbytes, _Paths((*inside, *across), traffic), 1)

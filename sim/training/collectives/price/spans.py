@@ -37,7 +37,7 @@ class EdgeSpan:
 def heads(layout: JobLayout, tree: bool = False, channels: Sequence[int] | None = None) -> list[Edge]:
     """Return the edges between the first GPUs of neighboring nodes for *channels* (default: all); *tree* as in `JobLayout.chain_edge`."""
     numbers = range(layout.channels) if channels is None else channels
-    return [layout.chain_edge(*pair, channel, tree) for pair in layout.neighbours for channel in numbers]
+    return [layout.chain_edge(*pair, channel, tree) for pair in layout.neighbors for channel in numbers]
 
 
 def traffic_of(layout: JobLayout, spans: Sequence[EdgeSpan], network_streams: float) -> Traffic:

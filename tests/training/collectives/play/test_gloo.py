@@ -59,7 +59,7 @@ def test_uplinks_bound_the_ring():
 
 @given(st.integers(2, 6), st.integers(1, 4), st.floats(1e-6, 1e-3))
 def test_a_small_all_reduce_is_all_latency(nodes, gpus, latency):
-    """Closed form: 2(n-1) latencies, as every rank waits for what its neighbour sent; a broadcast's tree has fewer rounds."""
+    """Closed form: 2(n-1) latencies, as every rank waits for what its neighbor sent; a broadcast's tree has fewer rounds."""
     ranks = nodes * gpus
     gloo_plan = plan(machine(gpus, nodes, nic=1e15), hop_latency=f"{latency!r} s")
     assert gloo_plan.cost(8.0).uncontended_time == pytest.approx(2 * (ranks - 1) * latency, abs=1e-8)

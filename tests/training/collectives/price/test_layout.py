@@ -68,4 +68,4 @@ def test_a_tree_s_chain_goes_there_and_back() -> None:
 def test_every_gpu_meets_every_other_of_its_node() -> None:
     job_layout = layout(machine(3))
     assert len(job_layout.pairs(job_layout.parts[0])) == 3 * 2
-    assert layout(machine(3)).neighbours == ()
+    assert layout(machine(3)).neighbors == ()

@@ -14,7 +14,7 @@ from sim.training.collectives.price.collective_plan import OPS, CollectivePlan, 
 from sim.training.job import job_slots
 from tests.examples import examples
 
-CATALOGUE = sorted(
+CATALOG = sorted(
     path.stem for path in (Path(__file__).parents[4] / "hardware").glob("*.yaml") if path.stem != "256x-tpu-v2-v3"
 )  # of unlike nodes
 ROOTED = ("reduce", "broadcast", "gather", "scatter")
@@ -39,14 +39,14 @@ def share_received(op: Op, ranks: int, those: int) -> float:
 @examples(
     100,
     400,
-    st.sampled_from(CATALOGUE),
+    st.sampled_from(CATALOG),
     st.sampled_from(OPS),
     st.sampled_from((1, 2, 3, 8, 64)),
     st.integers(1, 8),
     st.floats(0, 36),
     st.sampled_from(("2.3", "2.4", "2.10", "2.30")),
 )
-def test_no_machine_of_the_catalogue_outruns_its_links_and_cards(name, op, nodes, most, doublings, version):
+def test_no_machine_of_the_catalog_outruns_its_links_and_cards(name, op, nodes, most, doublings, version):
     """Every operation, size and generation of NCCL, on one node and on several, on some or all GPUs: at most the full rate of the links."""
     there = load_hardware(name).spec.groups[0].node.gpu_count
     gpus = min(most, there)

@@ -1,7 +1,7 @@
 """How do factors fitted to one-GPU rows get into the catalog? Those of GPUs and software stacks are fitted together and written there.
 
 Only values whose source line states that they were fitted to ``records/single_gpu.csv``, or are the mean of fitted ones, are replaced;
-nothing else in a file changes. Run it after a change of the layer model: ``python -m calibration.catalogue.catalogue_factors``.
+nothing else in a file changes. Run it after a change of the layer model: ``python -m calibration.catalog.catalog_factors``.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Final
 
 import yaml
 
-from calibration.catalogue.compute import Factors, fit
-from calibration.catalogue.compute_model import SAME_MULTIPROCESSOR, read_rows
-from calibration.catalogue.without_source import gpu_factors, stack_factors
-from sim.spec.catalogue import all_files
+from calibration.catalog.compute import Factors, fit
+from calibration.catalog.compute_model import SAME_MULTIPROCESSOR, read_rows
+from calibration.catalog.without_source import gpu_factors, stack_factors
+from sim.spec.catalog import all_files
 from sim.spec.hardware import Gpu
 from sim.spec.library import load_part
 from sim.spec.stack import Stack

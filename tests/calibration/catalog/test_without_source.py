@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from calibration.catalogue import without_source
-from calibration.catalogue.without_source import machine_without, workload_without
+from calibration.catalog import without_source
+from calibration.catalog.without_source import machine_without, workload_without
 from calibration.questions import machine_named, workload_named
 from sim.spec.sections import file_values
 
@@ -13,7 +13,7 @@ FACTORS = ("vector_factor", "tensor_core_factor", "tensor_core_gemm_factor", "me
 
 
 @pytest.mark.nightly
-def test_leaving_out_nothing_gives_the_catalogue(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_leaving_out_nothing_gives_the_catalog(monkeypatch: pytest.MonkeyPatch) -> None:
     """The catalog carries the same fit, rounded to three digits."""
     monkeypatch.setattr(without_source, "ONE_GPU_PREFIXES", {**without_source.ONE_GPU_PREFIXES, "nobody": "no source begins like this"})
     off = []

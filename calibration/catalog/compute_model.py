@@ -141,9 +141,9 @@ def predicted_time(record: RunRecord) -> float:
 
 def without_fitted_factors(workload: Workload, gpu: Gpu) -> tuple[Workload, Gpu]:
     """Return *workload* and *gpu* without the factors that were fitted to whole networks."""
-    catalogue_stack = workload.training.stack
-    fitted = isinstance(catalogue_stack.source, dict) and catalogue_stack.source.get("launch_cpu", "").startswith("fitted")
-    stack: Stack = with_fields(catalogue_stack, **UNFITTED_STACK, **({"launch_cpu": EAGER_LAUNCH} if fitted else {}))
+    catalog_stack = workload.training.stack
+    fitted = isinstance(catalog_stack.source, dict) and catalog_stack.source.get("launch_cpu", "").startswith("fitted")
+    stack: Stack = with_fields(catalog_stack, **UNFITTED_STACK, **({"launch_cpu": EAGER_LAUNCH} if fitted else {}))
     plain = gpu.model_copy(
         update={"vector_factor": 1.0, "tensor_core_factor": 1.0, "tensor_core_gemm_factor": 1.0, "memory_efficiency": MEMORY_EFFICIENCY}
     )

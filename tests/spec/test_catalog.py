@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from sim.spec import catalogue
-from sim.spec.catalogue import UnknownName, locate, suggestions
+from sim.spec import catalog
+from sim.spec.catalog import UnknownName, locate, suggestions
 from sim.spec.library import load_hardware
 
 
@@ -52,7 +52,7 @@ def test_the_parts_of_a_file_come_from_beside_it_first(toys: Path, tmp_path: Pat
     assert locate("toy-gpu", "hardware/parts/gpus", near=mine) == mine / "parts/gpus/toy-gpu.yaml"
 
 
-def test_a_further_folder_comes_before_the_catalogue(toys: Path) -> None:
+def test_a_further_folder_comes_before_the_catalog(toys: Path) -> None:
     mine = toys / "mine"
     mine.mkdir()
     (mine / "toy.yaml").write_text("name: mine\n")
@@ -75,14 +75,14 @@ def test_unknown_names_come_with_near_ones(toys: Path) -> None:
 def test_another_model_than_those_of_the_catalog_can_be_described() -> None:
     """A wrong letter needs no such words; ViT-L is not ViT-B."""
     for name, near, described in (("vit_l_16", "vit_b_16", True), ("alexnett", "alexnet", False), ("resnet-50", "resnet50", False)):
-        with pytest.raises(catalogue.UnknownName, match=rf"did you mean {near}") as caught:
-            catalogue.locate(name, "workloads")
+        with pytest.raises(catalog.UnknownName, match=rf"did you mean {near}") as caught:
+            catalog.locate(name, "workloads")
         assert ("'python -m sim new workload --help' shows how to describe another model" in str(caught.value)) == described
 
 
 def test_a_large_folder_is_not_listed_in_a_hint() -> None:
-    with pytest.raises(catalogue.UnknownName, match=r"\(hardware/\); 'python -m sim list hardware' lists all \d+$"):
-        catalogue.locate("zzz", "hardware")
+    with pytest.raises(catalog.UnknownName, match=r"\(hardware/\); 'python -m sim list hardware' lists all \d+$"):
+        catalog.locate("zzz", "hardware")
     assert unknown("/") == "/ is a folder; write the path of a YAML file or a name from the catalog"
     assert unknown("/dev/null") == "/dev/null is not a regular file; write the path of a YAML file"
     assert unknown("x" * 10_000).startswith(f"'{'x' * 76}... is not in the catalog")
@@ -92,13 +92,13 @@ def test_a_large_folder_is_not_listed_in_a_hint() -> None:
 @pytest.mark.parametrize(("name", "gpu"), [("H100 NVL", "H100-NVL"), ("NVIDIA H100 SXM", "H100-SXM5"), ("a100-sxm4", "A100-SXM4")])
 def test_a_gpu_and_its_form_are_a_gpu(name: str, gpu: str) -> None:
     """Without its memory, as people say it; the hint's condition must find machines."""
-    with pytest.raises(catalogue.UnknownName, match=f"it is a GPU: 'python -m sim list hardware --where gpu={gpu}' lists the machines"):
+    with pytest.raises(catalog.UnknownName, match=f"it is a GPU: 'python -m sim list hardware --where gpu={gpu}' lists the machines"):
         locate(name, "hardware")
 
 
 @pytest.mark.parametrize("name", ["rtx-4090", "RTX4090", "geforce rtx 4090"])
 def test_a_gpu_that_no_machine_has_can_be_put_into_one(name: str) -> None:
-    with pytest.raises(catalogue.UnknownName) as caught:
+    with pytest.raises(catalog.UnknownName) as caught:
         locate(name, "hardware")
     assert "no machine in the catalog has" in str(caught.value)
     machine, _, option = str(caught.value).partition("such as ")[2].partition(" with --set ")
@@ -117,7 +117,7 @@ def test_suggestions_resemble_or_contain_the_name() -> None:
 
 def test_a_file_is_read_again_only_when_it_changes(library: Path) -> None:
     path = library / "hardware/toy.yaml"
-    first = catalogue.read(path)
-    assert catalogue.read(path) is first
+    first = catalog.read(path)
+    assert catalog.read(path) is first
     path.write_text("name: another\n")
-    assert catalogue.read(path).value == {"name": "another"}
+    assert catalog.read(path).value == {"name": "another"}

@@ -18,12 +18,12 @@ from pydantic import BaseModel
 from sim.spec.fields import Spec
 from sim.spec.hardware import Cpu, Gpu, Hardware, Link, Node, Socket, Switch, Transport, Volume
 from sim.spec.kernels import Kernels
-from sim.spec.library import catalogue, load_hardware, load_part
+from sim.spec.library import catalog, load_hardware, load_part
 from tests.for_each import for_each
 
-MACHINES = sorted(catalogue("hardware"))
+MACHINES = sorted(catalog("hardware"))
 KINDS: dict[str, type[Spec]] = {"gpus": Gpu, "links": Link, "cpus": Cpu, "volumes": Volume, "transports": Transport, "kernels": Kernels}
-PARTS = [(folder, name) for folder in KINDS for name in sorted(catalogue(f"hardware/parts/{folder}"))]
+PARTS = [(folder, name) for folder in KINDS for name in sorted(catalog(f"hardware/parts/{folder}"))]
 
 PROMISED = """
 p2.xlarge p2.8xlarge p2.16xlarge p3.2xlarge p3.8xlarge p3.16xlarge p3dn.24xlarge p4d.24xlarge p4de.24xlarge p5.48xlarge g4dn.xlarge

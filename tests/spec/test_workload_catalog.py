@@ -7,9 +7,9 @@ import csv
 import pytest
 
 from sim.extract import table
-from sim.spec.catalogue import all_files
+from sim.spec.catalog import all_files
 from sim.spec.input import Dataset
-from sim.spec.library import catalogue, load_part, load_workload
+from sim.spec.library import catalog, load_part, load_workload
 from sim.spec.model import Model
 from sim.spec.stack import Ddp, Stack
 from sim.spec.yaml import SpecError
@@ -17,8 +17,8 @@ from tests.extract.tables import traced_models
 from tests.for_each import for_each
 from tests.spec.test_transformer import DECODERS as DECODERS_CSV
 
-MODELS = catalogue("workloads/models")
-WORKLOADS = catalogue("workloads")
+MODELS = catalog("workloads/models")
+WORKLOADS = catalog("workloads")
 DECODERS = set(MODELS) - set(traced_models())
 """Models that are described by their shape; the others are tables that ``sim extract`` wrote."""
 
@@ -242,7 +242,7 @@ def test_every_model_has_a_workload_and_stashs_names_resolve() -> None:
         load_workload("resnet51")
 
 
-@for_each(catalogue("workloads/datasets"))
+@for_each(catalog("workloads/datasets"))
 def test_dataset(name: str) -> None:
     """Every number of a dataset has its source."""
     dataset_part = load_part(Dataset, name, "workloads/datasets")

@@ -1,4 +1,4 @@
-"""How well do the factors of `calibration.catalogue.compute` predict rows that were never fitted?
+"""How well do the factors of `calibration.catalog.compute` predict rows that were never fitted?
 
 Left out in turn are a chip, a model, a stack, or an architecture with all newer ones; the baseline is a constant fraction of peak, fitted
 to the same remaining rows.
@@ -12,8 +12,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from calibration.catalogue.compute import Factors, fit, row_factors
-from calibration.catalogue.compute_model import FactorRow, step_time
+from calibration.catalog.compute import Factors, fit, row_factors
+from calibration.catalog.compute_model import FactorRow, step_time
 
 _LEAST_OLDER: Final = 2
 

@@ -1,6 +1,6 @@
 """What would descriptions be if one source had never been measured? Its rows are left out of every fit, and its constants are reset.
 
-Factors of GPUs and software stacks are refitted to the one-GPU rows of all other sources (`calibration.catalogue.compute`). Constants of
+Factors of GPUs and software stacks are refitted to the one-GPU rows of all other sources (`calibration.catalog.compute`). Constants of
 transport classes and machines that were read off the source's rows are reset to those of the class they refine. Two things cannot be
 undone: descriptions of clusters, and the simulator's mechanisms, some of which were added because predictions of these rows were wrong.
 """
@@ -13,7 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from sim.spec.catalogue import UnknownName, locate, read
+from sim.spec.catalog import UnknownName, locate, read
 from sim.spec.hardware import Gpu, Hardware, Node
 from sim.spec.sections import with_fields
 from sim.spec.stack import Stack
@@ -21,8 +21,8 @@ from sim.spec.workload import Workload
 from sim.spec.yaml import read as parse
 
 if TYPE_CHECKING:
-    from calibration.catalogue.compute import Factors
-    from calibration.catalogue.compute_model import FactorRow
+    from calibration.catalog.compute import Factors
+    from calibration.catalog.compute_model import FactorRow
 
 FILE: Final = Path(__file__).with_name("sources.yaml")
 _SOURCES: Final[Mapping[str, Mapping[str, Any]]] = parse(FILE).value
@@ -85,21 +85,21 @@ def workload_without(source: str, workload: Workload, overrides: tuple[str, ...]
 @lru_cache(maxsize=16)
 def factors_without(source: str) -> Factors:
     """Return the factors of GPUs and stacks (logarithms), fitted to all one-GPU rows except those of *source*."""
-    from calibration.catalogue.compute import fit
+    from calibration.catalog.compute import fit
 
     return fit([row for row in _rows() if not row.record.source.startswith(ONE_GPU_PREFIXES[source])])
 
 
 @lru_cache(maxsize=1)
 def _rows() -> tuple[FactorRow, ...]:
-    from calibration.catalogue.compute_model import read_rows
+    from calibration.catalog.compute_model import read_rows
 
     return read_rows()
 
 
 def _gpu(gpu: Gpu, factors: Factors) -> Gpu:
     """Return *gpu* with the *factors* of its architecture, or unchanged if the architecture has no rows."""
-    from calibration.catalogue.compute_model import SAME_MULTIPROCESSOR
+    from calibration.catalog.compute_model import SAME_MULTIPROCESSOR
 
     capability = SAME_MULTIPROCESSOR.get(gpu.compute_capability, gpu.compute_capability)
     if all(row.capability != capability for row in _rows()):
@@ -109,7 +109,7 @@ def _gpu(gpu: Gpu, factors: Factors) -> Gpu:
 
 def gpu_factors(capability: str, factors: Factors) -> dict[str, float]:
     """Return the fitted fields of GPUs of a compute *capability*; if it has no rows, those that all GPUs share."""
-    from calibration.catalogue.compute_model import MEMORY_EFFICIENCY, factor_kinds
+    from calibration.catalog.compute_model import MEMORY_EFFICIENCY, factor_kinds
 
     fitted = dict.fromkeys(("vector", "tensor", "gemm", "memory"), 1.0) | {
         kind: math.exp(sum(factors.get((kind, owner), 0.0) for owner in ("all", f"cc {capability}"))) for kind in factor_kinds(capability)
@@ -124,7 +124,7 @@ def gpu_factors(capability: str, factors: Factors) -> dict[str, float]:
 
 def stack_factors(stack: Stack, name: str, factors: Factors) -> dict[str, float]:
     """Return the fitted fields of *stack*, with the factors fitted to the rows of the stack *name*."""
-    from calibration.catalogue.compute_model import EAGER_LAUNCH, FIRST_KERNELS, FIRST_STACKS
+    from calibration.catalog.compute_model import EAGER_LAUNCH, FIRST_KERNELS, FIRST_STACKS
 
     def factor(kind: str) -> float:
         shared = factors.get((kind, FIRST_KERNELS), 0.0) if name in FIRST_STACKS else 0.0

@@ -12,9 +12,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from calibration.catalogue.catalogue_factors import FITTED_FOLDERS
-from calibration.catalogue.compute import fit
-from calibration.catalogue.compute_model import (
+from calibration.catalog.catalog_factors import FITTED_FOLDERS
+from calibration.catalog.compute import fit
+from calibration.catalog.compute_model import (
     FIRST_KERNELS,
     FIRST_STACKS,
     ROW_FACTORS,
@@ -25,9 +25,9 @@ from calibration.catalogue.compute_model import (
     step_time,
     step_time_and_slopes,
 )
-from calibration.catalogue.without_source import _rows
-from sim.spec.catalogue import all_files
-from tests.calibration.catalogue.predicting import LeftOutPrediction, leave_out, predict, predict_from_older, predict_from_one_point, score
+from calibration.catalog.without_source import _rows
+from sim.spec.catalog import all_files
+from tests.calibration.catalog.predicting import LeftOutPrediction, leave_out, predict, predict_from_older, predict_from_one_point, score
 
 IMAGES, REST = "fp32 convolution", "tensor cores and BERT"
 
@@ -81,7 +81,7 @@ def test_left_out_rows_do_not_matter() -> None:
 
 
 @pytest.mark.nightly
-def test_the_catalogue_carries_the_factors_that_the_rows_give() -> None:
+def test_the_catalog_carries_the_factors_that_the_rows_give() -> None:
     """GPU parts and stacks against a fit of the same rows; the two differ where one part represents boards of several powers."""
     factors = fit(all_rows())
     differences = np.abs([predicted_time(row.record) / predict(row, factors) - 1 for row in all_rows()])

@@ -54,9 +54,9 @@ def _installed() -> tuple[Path, ...]:
     return tuple(folder for folder in (package.parent, package / "data") if (folder / "hardware" / "parts").is_dir())
 
 
-def catalogue(folder: str) -> dict[str, Path]:
+def catalog(folder: str) -> dict[str, Path]:
     """Return all files directly in *folder* of the catalog (``hardware``, ``workloads/stacks``, ...) by name."""
-    return dict(memo.get_or_make((catalogue, folder), lambda: _files(folder)))
+    return dict(memo.get_or_make((catalog, folder), lambda: _files(folder)))
 
 
 def contents(folder: str) -> tuple[tuple[str, int, int], ...]:
@@ -75,7 +75,7 @@ def provided_files(folder: str) -> dict[str, Path]:
 
 def all_files(folder: str) -> dict[str, Path]:
     """Return all files of *folder* by name: the catalog's, and files of installed packages with other names."""
-    return provided_files(folder) | catalogue(folder)
+    return provided_files(folder) | catalog(folder)
 
 
 def _files(folder: str) -> dict[str, Path]:
@@ -182,7 +182,7 @@ _TYPO: Final = 0.9
 def unknown_name_hint(name: str, folder: str, path: bool = False) -> str:
     """Return a hint for an unknown *name*: similar names in *folder*, or where it may belong. *path*: whether the name was a path."""
     other = {"hardware": "workloads", "workloads": "hardware"}.get(folder)
-    if other and name in catalogue(other):
+    if other and name in catalog(other):
         actual, expected = ("workload", "machine") if folder == "hardware" else ("machine", "workload")
         return f"; it is a {actual} ({other}/), not a {expected}"
     file_names = list(all_files(folder))
@@ -200,7 +200,7 @@ def unknown_name_hint(name: str, folder: str, path: bool = False) -> str:
         return f"; it is a layout, not a stack: use {layout} with --stack torchtitan-2.x or megatron-core"
     if folder == "hardware" and not path and (of_gpu := _with_gpu_in(name)):
         return f"; did you mean {any_of(of_gpu)}?"
-    if near := suggestions(name, list(catalogue(folder))) or suggestions(name, file_names):
+    if near := suggestions(name, list(catalog(folder))) or suggestions(name, file_names):
         another = folder == "workloads" and not path and difflib.SequenceMatcher(None, name.lower(), near[0].lower()).ratio() < _TYPO
         described = " 'python -m sim new workload --help' shows how to describe another model" if another else ""
         return f"; did you mean {any_of(near)}?{described}"
@@ -211,7 +211,7 @@ def unknown_name_hint(name: str, folder: str, path: bool = False) -> str:
 
 def command_that_lists(folder: str) -> str:
     """Return the part of a message that names the command for all entries of *folder*."""
-    return f"'python -m sim list {folder.rpartition('/')[2]}' lists all {len(catalogue(folder))}"
+    return f"'python -m sim list {folder.rpartition('/')[2]}' lists all {len(catalog(folder))}"
 
 
 _TORCH: Final = frozenset({"torch", "pytorch", "ddp", "torchddp", "pytorchddp", "distributeddataparallel"})
@@ -233,7 +233,7 @@ def gpu_like(name: str) -> str:
     """
     word = re.sub(r"^\d+ ?x ?|^(nvidia|tesla|geforce)[-_ ]?|(?<=\d)[-_ ]?x ?\d+$", "", name.lower())
     given = re.sub(r"[-_ ]", "", word)
-    for gpu in catalogue("hardware/parts/gpus"):
+    for gpu in catalog("hardware/parts/gpus"):
         words = gpu.split("-")
         starts = ["".join(words[: count + 1]) for count in range(len(words))]
         enough = len(given) >= len(starts[0]) + 2
@@ -245,12 +245,12 @@ def gpu_like(name: str) -> str:
 
 def _with_gpu_in(name: str, most: int = 3) -> list[str]:
     """Return up to *most* machines with the GPU that is a word of *name*, as in ``hgx-mi300x``: those with the most similar names."""
-    gpus = {each.partition("-")[0].lower() for each in catalogue("hardware/parts/gpus")}
+    gpus = {each.partition("-")[0].lower() for each in catalog("hardware/parts/gpus")}
     gpu_words = [word for word in re.split(r"[-_ ]", name.lower()) if word in gpus]
     if not gpu_words:
         return []
     has = re.compile(rf"gpu: *{re.escape(gpu_words[0])}\b", re.IGNORECASE)
-    machines = [machine for machine, file in catalogue("hardware").items() if has.search(file.read_text(encoding="utf-8"))]
+    machines = [machine for machine, file in catalog("hardware").items() if has.search(file.read_text(encoding="utf-8"))]
     orders = _orders(name.lower())
 
     def likeness(machine: str) -> float:
@@ -269,13 +269,13 @@ def advice_on_unused_gpu(name: str) -> str:
 
 def _has_machine(gpu: str) -> bool:
     """Return whether a machine of the catalog has *gpu*."""
-    return any(gpu.lower() in file.read_text(encoding="utf-8").lower() for file in catalogue("hardware").values())
+    return any(gpu.lower() in file.read_text(encoding="utf-8").lower() for file in catalog("hardware").values())
 
 
 def _provider_like(name: str) -> str:
     """Return the provider with *name*, as it is spelled in the catalog; empty if there is none."""
     pattern = re.compile(rf"^provider: *({re.escape(name)})$", re.IGNORECASE | re.MULTILINE)
-    matched = (pattern.search(file.read_text(encoding="utf-8")) for file in catalogue("hardware").values())
+    matched = (pattern.search(file.read_text(encoding="utf-8")) for file in catalog("hardware").values())
     return next((match[1] for match in matched if match), "")
 
 

@@ -2,7 +2,7 @@
 
 The fit is a ridge regression in logarithms: each row's ``log(predicted / measured)`` is in units of the noise, each factor's logarithm in
 units of its plausible spread. So a factor without rows keeps the value from DeepBench's kernels, and an architecture without rows takes the
-mean of all. Rows of one batch sweep share their weight. A test (`tests.calibration.catalogue.predicting`) predicts rows left out.
+mean of all. Rows of one batch sweep share their weight. A test (`tests.calibration.catalog.predicting`) predicts rows left out.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from calibration.catalogue.compute_model import (
+from calibration.catalog.compute_model import (
     FIRST_KERNELS,
     ROW_FACTORS,
     FactorRow,
