@@ -19,10 +19,9 @@ from itertools import takewhile
 from math import floor
 from typing import NamedTuple
 
-from sim.analysis.stalls import Blame, Window, parts_of
+from sim.analysis.stalls import NOT_LOADER, Blame, Piece, Window, parts_of
 from sim.events import FULL, Cause, EventLog, WaitSpan, WorkSpan
 
-_NOT_LOADER = frozenset({"gpu", "comm", "copy"})
 _SAME = 1e-7
 """Times that differ by less than this share of a step are treated as equal (states recur to 1e-9 of a step)."""
 
@@ -30,15 +29,13 @@ _DECODE = "GPU decode"
 
 _LoggedSpan = WorkSpan | WaitSpan
 _SpanKey = tuple[object, ...]
-_Piece = tuple[Cause, str, float]
-"""Cause, resource and seconds."""
 
 
 class _PathStretch(NamedTuple):
     """A stretch of the path back to *begin*: its *pieces*, and the activity *before* that ended then (None: the thread of *rank*)."""
 
     begin: float
-    pieces: tuple[_Piece, ...]
+    pieces: tuple[Piece, ...]
     before: _LoggedSpan | None
     rank: int
 
@@ -113,7 +110,7 @@ class _Walk:
         keys: list[_SpanKey] = [_recurring_key(work)]
         if work.resource == _DECODE:
             keys.append((_DECODE, work.rank))
-        if work.stream not in _NOT_LOADER:
+        if work.stream not in NOT_LOADER:
             keys += [("batch", work.rank, work.ident), ("stream", work.rank, work.stream)]
         if work.resource.endswith(FULL):
             keys.append(self._full(work))
@@ -127,7 +124,7 @@ class _Walk:
 
     def cycle(self) -> dict[tuple[Cause, str], float]:
         """Return the seconds of each cause and resource on the cycle, per trip around the window."""
-        trail: list[tuple[int, tuple[_Piece, ...]]] = []
+        trail: list[tuple[int, tuple[Piece, ...]]] = []
         turns = 0
         seen: dict[tuple[_LoggedSpan, int], int] = {}
         here, at = self._thread(self._ranks[0], self._window.end, 0.0)
@@ -185,7 +182,7 @@ class _Walk:
             return _PathStretch(wait.t0, self._split_shared(done, _DECODE, (Cause.PREP, _DECODE), wait, at), None, wait.rank)
         return _PathStretch(wait.t0, (done,), None, wait.rank)
 
-    def _split_shared(self, done: _Piece, group: str, other: tuple[Cause, str], here: _LoggedSpan, at: float) -> tuple[_Piece, ...]:
+    def _split_shared(self, done: Piece, group: str, other: tuple[Cause, str], here: _LoggedSpan, at: float) -> tuple[Piece, ...]:
         """Split *done* on a GPU: half of the time during which *group* was active as well is attributed to *other*."""
         shared = self._group(group, here.rank).overlap(here.t0, at) / 2
         return (*done[:2], done[2] - shared), (*other, shared)
@@ -219,7 +216,7 @@ class _Walk:
             left = self._group(*self._full(work)).last_by(at - self._tolerance)
             if left is not None and left.t1 > work.t0 + self._tolerance:
                 return _PathStretch(left.t1, ((work.cause, resource, at - left.t1),), left, left.rank)
-        done: tuple[_Piece, ...] = ((work.cause, resource, at - work.t0),)
+        done: tuple[Piece, ...] = ((work.cause, resource, at - work.t0),)
         if resource == _DECODE and (computed := self._group("compute", work.rank).activities):
             done = self._split_shared(done[0], "compute", (Cause.COMPUTE, computed[0].resource), work, at)
         for key in (("batch", work.rank, work.ident), ("stream", work.rank, work.stream)):

@@ -14,12 +14,14 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Container, Iterable, Sequence
+from functools import cached_property
 from itertools import groupby, pairwise
 from typing import NamedTuple
 
 from sim.events import FULL, STALLS, Cause, EventLog, WaitSpan, WorkSpan
 
-_NOT_LOADER = frozenset({"gpu", "comm", "copy"})
+NOT_LOADER = frozenset({"gpu", "comm", "copy"})
+"""Streams of work that is not the loader's."""
 _INSTANT = 1e-12  # seconds
 _SAME = 1e-6
 """Share of a build during which a resource may be idle and still count as full: rounding of simulated times."""
@@ -46,7 +48,7 @@ class Blame(NamedTuple):
     seconds: float
 
 
-_Piece = tuple[Cause, str, float]
+Piece = tuple[Cause, str, float]
 """Cause, resource and seconds."""
 
 
@@ -142,7 +144,7 @@ class _Evidence:
         for work in works:
             if work.stream == "comm":
                 comm[work.rank].append(work)
-            elif work.stream not in _NOT_LOADER:
+            elif work.stream not in NOT_LOADER:
                 self.builds[work.rank, work.ident].append(work)
                 if work.stream == "pipeline gpu":
                     decoding[work.rank].append(work)
@@ -152,7 +154,11 @@ class _Evidence:
         self.decoding = {rank: _Timeline(spans) for rank, spans in decoding.items()}
         limited = [work for work in log.work if work.resource.endswith(FULL)]  # of all jobs, which share disks and cores
         self._full = _full_times((ranks[work.rank].node, work) for work in limited)
-        self._begin = min((work.t0 for work in limited), default=0.0)
+
+    @cached_property
+    def _begin(self) -> float:
+        """When the first work began that a full resource limited; there must be such work."""
+        return min(times[0][0] for times in self._full.values())
 
     def bounding(self, rank: int, build: Sequence[WorkSpan]) -> set[Cause]:
         """Return the causes of the stages of *build* whose resource was full for as long as the build took, until the stage ended."""
@@ -174,13 +180,13 @@ class _Timeline:
 
     def __init__(self, spans: Iterable[WorkSpan] = ()) -> None:
         self.spans = sorted(spans, key=lambda span: span.t0)
-        self.starts = [span.t0 for span in self.spans]
+        self._ends = [span.t1 for span in self.spans]
 
-    def pieces(self, start: float, end: float, gap: Cause, gap_resource: str) -> list[_Piece]:
+    def pieces(self, start: float, end: float, gap: Cause, gap_resource: str) -> list[Piece]:
         """Cut [start, end] at the spans; time that no span covers is attributed to *gap*."""
-        pieces: list[_Piece] = []
+        pieces: list[Piece] = []
         at = start
-        for index in range(max(0, bisect_right(self.starts, start) - 1), len(self.spans)):
+        for index in range(bisect_right(self._ends, start), len(self.spans)):
             span = self.spans[index]
             if span.t0 >= end:
                 break
@@ -203,7 +209,7 @@ def _blame(waits: Iterable[WaitSpan], evidence: _Evidence, window: Window) -> li
         start, end = max(wait.t0, window.start), min(wait.t1, window.end)
         if end <= start:
             continue
-        pieces: list[_Piece] = [(wait.cause, wait.resource, end - start)]
+        pieces: list[Piece] = [(wait.cause, wait.resource, end - start)]
         if wait.cause is Cause.INPUT:
             build = evidence.builds.get((wait.rank, wait.ident), [])
             pieces = _input_pieces(build, end - start, evidence.bounding(wait.rank, build) if build else set())
@@ -241,7 +247,7 @@ def _covered(times: Sequence[tuple[float, float]], begin: float, end: float) -> 
     return last >= 0 and times[last][0] <= begin + margin and end - margin <= times[last][1]
 
 
-def _input_pieces(build: list[WorkSpan], waited: float, bounding: set[Cause]) -> list[_Piece]:
+def _input_pieces(build: list[WorkSpan], waited: float, bounding: set[Cause]) -> list[Piece]:
     """Spread *waited* seconds over the stages of one batch's build; a gap before a stage counts as queueing for it.
 
     If exactly one kind of stage is *bounding* the loader, it bears the whole wait.
@@ -262,7 +268,7 @@ def _input_pieces(build: list[WorkSpan], waited: float, bounding: set[Cause]) ->
     return [(work.cause, work.resource.removesuffix(FULL), scale * time) for work, time in blamed]
 
 
-def _compute_pieces(decoding: _Timeline, resource: str, start: float, end: float) -> list[_Piece]:
+def _compute_pieces(decoding: _Timeline, resource: str, start: float, end: float) -> list[Piece]:
     shared = sum(seconds for cause, _, seconds in decoding.pieces(start, end, Cause.COMPUTE, "") if cause is Cause.PREP) / 2
     pieces = [(Cause.COMPUTE, resource, end - start - shared)]
     return [*pieces, (Cause.PREP, "GPU decode", shared)] if shared else pieces
