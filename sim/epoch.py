@@ -11,18 +11,16 @@ Limits: loaders continue into the next epoch, as if it followed immediately; bur
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate, pairwise
-
-import simpy
 
 from sim.analysis.stalls import Blame, Window, align_to_steps, resource_table, stall_table
 from sim.analysis.steady_state import Period, PeriodDetector, State, steady_mean, warm_up
 from sim.cluster.build import LiveCluster, Slot, build
 from sim.cluster.checkpoint import CheckpointWrites, Outflow
-from sim.cluster.clock import Clock
+from sim.cluster.clock import Clock, SimProcess
 from sim.cluster.network import Network
 from sim.cluster.storage import Credits, most_iops
 from sim.events import Cause, EventLog
@@ -244,7 +242,7 @@ class EpochRun:
         if self._period is None and not self.scene.draws and (mean := steady_mean(self._live[0].durations)):
             self._interval = max(mean.half_width, self._interval or 0.0)
 
-    def _launch_later(self, number: int, hits: Mapping[str, float]) -> Generator[simpy.Event, object, None]:
+    def _launch_later(self, number: int, hits: Mapping[str, float]) -> SimProcess:
         """Start a job at its start time, or when the first job's epoch is over."""
         live = self._live[number]
         while not self._over and (wait := live.boundaries[0] - self.env.now - self._skipped_time) > 0:

@@ -226,7 +226,7 @@ def reported_memory(case: Case, stages: Sequence[StageMemory]) -> float:
     reading: Mapping[str, Callable[[StageMemory], float]] = {
         "allocated": lambda stage: stage.allocated,
         "reserved": lambda stage: stage.reserved,
-        "nvidia-smi": lambda stage: stage.reserved + stage.communication_buffers + stage.context,
+        "nvidia-smi": lambda stage: stage.of_gpu,
     }
     return max(map(reading[case.memory_reading], stages[:1] if case.memory_rank == "first" else stages))
 

@@ -88,7 +88,7 @@ def _models_spelled(name: str) -> list[str]:
 
 
 @lru_cache(maxsize=512)
-def _catalogd(model: str) -> dict[str, Any]:
+def _cataloged(model: str) -> dict[str, Any]:
     """Return the family and shape of the catalog's decoder *model*, named as on the hub or in words; empty if there is none."""
     name = model.strip().lower().rpartition("/")[2]
     untuned = re.sub(_TUNED, "", re.sub(r"[\s_]+", "-", name))
@@ -170,7 +170,7 @@ def _refuse_other_models(row: LlmRow) -> None:
     for pattern, reason in _OTHER_MODELS.items():
         if re.search(pattern, f"{row.text['class']} {row.text['model']}", re.IGNORECASE):
             raise CannotDescribe(f"{reason} are not supported; only decoders of attention and feed-forward blocks are")
-    if "pattern" in {**_catalogd(row.text["model"]), **_family_entry(row.text["model"])}:
+    if "pattern" in {**_cataloged(row.text["model"]), **_family_entry(row.text["model"])}:
         return
     if re.search(_STATE_SPACES, f"{row.text['class']} {row.text['model']}", re.IGNORECASE):
         layers = "state-space layers (Mamba) or linear attention"
@@ -199,7 +199,7 @@ def _sizes(row: LlmRow, assumed: list[str]) -> tuple[str, dict[str, Any]]:
     """Return the family and the sizes of the model of *row*: those of its name, overridden by those of its columns."""
     named = dict(_family_entry(row.text["model"]))
     if not (count(row, "hidden") or named.get("hidden")):  # there is only the name
-        named = {**_catalogd(row.text["model"]), **named}
+        named = {**_cataloged(row.text["model"]), **named}
     family = named.pop("family", "dense")
     sizes = {key: int(row.number[column]) for column, key in _SHAPE_COLUMNS.items() if row.number.get(column, 0) > 0}
     sizes |= _experts_in_words(row) | _layers_in_name(row, named)

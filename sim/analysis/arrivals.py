@@ -13,7 +13,8 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.analysis.long_run import MOST_REPEATS, Array, LongRun
+from sim.analysis.fleet_law import Array
+from sim.analysis.long_run import MOST_REPEATS, LongRun
 
 FAULT, REPEAT, SEVERAL, PLANNED, REVOKED, JOINED = range(6)
 """Kinds of events: a first fault, a fault that repeats another, a fault of several nodes, a planned stop, a node revoked, a node joined."""

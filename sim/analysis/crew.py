@@ -13,10 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from sim.analysis.fleet_law import Array
 from sim.analysis.transient import CrowdLives, Lives
 
-Array = NDArray[np.float64]
 RowNumbers = NDArray[np.intp]
+"""Numbers of courses: rows of the arrays that describe all of them."""
 
 
 @dataclass(frozen=True)

@@ -76,13 +76,18 @@ class StageMemory:
         return (self.allocated + self.cached) * RESERVED_OVER_ALLOCATED
 
     @property
+    def of_gpu(self) -> float:
+        """Return the bytes that the rank takes from its GPU: what ``nvidia-smi`` shows."""
+        return self.reserved + self.communication_buffers + self.context
+
+    @property
     def total(self) -> float:
         """Return the bytes of all uses."""
         return math.fsum(value for name, value in asdict(self).items() if name != "stage")
 
     def verdict(self, gpu: Gpu) -> FitVerdict:
         """Return whether the rank runs on *gpu*."""
-        if self.reserved + self.communication_buffers + self.context > gpu.memory:
+        if self.of_gpu > gpu.memory:
             return "does_not_fit"
         return "thrashes" if self.reserved > THRASHING * gpu.memory else "fits"
 

@@ -164,26 +164,22 @@ def largest_batch(workload: Workload, gpu: Gpu, *, ranks: int = 1, channels: int
     return half - 1 + bisect_left(range(half, too_large), True, key=lambda batch: not fits(batch))
 
 
-def _elements(layer: Layer) -> int:
-    return sum(layer.gradients) + sum(layer.frozen)
-
-
 def _weights(model: Model, width: float) -> float:
     """Return the bytes of all parameters; parameters that no layer lists have *width* bytes each."""
-    rest = model.parameters - sum(_elements(layer) for layer in model.layers)
+    rest = model.parameters - sum(layer.parameters for layer in model.layers)
     return width * rest + sum(layer.gradient_bytes(width) + layer.frozen_bytes(width) for layer in model.layers)
 
 
 def _cast_elements(model: Model) -> float:
     """Return the number of weights with a narrow copy for the whole step: FP32 weights of matrix operators, including frozen ones."""
-    others = sum(_elements(layer) for layer in model.layers if layer.op not in _MATRIX)
-    return model.parameters - others - sum(_elements(layer) - _fp32_elements(layer) for layer in model.layers if layer.op in _MATRIX)
+    others = sum(layer.parameters for layer in model.layers if layer.op not in _MATRIX)
+    return model.parameters - others - sum(layer.parameters - _fp32_elements(layer) for layer in model.layers if layer.op in _MATRIX)
 
 
 def _fp32_elements(layer: Layer, frozen: bool = True) -> float:
     """Return the number of FP32 weights of *layer*; with *frozen*, include the weights that are not trained."""
     if not layer.dtypes:
-        return float(_elements(layer) if frozen else sum(layer.gradients))
+        return float(layer.parameters if frozen else sum(layer.gradients))
     tensors = (*layer.gradients, *layer.frozen) if frozen else layer.gradients
     return sum(elements for elements, width in zip(tensors, layer.widths(0.0), strict=False) if not width)
 

@@ -14,9 +14,9 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.analysis.long_run import Array, LongRun
-
-RowNumbers = NDArray[np.intp]
+from sim.analysis.crew import RowNumbers
+from sim.analysis.fleet_law import Array
+from sim.analysis.long_run import LongRun
 
 
 class Spares:

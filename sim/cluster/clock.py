@@ -6,11 +6,14 @@ frequent kinds of events without calling their constructors. Order and semantics
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from heapq import heappop, heappush
 
 import simpy
 from simpy.events import NORMAL
 
+SimProcess = Generator[simpy.Event, object, None]
+"""What happens over simulated time: yields the events that it waits for."""
 _new_event, _new_timeout = simpy.Event.__new__, simpy.Timeout.__new__
 
 

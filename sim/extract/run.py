@@ -58,7 +58,7 @@ def run(name: str, path: str, inputs: Sequence[str], arguments: Mapping[str, Any
         name=name,
         command=command,
         parameters=parameters,
-        unused=parameters - sum(sum(layer.gradients) + sum(layer.frozen) for layer in model_layers),
+        unused=parameters - sum(layer.parameters for layer in model_layers),
         input=float(input_bytes),
         buffers=float(_nbytes(list(model.buffers()))),
         autocast_saved=float((autocast[1].kept - autocast[0].kept) // (BATCHES[1] - BATCHES[0])) if autocast else 0.0,

@@ -74,12 +74,12 @@ class Unit:
     @cached_property
     def elements(self) -> float:
         """Return the number of parameters of one rank before sharding, without experts."""
-        return float(sum(sum(piece.layer.gradients) + sum(piece.layer.frozen) for piece in self.pieces if piece.layer.share != "expert"))
+        return float(sum(piece.layer.parameters for piece in self.pieces if piece.layer.share != "expert"))
 
     @cached_property
     def expert_elements(self) -> float:
         """Return the number of parameters of one rank's experts before sharding."""
-        return float(sum(sum(piece.layer.gradients) + sum(piece.layer.frozen) for piece in self.pieces if piece.layer.share == "expert"))
+        return float(sum(piece.layer.parameters for piece in self.pieces if piece.layer.share == "expert"))
 
     @cached_property
     def trained(self) -> float:

@@ -30,21 +30,17 @@ def chains(model: Model, wrapping: Wrapping) -> tuple[WrapChain, ...]:
     sizes = _sizes(model.layers)
     chosen = _by_size(model, sizes, wrapping) if isinstance(wrapping, int) else _by_pattern(model, sizes, wrapping)
     around = [tuple(path for path in paths(layer.name) if path in chosen) for layer in model.layers]
-    holders = {chain[-1] for chain, layer in zip(around, model.layers, strict=True) if chain and _elements(layer)}
+    holders = {chain[-1] for chain, layer in zip(around, model.layers, strict=True) if chain and layer.parameters}
     of_layers = tuple(tuple(path for path in chain if path in holders) for chain in around)
     _check_shared(model, of_layers)
     return of_layers
-
-
-def _elements(layer: Layer) -> int:
-    return sum(layer.gradients) + sum(layer.frozen)
 
 
 def _sizes(layers: Iterable[Layer]) -> Mapping[str, int]:
     """Return the number of parameters in each module that has any."""
     sizes: dict[str, int] = defaultdict(int)
     for layer in layers:
-        if elements := _elements(layer):
+        if elements := layer.parameters:
             for path in paths(layer.name):
                 sizes[path] += elements
     return sizes

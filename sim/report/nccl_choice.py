@@ -17,7 +17,7 @@ from sim.training.collectives.price.collective_plan import CollectivePlan
 from sim.units import show
 
 NOTEWORTHY = 0.04
-"""Minimum share of the step that another algorithm must save to be reported: the noise of repeated measurements is 2-4%."""
+"""Smallest stall or saving that is reported, as a share of the step: the noise of repeated measurements is 2-4%."""
 _CLEARLY = 0.1
 """Minimum share of the exchange it must save: predicted single all-reduces have a median error of 4-10% (docs/trust/validation.md)."""
 

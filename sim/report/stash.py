@@ -18,7 +18,7 @@ from sim.simulate import Run
 from sim.study.profile import Profile
 from sim.units import pluralized, rounded_dollars, show
 
-_SMALL = 0.005
+SMALLEST_CAUSE = 0.005
 """Smallest cause that is named, as a share of a step."""
 
 
@@ -182,7 +182,7 @@ def profile_text(profile: Profile, document: dict[str, Any]) -> str:
 
 def _causes_text(document: dict[str, Any], name: str) -> str:
     causes = document["made_of_s_per_step"][name]
-    least = _SMALL * document["runs"]["run1_synthetic"]["step_time_s"]
+    least = SMALLEST_CAUSE * document["runs"]["run1_synthetic"]["step_time_s"]
     named = sorted(((cause, seconds) for cause, seconds in causes.items() if abs(seconds) > least), key=lambda pair: -abs(pair[1]))
     return ", ".join(f"{cause} {'+' if seconds > 0 else '-'}{show(abs(seconds), 'time')} per step" for cause, seconds in named) or "-"
 

@@ -16,7 +16,7 @@ from sim.cluster.gpu import ALIGNMENT
 from sim.epoch import Epoch
 from sim.events import Cause
 from sim.report.loader_workers import worker_assumptions
-from sim.report.nccl_choice import choice_warnings
+from sim.report.nccl_choice import NOTEWORTHY, choice_warnings
 from sim.report.replayed import replay_assumptions, replay_warnings
 from sim.simulate import JobRun, Run
 from sim.spec.hardware import Hardware, Node
@@ -28,8 +28,6 @@ from sim.training.collectives.price.collective_plan import CORES_COPY, OF_BROADC
 from sim.training.input_pipeline import STORAGE_NETWORK
 from sim.units import pluralized, show
 
-NOTEWORTHY = 0.04
-"""Smallest stall that gets a sentence, as a share of the step: the noise of repeated measurements is 2-4%."""
 LONGER_FIRST = 0.1
 """Share by which the first epoch must exceed a warm one to be mentioned."""
 _MOMENT = 0.005

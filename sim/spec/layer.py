@@ -128,6 +128,11 @@ class Layer(Spec):
     """Measured times of the layer, on the GPU in the model's ``measured``; they are scaled to other GPUs. None: computed."""
 
     @property
+    def parameters(self) -> int:
+        """Return the number of parameters, trained and frozen, that are used first by this layer."""
+        return sum(self.gradients) + sum(self.frozen)
+
+    @property
     def received_bytes(self) -> float:
         """Return the bytes per sample (4-byte elements) that a part of the model receives if it begins with this layer."""
         return self.read if self.entering is None else self.entering

@@ -81,7 +81,7 @@ class Model(Spec):
             return stand_in | data
         layers, sequence = decoder.layers, decoder.sequence or 0
         derived = {
-            "parameters": sum(sum(layer.gradients) + sum(layer.frozen) for layer in layers),
+            "parameters": sum(layer.parameters for layer in layers),
             "input": f"{sequence * TOKEN_INPUT:.0f} B",
         }
         return derived | data | {"layers": layers}
@@ -168,7 +168,7 @@ class _DecoderFields(Spec):
 
 def count_parameters(model: Model) -> int:
     """Return the number of parameters in the layers of *model* and its ``unused``."""
-    return model.unused + sum(sum(layer.gradients) + sum(layer.frozen) for layer in model.layers)
+    return model.unused + sum(layer.parameters for layer in model.layers)
 
 
 def batch_norms(model: Model) -> list[int]:

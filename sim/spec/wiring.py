@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Final, Literal
 
+MOST_DEVICES: Final = 128
+"""GPUs and NICs of one machine; files with more describe several machines, or none."""
 Near = Literal["PIX", "PXB", "PHB", "SYS"]
 
 CLASSES: Final[dict[str, Near]] = {"PIX": "PIX", "PXB": "PXB", "PHB": "PHB", "NODE": "PHB", "SYS": "SYS", "SOC": "SYS"}

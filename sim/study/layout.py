@@ -134,17 +134,13 @@ def memory_shortage(hardware: Hardware, workload: Workload, layout: Layout, memo
     where = f"stage {fullest.stage}" if len(memory) > 1 else "each GPU"
     named = " and ".join(f"{_gib(uses[name])} of {_USES.get(name, name.replace('_', ' '))}" for name in largest)
     return (
-        f"{workload.name} does not fit: {where} needs {_gib(_needed(fullest))}, {gpu.name} has {_gib(gpu.memory)}; the largest uses are "
+        f"{workload.name} does not fit: {where} needs {_gib(fullest.of_gpu)}, {gpu.name} has {_gib(gpu.memory)}; the largest uses are "
         f"{named}; {_remedy(hardware, workload, layout.mesh.gpus_per_node, plan)}"
     )
 
 
 _USES: Final = {"gathered": "gathered weights", "cached": "memory that the allocator keeps", "context": "CUDA context"}
 """What uses memory, where its name alone says too little."""
-
-
-def _needed(stage: StageMemory) -> float:
-    return stage.reserved + stage.communication_buffers + stage.context
 
 
 def _gib(nbytes: float) -> str:

@@ -10,14 +10,14 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Generator, Mapping
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 import simpy
 
+from sim.cluster.clock import SimProcess
 from sim.cluster.network import Activity, Network, schedule_once
 from sim.events import Cause
 
-SimProcess = Generator[simpy.Event, object, None]
 LinkCauses = Mapping[str, tuple[Cause, str]]
 """Maps the live name of a link to the cause and the description to report when that link limits an operation."""
 
@@ -131,9 +131,7 @@ class FluidCost(NamedTuple):
         return self.launch + self.volume / self.cap
 
 
-def play_on_network(
-    network: Network, operation: Operation, price: FluidCost, name: str, limit_causes: LinkCauses
-) -> Generator[simpy.Event, Any, None]:
+def play_on_network(network: Network, operation: Operation, price: FluidCost, name: str, limit_causes: LinkCauses) -> SimProcess:
     """Play *operation*, or its next part, on *network*, and record over time what limited it."""
     begin = network.env.now
     yield network.env.timeout(price.launch)

@@ -7,17 +7,16 @@ with compute. `sim.parallel.lower.exchange_plan` determines the operations.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 import simpy
 
+from sim.cluster.clock import SimProcess
 from sim.cluster.live_gpu import LiveGpu
 from sim.events import Cause, EventLog
 from sim.parallel.program import Op, Start, Tag
 from sim.training.communicator import Communicator, Operation
-
-SimProcess = Generator[simpy.Event, object, None]
 
 
 class PlaysCollective(Protocol):

@@ -20,10 +20,9 @@ from typing import NamedTuple, Protocol
 
 import simpy
 
+from sim.cluster.clock import SimProcess
 from sim.cluster.network import Activity, Network
 from sim.events import FULL, Cause, EventLog
-
-SimProcess = Generator[simpy.Event, object, None]
 
 CORE_WEIGHT = 1e-10
 """Fair-share weight of one core relative to 1 byte/s on memory and NIC: a core copies about 10 GB/s (the upper end of 5-10 GB/s)."""

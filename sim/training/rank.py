@@ -6,14 +6,14 @@ batches come from, how waits are attributed. One rank represents all ranks of it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import simpy
 
+from sim.cluster.clock import SimProcess
 from sim.parallel.program import Program
 
-SimProcess = Generator[simpy.Event, object, None]
 Play = Callable[[Any, int], Iterable[simpy.Event]]
 """Plays an instruction, given the instruction and its index in the program; yields the events that the rank waits for."""
 

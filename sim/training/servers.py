@@ -9,11 +9,10 @@ closed queueing network, for any number of workers, while other traffic contends
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-import simpy
-
+from sim.cluster.clock import SimProcess
 from sim.cluster.network import Activity, Network, all_done
 from sim.events import Cause, EventLog
 from sim.parallel.program import Op
@@ -21,7 +20,6 @@ from sim.training.collectives.price.collective_plan import Live, live_load
 from sim.training.queueing import mean_others
 from sim.training.server_plan import Sender, ServerPlan
 
-SimProcess = Generator[simpy.Event, object, None]
 _LATENCY = (Cause.NETWORK, "latency to the parameter servers")
 _FLOW = (Cause.NETWORK, "the flow limit between worker and parameter server")
 

@@ -6,11 +6,12 @@ its copy, and at each ``Wait`` with ``host`` set.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import Final
 
 import simpy
 
+from sim.cluster.clock import SimProcess
 from sim.cluster.live_gpu import LiveGpu
 from sim.events import Cause
 from sim.parallel.program import Load, Pack, Start, Unpack, Update, Wait, Work
@@ -19,8 +20,6 @@ from sim.training.input_pipeline import InputPipeline
 from sim.training.pace import MEAN, Pace
 from sim.training.rank import Play, Rank
 from sim.training.step_plan import Segment, StepPlan
-
-SimProcess = Generator[simpy.Event, object, None]
 
 _NAMES: Final = {"F": "forward", "B": "backward"}
 

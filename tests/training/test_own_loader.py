@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 import stallsim
+from sim.cluster.clock import SimProcess
 from sim.spec import extensions
 from sim.spec.input import Input
 from sim.spec.yaml import SpecError
-from sim.training.input_pipeline import PIN_BANDWIDTH, DaliPipeline, InputPipeline, LoaderSite, Queue, SimProcess, Synthetic
+from sim.training.input_pipeline import PIN_BANDWIDTH, DaliPipeline, InputPipeline, LoaderSite, Queue, Synthetic
 from stallsim.protocols import Loader
 
 DISK = {"node.storage.volume.bandwidth": "200 MB/s"}

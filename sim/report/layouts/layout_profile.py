@@ -8,6 +8,7 @@ from sim.events import Cause
 from sim.mesh import LayoutRun
 from sim.report.columns import Title, align
 from sim.report.layouts.layout import layout_document, layout_name
+from sim.report.stash import SMALLEST_CAUSE
 from sim.study.layout_profile import DIFFERENCES, FULL, RUN0, RUN1, RUN2, RUN3, LayoutProfile
 from sim.units import pluralized, show
 
@@ -19,8 +20,6 @@ RUNS: Final = {
     RUN2: "RUN2  real data, as they are read",
 }
 """Titles of the runs of the document."""
-_SMALL: Final = 0.005
-"""Smallest cause that is named, as a share of a step."""
 
 
 def layout_profile_document(profile: LayoutProfile) -> dict[str, Any]:
@@ -101,7 +100,7 @@ def layout_profile_text(document: dict[str, Any]) -> str:
 
 def causes_text(document: dict[str, Any], name: str) -> str:
     """Return the causes of the stall *name* that are large enough to report, largest first."""
-    least = _SMALL * document["step_time_s"]
+    least = SMALLEST_CAUSE * document["step_time_s"]
     causes = document["stash"][name]["made_of_s"]
     named = sorted(((cause, seconds) for cause, seconds in causes.items() if abs(seconds) > least), key=lambda pair: -abs(pair[1]))
     return ", ".join(f"{cause} {'+' if seconds > 0 else '-'}{show(abs(seconds), 'time')}" for cause, seconds in named) or "-"

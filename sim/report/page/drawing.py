@@ -14,7 +14,7 @@ from sim.cluster.node_links import fabric_link
 from sim.report.page.drawing_plan import Box, DrawingPlan, drawing_plan
 from sim.report.page.markup import Child, Figures, Html, join, table, tag
 from sim.report.page.use import Use
-from sim.report.page.words import as_percent
+from sim.report.page.words import as_percent, as_precise_percent
 from sim.report.whatif import NAMES
 from sim.simulate import Run
 from sim.training.collectives.price.collective_plan import CORES_COPY
@@ -48,17 +48,13 @@ def use_table(uses: Sequence[Use], figures: Figures) -> Html:
     """Return a table of the use of every resource; *figures* have the values under ``links``."""
     rows: list[list[Child]] = [
         [
-            use.description, str(use.count), use.capacity_in_words, figures.format(f"links/{place}/mean", _percent),
-            figures.format(f"links/{place}/peak", _percent),
+            use.description, str(use.count), use.capacity_in_words, figures.format(f"links/{place}/mean", as_precise_percent),
+            figures.format(f"links/{place}/peak", as_precise_percent),
         ]
         for place, use in enumerate(uses)
     ]  # fmt: skip
     head = [("resource", False), ("number per node", True), ("capacity", True), ("mean use", True), ("peak", True)]
     return table(head, rows, "Use of links, disk and processors during the steps shown", "sortable")
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.1f}%"
 
 
 @dataclass(frozen=True)

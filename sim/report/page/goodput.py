@@ -23,6 +23,7 @@ from sim.report.page.words import (
     as_number,
     as_percent,
     as_plain,
+    as_precise_percent,
     as_time,
 )
 from sim.report.weeks_energy import energy_error_text
@@ -75,14 +76,14 @@ def _tiles(figures: Figures) -> Html:
     low, high = (f"{100 * value:.1f}" for value in figures.value("interval95/effective_share"))
     rate = rate_words(figures.value("reliability"))
     rows: list[tuple[str, Child, Child]] = [
-        ("Effective share", figures.format("effective_share", _per_cent), f"95% of runs: {low} to {high}%"),
+        ("Effective share", figures.format("effective_share", as_precise_percent), f"95% of runs: {low} to {high}%"),
         ("Interruptions", figures.format("interruptions", as_expected), _replaced(figures)),
         ("Duration", figures.format("days", days_text), None),
         ("Cost", figures.format("cost_usd", as_money), "spares included"),
         ("Energy", figures.format("energy_kwh", as_energy), join(figures.format("co2_kg", as_carbon), " CO2")),
         (
             "Closed form",
-            figures.format("closed_form/effective_share", _per_cent),
+            figures.format("closed_form/effective_share", as_precise_percent),
             f"at {rate}, spares always ready",
         ),
     ]
@@ -97,10 +98,6 @@ def _tiles(figures: Figures) -> Html:
 
 def _replaced(figures: Figures) -> Html:
     return join(figures.format("replaced_nodes", as_expected), " nodes replaced")
-
-
-def _per_cent(share: float) -> str:
-    return f"{100 * share:.1f}%"
 
 
 def _losses(figures: Figures) -> PagePart:

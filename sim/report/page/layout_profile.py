@@ -12,9 +12,7 @@ from sim.report.page.frame import PagePart, page
 from sim.report.page.layout import layout_parts
 from sim.report.page.markup import Child, Figures, section, table, tag
 from sim.report.page.words import as_time
-
-_SMALL = 0.005
-"""Smallest cause that is named, as a share of a step."""
+from sim.report.stash import SMALLEST_CAUSE
 
 
 def layout_profile_page(run: LayoutRun, document: Mapping[str, Any]) -> str:
@@ -33,7 +31,7 @@ def _runs(figures: Figures) -> PagePart:
 
 
 def _stalls(figures: Figures) -> PagePart:
-    least = _SMALL * figures.value("step_time_s")
+    least = SMALLEST_CAUSE * figures.value("step_time_s")
     rows: list[list[Child]] = [
         [
             name, figures.format(f"stash/{name}/time_s", as_time), figures.format(f"stash/{name}/percent", lambda value: f"{value:.1f}%"),

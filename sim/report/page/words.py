@@ -53,6 +53,11 @@ def as_percent(share: float) -> str:
     return f"{100 * share:.0f}%"
 
 
+def as_precise_percent(share: float) -> str:
+    """Return a *share* (0..1) as a percentage with one decimal."""
+    return f"{100 * share:.1f}%"
+
+
 def as_number(value: float) -> str:
     """Return a count as text."""
     return f"{value:,.0f}"

@@ -15,12 +15,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from sim.spec.wiring import CLASSES, Branch, Card, Near, Pair, Tree, Wiring, WiringContradiction, pairs, tree
+from sim.spec.wiring import CLASSES, MOST_DEVICES, Branch, Card, Near, Pair, Tree, Wiring, WiringContradiction, pairs, tree
 from sim.spec.yaml import SpecError
 from sim.units import shorten
 
 FORM: Final = "nvidia-smi topo -m"
-MOST_DEVICES: Final = 128
 MOST_CPUS: Final = 4096
 ACCEPTED: Final = f"X, NV1 and so on, {', '.join(CLASSES)}"
 

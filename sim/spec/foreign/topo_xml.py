@@ -15,12 +15,11 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from sim.spec.elements import Element, read_elements
-from sim.spec.wiring import Branch, Card, Domain, Lanes, Near, Pair, Processor, Wiring, pairs
+from sim.spec.wiring import MOST_DEVICES, Branch, Card, Domain, Lanes, Near, Pair, Processor, Wiring, pairs
 from sim.spec.yaml import SpecError
 from sim.units import shorten
 
 FORM: Final = "NCCL topology file"
-MOST_DEVICES: Final = 128
 
 _GPU_CLASS, _NIC_CLASS, _INFINIBAND_CLASS, _NVSWITCH_CLASS = "0x03", "0x02", "0x0207", "0x068000"
 """Prefixes of PCI classes (NVIDIA/nccl topo.cc, kvDictPciClass)."""

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from sim.spec.whole_file import replacement_file
 from sim.spec.yaml import SpecError
+
+NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
+"""Names of new descriptions: they become names of files, and stand in commands without quotes."""
 
 Content = TypeVar("Content")
 

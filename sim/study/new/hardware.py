@@ -23,10 +23,9 @@ from sim.spec.library import load_hardware
 from sim.spec.wiring import Branch, Card, Domain, Lanes, Wiring
 from sim.spec.yaml import SpecError
 from sim.study.new import parts as new_parts
-from sim.study.new.file import for_editors, write_new
+from sim.study.new.file import NAME, for_editors, write_new
 from sim.study.new.parts import PartChoice
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
 _PLACEHOLDER: Final = re.compile(r"\s*(\w+): \{extends: ([^,}]+), assumed: true")
 _NIC: Final = re.compile(r"    (bandwidth|transport): (.+)")
 _ESTIMATED_NIC: Final = re.compile(r'      (bandwidth|transport): "estimate')
@@ -115,7 +114,7 @@ def _check_target(output: Path, name: str | None, overwrite: bool) -> str:
     name = output.stem if name is None else name
     if output.suffix not in (".yaml", ".yml"):
         raise SpecError(f"{output}: write to a name that ends in .yaml")
-    if not _NAME.fullmatch(name):
+    if not NAME.fullmatch(name):
         raise SpecError(f"name {units.shorten(name)}: write letters, digits, '.', '_', '+' and '-', for example my-8x-v100")
     if not overwrite and output.exists():
         raise SpecError(f"{output}: already exists; write another name, or overwrite it with --force")

@@ -25,7 +25,7 @@ from sim.spec.strict import whole_number
 from sim.spec.transformer import Transformer
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
-from sim.study.new.file import for_editors, write_new
+from sim.study.new.file import NAME, for_editors, write_new
 from sim.study.new.first_command import MACHINE, NextMachine, first_command, machine_with
 from sim.study.new.length import length_option, with_defaults
 from sim.study.new.sources import decoder_model, is_command_line, read_source
@@ -35,7 +35,6 @@ LONGEST: Final = 8192
 """Tokens per sample of a model outside the catalog if not specified: as many as it takes, up to this; estimate (usual in training)."""
 MOST_PARAMETERS: Final = 10**15
 """Maximum parameters of a model; products of more are no longer exact."""
-_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
 
 
 @dataclass(frozen=True)
@@ -102,7 +101,7 @@ def new_workload(
 
 def place_of(name: str, output: Path | None, overwrite: bool) -> tuple[str, Path]:
     """Return *name* and the path for the workload of that name. Raise SpecError if the name is invalid, or if the file already exists."""
-    if not _NAME.fullmatch(name):
+    if not NAME.fullmatch(name):
         raise SpecError(f"--name {name}: write letters, digits, '.', '_', '+' or '-'")
     path = output or Path(f"{name}.yaml")
     if path.exists() and not overwrite:

@@ -32,7 +32,7 @@ from sim.study.plan.ahead import Workers, refiner
 from sim.study.plan.data_parallel import layouts_of, setting_of
 from sim.study.plan.floor import Setting
 from sim.study.plan.objective import Objective
-from sim.study.plan.refine import LocalRefiner, PlacedLayout, bounds, fits, needed_bytes, usable_memory
+from sim.study.plan.refine import LocalRefiner, PlacedLayout, bounds, fits, usable_memory
 from sim.study.plan.search import Limits, Outcome, Tally, search
 from sim.study.plan.space import ALLOWED, DEFAULT, FIXED, LayoutCandidate, Space, parse_fixed, precisions, unsupported_option
 from sim.study.plan.step_cache import StepCache
@@ -120,7 +120,7 @@ def _beats(one: Sequence[float], other: Sequence[float]) -> bool:
 
 def headroom(outcome: Outcome) -> float:
     """Return the bytes of a GPU that the fullest rank leaves free."""
-    return outcome.run.node.gpu.memory - max(map(needed_bytes, outcome.run.memory))
+    return outcome.run.node.gpu.memory - max(stage.of_gpu for stage in outcome.run.memory)
 
 
 def cost_of_step(outcome: Outcome) -> float | None:

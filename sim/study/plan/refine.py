@@ -63,7 +63,7 @@ class RefinedStep(NamedTuple):
     @property
     def needed_bytes(self) -> float:
         """Return the bytes that its fullest rank takes from the GPU."""
-        return max(map(needed_bytes, self.memory))
+        return max(stage.of_gpu for stage in self.memory)
 
     def thrashes(self, placed_layout: PlacedLayout) -> bool:
         """Return whether the memory of a GPU of *placed_layout* is so full that its allocator frees and retries."""
@@ -195,8 +195,3 @@ def simulate_step(placed_layout: PlacedLayout, memory: float | None, cache: Step
 
     played_layout = played() if cache is None else cache.get_or_play(setting, placed_layout.candidate, played)
     return RefinedStep(held.memory, played_layout)
-
-
-def needed_bytes(stage: StageMemory) -> float:
-    """Return the bytes that a rank of *stage* takes from its GPU."""
-    return stage.reserved + stage.communication_buffers + stage.context

@@ -14,14 +14,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from sim.cluster.clock import Clock
+from sim.cluster.clock import Clock, SimProcess
 from sim.cluster.gpu import memory_time, roofline_time
 from sim.cluster.network import Network
 from sim.events import Cause, EventLog, LoggedRank
 from sim.parallel.graph import Graph, GraphMeeting, GraphNode, Matches, NodePlace, followers_of
 from sim.spec.fields import Peak
 from sim.spec.hardware import Gpu
-from sim.training.communicator import Communicator, FluidCost, LimitPiece, Operation, SimProcess, play_on_network
+from sim.training.communicator import Communicator, FluidCost, LimitPiece, Operation, play_on_network
 from sim.training.graphs.prices import GraphPrices
 
 UNITS: Final = ("compute", "host", "memory")

@@ -6,10 +6,7 @@ hides begins when the slowest rank has arrived and delays no one, so the slowest
 
 from __future__ import annotations
 
-from collections.abc import Generator
-
-import simpy
-
+from sim.cluster.clock import SimProcess
 from sim.cluster.gpu import memory_time
 from sim.events import Cause
 from sim.parallel.mesh import GroupAxis
@@ -17,8 +14,6 @@ from sim.parallel.program import Program, Start, Wait
 from sim.training.layouts.meetings import SLOWEST, Meeting, MeetingKey, Meetings
 from sim.training.layouts.prices import SHARED
 from sim.training.layouts.stage_compute import StageKernels
-
-SimProcess = Generator[simpy.Event, object, None]
 
 
 class Groups:

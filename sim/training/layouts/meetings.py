@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict, deque
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Final, cast
 
 import simpy
 
+from sim.cluster.clock import SimProcess
 from sim.cluster.network import Network
 from sim.events import Cause, EventLog
 from sim.parallel.program import Start, Tag
@@ -20,7 +21,6 @@ from sim.training.layouts.prices import SHARED
 from sim.training.layouts.scene import LayoutScene, describe_tag
 from sim.training.layouts.stage_compute import StageKernels
 
-SimProcess = Generator[simpy.Event, object, None]
 MeetingKey = tuple[object, ...]
 SLOWEST: Final = (Cause.STRAGGLER, "slowest data-parallel rank")
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
-
 import simpy
 
+from sim.cluster.clock import SimProcess
 from sim.parallel.program import Receive, Send, Tag
 from sim.training.layouts.account import Account
 from sim.training.layouts.meetings import Meeting, Meetings
-
-SimProcess = Generator[simpy.Event, object, None]
 
 
 class Messages:

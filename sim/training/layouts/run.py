@@ -7,7 +7,7 @@ messages to other stages (`messages`). Steps repeat, so the last of a few repres
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import chain, pairwise
 from typing import Final
@@ -15,7 +15,7 @@ from typing import Final
 import simpy
 
 from sim.cluster.checkpoint import CheckpointWrites
-from sim.cluster.clock import Clock
+from sim.cluster.clock import Clock, SimProcess
 from sim.cluster.network import Network
 from sim.events import EventLog, LoggedRank
 from sim.parallel.mesh import Mesh
@@ -29,7 +29,6 @@ from sim.training.layouts.scene import LayoutScene, PlayedLayout, PlayedOperatio
 from sim.training.layouts.stage_compute import StageKernels
 from sim.training.rank import Play, Rank
 
-SimProcess = Generator[simpy.Event, object, None]
 DRAWN_STEPS: Final = 100
 """Number of steps that are averaged if each is drawn, the same as in data parallelism."""
 

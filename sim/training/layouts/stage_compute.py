@@ -8,11 +8,10 @@ occur between its layers.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
-import simpy
-
+from sim.cluster.clock import SimProcess
 from sim.cluster.live_gpu import LiveGpu
 from sim.cluster.network import Network
 from sim.events import Cause
@@ -26,7 +25,6 @@ from sim.training.layouts.slowest import SlowestRank
 from sim.training.layouts.times import UnitTimes, copy_time
 from sim.training.layouts.unit_time import Burst, ExposedWait
 
-SimProcess = Generator[simpy.Event, object, None]
 _PARTIAL: Final = {"tensor": "tensor-parallel messages", "context": "context-parallel messages", "expert": "expert dispatch and combine"}
 
 _NOTHING: Final = 1e-9

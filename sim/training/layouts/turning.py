@@ -14,11 +14,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final, NamedTuple
 
+from sim.cluster.clock import SimProcess
 from sim.parallel.lower.layouts import Layout, program
 from sim.parallel.turns import Turns, turns_of
 from sim.training.layouts.play import play
 from sim.training.layouts.progress import GroupProgress, progress_of
-from sim.training.layouts.run import SimProcess, Simulation, Stage
+from sim.training.layouts.run import Simulation, Stage
 from sim.training.layouts.scene import LayoutScene, PlayedLayout, StageStep
 from sim.training.layouts.slowest import Lateness
 from sim.training.layouts.warm_up import play_after_short_step

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from sim.cluster.clock import SimProcess
 from sim.parallel.program import Load, micro_batch_of
 from sim.training.layouts.play import play
 from sim.training.layouts.progress import GroupProgress, progress_of
-from sim.training.layouts.run import SimProcess, Simulation, Stage
+from sim.training.layouts.run import Simulation, Stage
 from sim.training.layouts.scene import LayoutScene, PlayedLayout
 
 _SAME: Final = 1e-10

@@ -114,14 +114,14 @@ def test_rings(text, gpu, rings, kind, tmp_path):
 
 def test_an_imported_machine_is_like_the_catalog_s(tmp_path):
     """Independent description: dgx-a100 of the catalog has the same NVLink, cards near the same GPUs, and PCIe."""
-    own, catalogd = written(tmp_path, *MATRICES["dgx-a100"]), load_hardware("dgx-a100").spec.groups[0].node
-    assert own.topology.nvlink == catalogd.topology.nvlink
-    assert own.topology.pcie == catalogd.topology.pcie
-    assert own.nic.count == catalogd.nic.count and own.nic.transport == catalogd.nic.transport and own.nic.gpudirect
+    own, cataloged = written(tmp_path, *MATRICES["dgx-a100"]), load_hardware("dgx-a100").spec.groups[0].node
+    assert own.topology.nvlink == cataloged.topology.nvlink
+    assert own.topology.pcie == cataloged.topology.pcie
+    assert own.nic.count == cataloged.nic.count and own.nic.transport == cataloged.nic.transport and own.nic.gpudirect
     for gpu in range(8):
         near = [
             [nic for nic in range(8) if graph.pcie_class(f"gpu{gpu}", f"nic{nic}") in ("PIX", "PXB")]
-            for graph in (node_graph(own), node_graph(catalogd))
+            for graph in (node_graph(own), node_graph(cataloged))
         ]
         assert near[0] == near[1]
 

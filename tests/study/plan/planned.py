@@ -15,7 +15,7 @@ from sim.study.layout import layout_answer
 from sim.study.layout_options import layout_of
 from sim.study.plan.floor import Setting
 from sim.study.plan.question import LayoutPlan, PlanQuestion
-from sim.study.plan.refine import PlacedLayout, needed_bytes
+from sim.study.plan.refine import PlacedLayout
 from sim.study.plan.search import Outcome
 from sim.study.plan.space import LayoutCandidate
 from sim.study.scenario import Scenario
@@ -66,4 +66,4 @@ def played(setting: Setting, candidate: LayoutCandidate) -> tuple[float, float, 
     layout = prepare(setting.hardware, workload, setting.gpus_per_node)
     scene = layout_scene(setting.hardware, workload, layout, setting.book)
     memory = memory_by_stage(layout, workload, worker_node(setting.hardware).gpu)
-    return least_time(scene), play(scene).time, max(map(needed_bytes, memory))
+    return least_time(scene), play(scene).time, max(stage.of_gpu for stage in memory)

@@ -13,7 +13,7 @@ from sim.report.layouts.layout_files import run_command
 from sim.spec.yaml import SpecError
 from sim.study.plan.floor import floors
 from sim.study.plan.question import PlanQuestion, allowances, plan, prepare_plan
-from sim.study.plan.refine import PlacedLayout, least_step, needed_bytes, simulate_step
+from sim.study.plan.refine import PlacedLayout, least_step, simulate_step
 from sim.study.plan.search import EQUAL, THRASH, Limits
 from sim.study.plan.space import LayoutCandidate
 from sim.study.scenario import Infeasible, Scenario
@@ -38,7 +38,7 @@ def assert_below(question: PlanQuestion, most: int, simulated: bool = True, shar
         for candidate, time, memory in zip(chosen, floor.time, floor.memory, strict=True):
             workload = setting.workload_in(candidate)
             layout = prepare(setting.hardware, workload, setting.gpus_per_node)
-            needed = max(map(needed_bytes, memory_by_stage(layout, workload, worker_node(setting.hardware).gpu)))
+            needed = max(stage.of_gpu for stage in memory_by_stage(layout, workload, worker_node(setting.hardware).gpu))
             scene = layout_scene(setting.hardware, workload, layout, setting.book)
             bound = least_time(scene)
             taken = play(scene).time if simulated else bound

@@ -12,7 +12,6 @@ from sim.mesh import prepare, worker_node
 from sim.report.plan import plan_document
 from sim.study.plan.floor import Setting, floors
 from sim.study.plan.question import LayoutPlan, PlanQuestion, plan, prepare_plan
-from sim.study.plan.refine import needed_bytes
 from sim.study.plan.search import Limits, search
 from sim.study.plan.space import LayoutCandidate
 from sim.study.scenario import Scenario
@@ -114,7 +113,7 @@ def test_the_memory_bound_of_sharded_weights_knows_what_is_gathered() -> None:
             for least, candidate in zip(floors(setting, chosen).memory, chosen, strict=True):
                 layout = prepare(setting.hardware, setting.workload_in(candidate), setting.gpus_per_node)
                 memory = memory_by_stage(layout, setting.workload_in(candidate), worker_node(setting.hardware).gpu)
-                ratios.append((least / max(map(needed_bytes, memory)), candidate.pipeline))
+                ratios.append((least / max(stage.of_gpu for stage in memory), candidate.pipeline))
     assert len(ratios) >= 25 and {1} < {stages for _, stages in ratios}
     assert max(ratio for ratio, _ in ratios) <= 1 + 1e-9
     assert min(ratio for ratio, stages in ratios if stages == 1) > 0.4

@@ -18,11 +18,12 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sim.cluster.build import Slot
+from sim.cluster.clock import SimProcess
 from sim.cluster.fabric import RING, UNLIMITED_FABRIC, JobFabric, NodeStreams
 from sim.cluster.network import Network
 from sim.events import Cause, EventLog
 from sim.spec.hardware import Fabric, Transport
-from sim.training.collectives.play.phase import PhaseExecutor, SimProcess
+from sim.training.collectives.play.phase import PhaseExecutor
 from sim.training.collectives.price.collective_plan import (
     CORES_COPY,
     AlgorithmChoice,

@@ -10,17 +10,14 @@ slower if hops share a link but rarely use it at the same time (by at most 26% o
 
 from __future__ import annotations
 
-from collections.abc import Generator, Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 
-import simpy
-
+from sim.cluster.clock import SimProcess
 from sim.cluster.network import Network
 from sim.events import Cause, EventLog
 from sim.parallel.program import Message, Op
 from sim.spec import memo
 from sim.training.collectives.price.collective_plan import CollectivePlan, Cost, Live, live_load
-
-SimProcess = Generator[simpy.Event, object, None]
 
 Names = tuple[dict[str, tuple[Cause, str]], dict[tuple[str, float], dict[str, float]]]
 """The cause to report by live link, and the load on live links by operation and bytes."""

@@ -14,12 +14,13 @@ it needs a cluster built without folding. User-defined algorithms are played by 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
 import simpy
 
+from sim.cluster.clock import SimProcess
 from sim.cluster.network import Activity, Network
 from sim.events import Cause, EventLog
 from sim.parallel.program import Op
@@ -29,8 +30,6 @@ from sim.training.collectives.price.collective_plan import CollectivePlan, Cost,
 from sim.training.collectives.price.layout import JobLayout
 from sim.training.collectives.price.own import Transfer, own_steps, transfers
 from sim.training.collectives.price.traffic import Edge
-
-SimProcess = Generator[simpy.Event, object, None]
 
 _BoundPeriod = tuple[Cause, str, float, float]
 """The cause and resource that bounded a collective, and the begin and end of that period (s)."""

@@ -26,13 +26,13 @@ def graph(name: str) -> NodeGraph:
     return node_graph(load_hardware(name).spec.groups[0].node)
 
 
-def catalogd(name: str, nodes: int = 1, version: str = "2.30") -> TunerMachine:
+def cataloged(name: str, nodes: int = 1, version: str = "2.30") -> TunerMachine:
     links = graph(name)
     return nccl_machine(links, tuple(range(links.node.gpu_count)), nodes, version)
 
 
 def like(name: str, topology: dict[str, Any], nic: dict[str, Any] | None = None) -> NodeGraph:
-    """Return a node wired by hand with the GPUs and processors of a catalogd one."""
+    """Return a node wired by hand with the GPUs and processors of a cataloged one."""
     parts = load_hardware(name).spec.groups[0].node
     gpus = sum(len(holder.get("gpus", ())) for holder in (*topology["sockets"], *topology.get("switches", ())))
     built: Node = machines.node(gpus, topology, gpu=parts.gpu, host=parts.host, nic=nic or {})
@@ -45,7 +45,7 @@ def like(name: str, topology: dict[str, Any], nic: dict[str, Any] | None = None)
      ("p4d.24xlarge", 1, 12, 20),
      ("hgx-h100", 1, 12, 30), ("p2.16xlarge", 1, 1, 5), ("dgx-1-p100", 1, 4, 18), ("dgx-a100", 1, 12, 20)],
 )  # fmt: skip
-def test_channels_of_catalogd_machines(name, nodes, channels, bandwidth):
+def test_channels_of_cataloged_machines(name, nodes, channels, bandwidth):
     """Check values of NVIDIA/nccl @5067397c: 6 rings on a DGX-1V, 4 on its quad, 12 x 20 and 12 x 30 behind NVSwitch, NIC speeds."""
     links = graph(name)
     bandwidths = nccl_bandwidth(links, tuple(range(links.node.gpu_count)), nodes)
@@ -57,7 +57,7 @@ def test_channels_of_catalogd_machines(name, nodes, channels, bandwidth):
 )
 def test_channels_in_2_10(name, nodes, channels, bandwidth):
     """Rule of v2.10.3-1: 22 GB/s per NVLink, and a list that has it."""
-    assert catalogd(name, nodes, "2.10").ring == pattern(channels, bandwidth)
+    assert cataloged(name, nodes, "2.10").ring == pattern(channels, bandwidth)
 
 
 def test_one_ring_over_pcie_as_nccl_printed_it():
@@ -78,8 +78,8 @@ def test_rings_between_nodes_over_pcie_as_nccl_printed_them():
     sockets = ({"gpus": (0, 1), "nics": (0, 1)}, {"gpus": (2, 3), "nics": (2, 3)})
     cards = like("p3.16xlarge", {"sockets": sockets}, {"count": 4, "bandwidth": "10 Gbps"})
     assert nccl_bandwidth(cards, (0, 1, 2, 3), 2) == pattern(4, 1.2)
-    assert catalogd("g4dn.metal", 2, "2.10").ring == catalogd("g4dn.metal", 2).ring == pattern(1, 9)
-    assert catalogd("g4dn.12xlarge").ring == pattern(1, 10)
+    assert cataloged("g4dn.metal", 2, "2.10").ring == cataloged("g4dn.metal", 2).ring == pattern(1, 9)
+    assert cataloged("g4dn.12xlarge").ring == pattern(1, 10)
 
 
 def test_a_link_between_sockets_bounds_a_ring_across_it():
@@ -90,25 +90,25 @@ def test_a_link_between_sockets_bounds_a_ring_across_it():
 
 def test_trees_between_nodes_are_up_to_twice_as_fast_inside():
     """Rule of the second pass: the list is climbed from the NIC's speed until twice it; on one node trees are as fast as rings."""
-    assert catalogd("p3.16xlarge", 2).tree == pattern(1, 6, 3) and catalogd("p4d.24xlarge", 2).tree == pattern(4, 24, 12)
-    assert catalogd("p4d.24xlarge").tree == catalogd("p4d.24xlarge").ring
+    assert cataloged("p3.16xlarge", 2).tree == pattern(1, 6, 3) and cataloged("p4d.24xlarge", 2).tree == pattern(4, 24, 12)
+    assert cataloged("p4d.24xlarge").tree == cataloged("p4d.24xlarge").ring
 
 
 def test_reduction_in_nvswitch_leaves_room_for_each_head_twice():
     """By hand: 18 x 20.6 GB/s over nine channels is 41.2, so 40 of the list; only H100 and later, in 2.30, with three GPUs or more."""
-    assert catalogd("hgx-h100").nvls == pattern(8, 40, 60)
-    assert catalogd("hgx-h100", 4).nvls == pattern(8, 40, 48)
-    assert catalogd("p4d.24xlarge").nvls is None and catalogd("hgx-h100", 1, "2.10").nvls is None
+    assert cataloged("hgx-h100").nvls == pattern(8, 40, 60)
+    assert cataloged("hgx-h100", 4).nvls == pattern(8, 40, 48)
+    assert cataloged("p4d.24xlarge").nvls is None and cataloged("hgx-h100", 1, "2.10").nvls is None
     assert nccl_machine(graph("hgx-h100"), (0, 1)).nvls is None
 
 
 def test_what_else_the_tuner_learns_of_a_machine():
     """Rule by rule, from the catalog's words."""
-    far, near = catalogd("p3.16xlarge", 2), catalogd("p4d.24xlarge", 4)
+    far, near = cataloged("p3.16xlarge", 2), cataloged("p4d.24xlarge", 4)
     assert (far.ranks, far.nodes, far.compute_capability, far.cpu_vendor, far.intra_path) == (16, 2, 70, "intel", "nvlink")
     assert not far.nic_near and near.nic_near and near.plugin_latency == pytest.approx(75e-6)
-    assert catalogd("hgx-h100").same_channels and not catalogd("p3.16xlarge").same_channels
-    assert catalogd("g4dn.12xlarge").intra_path == "pcie" and catalogd("p4d.24xlarge").nvswitch and not far.nvswitch
+    assert cataloged("hgx-h100").same_channels and not cataloged("p3.16xlarge").same_channels
+    assert cataloged("g4dn.12xlarge").intra_path == "pcie" and cataloged("p4d.24xlarge").nvswitch and not far.nvswitch
 
 
 def test_nothing_fits_below_the_slowest_speed():

@@ -38,7 +38,7 @@ PODS = machine(16, 2, 8, 48, 90, nvswitch=True, nic_near=True, nvls=pattern(8, 4
 LONE = machine(8, 8, 1, 12, 80, "pcie", nic_near=True)
 
 
-def catalogd(name: str, nodes: int = 1) -> TunerMachine:
+def cataloged(name: str, nodes: int = 1) -> TunerMachine:
     node = load_hardware(name).spec.groups[0].node
     return nccl_machine(node_graph(node), tuple(range(node.gpu_count)), nodes)
 
@@ -123,13 +123,13 @@ def test_tables_of_2_10_as_nccl_printed_them(collective, rows):
 )  # fmt: skip
 def test_choices_of_eight_h100_as_nccl_logged_them(size, forced, pair, channels):
     """Measured record: choices of NCCL 2.28.9 with and without NVLS (gabrieldemarmiesse/torch-mojo-backend), sizes in MiB."""
-    chosen = choose("all_reduce", size * MIB, catalogd("hgx-h100"), algorithms=forced)
+    chosen = choose("all_reduce", size * MIB, cataloged("hgx-h100"), algorithms=forced)
     assert chosen[:2] == pair and chosen.channels == channels
 
 
 def test_trees_beat_rings_between_two_p3dn():
     """Measured record: NVIDIA/nccl-tests issue 22, 1 GB in 134 ms by tree and 268 ms by ring; the model knows which, not how much."""
-    chosen = choose("all_reduce", 1e9, catalogd("p3dn.24xlarge", 2))
+    chosen = choose("all_reduce", 1e9, cataloged("p3dn.24xlarge", 2))
     assert chosen.algorithm == "Tree"
     assert row(chosen, "Ring", "Simple").time > 1.5 * row(chosen, "Tree", "Simple").time
 
