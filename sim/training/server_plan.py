@@ -12,7 +12,7 @@ Not modeled: pushing one bucket while the previous one is pulled (unless pipelin
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -102,12 +102,10 @@ class ServerPlan:
     def crossings(self, slot: str) -> dict[str, Hashable]:
         """Return, for each physical link of one node of *slot*, a key that distinguishes links by the loads of one exchange on them."""
         loads_of: dict[str, list[tuple[str, float]]] = defaultdict(list)
-        for bucket in range(len(self.shards)):
-            for stage in self.stages(bucket, self.everyone):
-                for leg in stage.legs:
-                    for (owner, link), load in leg.load.items():
-                        if owner == slot:
-                            loads_of[link].append((leg.name, round(load * leg.volume)))
+        for leg in self._legs():
+            for (owner, link), load in leg.load.items():
+                if owner == slot:
+                    loads_of[link].append((leg.name, round(load * leg.volume)))
         return {link: tuple(loads) for link, loads in loads_of.items()}
 
     def stages(self, bucket: int, senders: Sequence[Sender]) -> list[ServerStage]:
@@ -120,19 +118,30 @@ class ServerPlan:
         )
         if self.servers.pipelined:
             return [ServerStage(tuple(leg.push_and_pull() for leg in legs), 2 * latency), *between]
-        push, apply, pull = (tuple(getattr(leg, name)() for leg in legs) for name in ("push", "apply", "pull"))
-        return [ServerStage(push, latency), ServerStage(apply), *between, ServerStage(pull, latency)]
+        push = ServerStage(tuple(leg.push() for leg in legs), latency)
+        apply = ServerStage(tuple(leg.apply() for leg in legs))
+        pull = ServerStage(tuple(leg.pull() for leg in legs), latency)
+        return [push, apply, *between, pull]
+
+    def _legs(self) -> Iterator[Leg]:
+        """Yield all legs of one exchange of all buckets between all workers and servers."""
+        for bucket in range(len(self.shards)):
+            for stage in self.stages(bucket, self.everyone):
+                yield from stage.legs
+
+    @cached_property
+    def _slots(self) -> dict[str, Slot]:
+        """Return the slots of workers and servers by name."""
+        return {slot.name: slot for slot in (*(slot for slot, _ in self.parts), *(site.slot for site in self.sites))}
 
     @cached_property
     def host_bytes(self) -> dict[str, float]:
         """Return the bytes that one node of each slot sends and receives in one exchange of all buckets."""
-        bytes_of = dict.fromkeys((part.name for part in (*(slot for slot, _ in self.parts), *(site.slot for site in self.sites))), 0.0)
-        for bucket in range(len(self.shards)):
-            for stage in self.stages(bucket, self.everyone):
-                for leg in stage.legs:
-                    for (slot, link), load in leg.load.items():
-                        if link.startswith("net>") or link.endswith(">net"):
-                            bytes_of[slot] += load * leg.volume
+        bytes_of = dict.fromkeys(self._slots, 0.0)
+        for leg in self._legs():
+            for (slot, link), load in leg.load.items():
+                if link.startswith("net>") or link.endswith(">net"):
+                    bytes_of[slot] += load * leg.volume
         return bytes_of
 
     def uncontended_time(self) -> tuple[float, str]:
@@ -151,12 +160,11 @@ class ServerPlan:
         return total, causes[worst][1] if worst in causes else "the flow limit of the transport"
 
     def _leg_alone(self, leg: Leg) -> tuple[float, str]:
-        slots = {slot.name: slot for slot in (*(slot for slot, _ in self.parts), *(site.slot for site in self.sites))}
         times = [(leg.volume / leg.cap, "")]
         for (slot, link), load in leg.load.items():
             shared = self.shared_capacities.get(f"{slot}.{link}")
-            capacity = shared if slot == FABRIC else slots[slot].cores if link == CORES else None
-            times.append((leg.volume * load / (capacity or slots[slot].graph.links[link].capacity), f"{slot}.{link}"))
+            capacity = shared if slot == FABRIC else self._slots[slot].cores if link == CORES else None
+            times.append((leg.volume * load / (capacity or self._slots[slot].graph.links[link].capacity), f"{slot}.{link}"))
         return max(times)
 
     def causes(self, live: Live) -> dict[str, tuple[Cause, str]]:
