@@ -58,12 +58,12 @@ def test_what_is_no_description_is_refused(name: str, toys: Path) -> None:
 
 
 def test_loading_the_main_machine_is_fast() -> None:
-    """A whole run aims at 1 s; the files of one machine are to take a small part of it even on a busy computer."""
+    """A whole run aims at 1 s; the files of one machine are to take a small part of it. CPU time: other processes do not count."""
     load_hardware("p3.16xlarge")
-    start = time.perf_counter()
-    for _ in range(5):
-        load_hardware("p3.16xlarge")
-    assert (time.perf_counter() - start) / 5 < 0.1
+    start = time.process_time()
+    for gibibytes in range(100, 105):  # overrides that no other load has, so that the tests share nothing with it
+        load_hardware("p3.16xlarge", [f"node.host.memory={gibibytes} GiB"])
+    assert (time.process_time() - start) / 5 < 0.1
 
 
 @pytest.mark.parametrize("text", ["- {name: a, op: conv}\n", "words\n", "3\n"])

@@ -108,9 +108,9 @@ def test_text_beside_files_has_no_line() -> None:
 )
 def test_bombs_go_off_harmlessly(bomb: str) -> None:
     """libyaml's own composer dies of a stack overflow on the nested ones."""
-    start = time.perf_counter()
+    start = time.process_time()
     assert "than" in complaint(bomb)[0]
-    assert time.perf_counter() - start < 5
+    assert time.process_time() - start < 5
 
 
 def test_libyaml_counts_levels_ahead_of_its_events_and_says_the_same() -> None:

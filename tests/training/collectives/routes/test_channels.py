@@ -101,13 +101,13 @@ def test_one_ring_on_boards_crosses_each_uplink_once_each_way():
 
 
 def test_sixteen_gpus_are_quick():
-    """A stated bound: under 50 ms without the cache."""
+    """A stated bound: under 50 ms of CPU time without the cache."""
     graph = node_graph(machines.p2_16xlarge())
     spent = []
     for _ in range(3):
-        start = time.perf_counter()
+        start = time.process_time()
         ring_channels.__wrapped__(graph, tuple(range(16)), 2)
-        spent.append(time.perf_counter() - start)
+        spent.append(time.process_time() - start)
     assert min(spent) < 0.05
 
 
