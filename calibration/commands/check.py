@@ -192,7 +192,7 @@ def records(
 
 @app.command(epilog="Examples:\n  python -m calibration servers\n  python -m calibration servers calibration/records/cmdare.csv --json")
 def servers(
-    files: Annotated[list[Path], typer.Argument(metavar="[FILE.csv]", help="measured runs; default: those of CM-DARE")] = [],  # noqa: B006
+    files: Annotated[list[Path], typer.Argument(metavar="[FILE.csv]", help="measured runs; default: those of CM-DARE")] = [],
     as_json: JsonOption = False,
 ) -> None:
     """Fit the cost of parameter servers per update and per byte, and show the errors of predicted rows."""

@@ -38,8 +38,8 @@ def profile(
         str | None,
         typer.Option(metavar="MODULE:CALLABLE", help="measure this model, named as for `extract`, instead of the built-in ones"),
     ] = None,
-    inputs: Annotated[list[str], typer.Option("--input", metavar="SHAPE", help="input of --model: 3x224x224, or input_ids=384:int64")] = [],  # noqa: B006
-    arguments: Annotated[list[str], typer.Option("--arg", metavar="K=V", help="argument of --model's callable")] = [],  # noqa: B006
+    inputs: Annotated[list[str], typer.Option("--input", metavar="SHAPE", help="input of --model: 3x224x224, or input_ids=384:int64")] = [],
+    arguments: Annotated[list[str], typer.Option("--arg", metavar="K=V", help="argument of --model's callable")] = [],
     batch: Annotated[int, typer.Option(min=1, help="samples per rank for --model")] = 8,
     list_probes: Annotated[bool, typer.Option("--list", help="list the probes and exit")] = False,
 ) -> None:

@@ -27,7 +27,7 @@ ALL_COMMITTED: Final = (
     "  python -m calibration validate -o validated"
 )
 def validate(
-    files: Annotated[list[Path], typer.Argument(metavar="[FILE.csv]", help="measured runs; the committed records by default")] = [],  # noqa: B006
+    files: Annotated[list[Path], typer.Argument(metavar="[FILE.csv]", help="measured runs; the committed records by default")] = [],
     hardware_dir: HardwareDir = None,
     workload_dir: WorkloadDir = None,
     jobs: Annotated[int, typer.Option("-j", "--jobs", min=0, help="number of processes; 0: one per core")] = 0,
@@ -58,7 +58,7 @@ def validate(
     fail_if: Annotated[
         list[str],
         typer.Option("--fail-if", metavar="COND", help="exit with code 1 if this holds, for example 'overall.calibrated.median>0.1'"),
-    ] = [],  # noqa: B006
+    ] = [],
     as_json: JsonOption = False,
     output: Annotated[
         Path | None,

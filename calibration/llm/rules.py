@@ -53,9 +53,9 @@ def efficiencies(cases: Sequence[Case]) -> dict[str, float]:
         if not case.measured:
             continue
         ideal = case.measured * case.gpus * case.chip.peak[case.precision]
-        utilisation, source = model_flop(case, attention=True) / ideal, case.row.source
-        shares[f"mfu:{case.chip.name}:{case.precision}"][source].append(utilisation)
-        shares[f"mfu:{case.precision}"][source].append(utilisation)
+        utilization, source = model_flop(case, attention=True) / ideal, case.row.source
+        shares[f"mfu:{case.chip.name}:{case.precision}"][source].append(utilization)
+        shares[f"mfu:{case.precision}"][source].append(utilization)
         shares["six_pd"][source].append(model_flop(case, attention=False) / ideal)
     return {name: median(median(values) for values in by_source.values()) for name, by_source in shares.items()}
 
@@ -63,13 +63,13 @@ def efficiencies(cases: Sequence[Case]) -> dict[str, float]:
 def rule_times(case: Case, efficiencies: Mapping[str, float]) -> dict[str, float]:
     """Return the seconds of a step of *case* that each rule predicts with *efficiencies*."""
     peak = case.gpus * case.chip.peak[case.precision]
-    utilisation = (
+    utilization = (
         efficiencies.get(f"mfu:{case.chip.name}:{case.precision}")
         or efficiencies.get(f"mfu:{case.precision}")
         or efficiencies.get("mfu:16bit")
         or 0.4
     )
     return {
-        "constant_mfu": model_flop(case, attention=True) / (peak * utilisation),
+        "constant_mfu": model_flop(case, attention=True) / (peak * utilization),
         "six_pd": model_flop(case, attention=False) / (peak * (efficiencies.get("six_pd") or 0.4)),
     }

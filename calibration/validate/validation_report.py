@@ -330,7 +330,7 @@ def validation_figure(validation: Validation) -> Figure:
     ends = [min(times) / _MARGIN, max(times) * _MARGIN]
     axes.plot(ends, ends, color="black", linewidth=0.8)
     for factor in (1 - LEAST_EXPOSED_SHARE, 1 + LEAST_EXPOSED_SHARE):
-        axes.plot(ends, [factor * end for end in ends], color="grey", linewidth=0.6, linestyle="--")
+        axes.plot(ends, [factor * end for end in ends], color="gray", linewidth=0.6, linestyle="--")
     axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends, aspect="equal", title="calibrated predictions, dashed: 10%")
     axes.set(xlabel="measured step", ylabel="predicted step")
     for axis in (axes.xaxis, axes.yaxis):

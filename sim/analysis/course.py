@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 
 from sim.analysis.arrivals import JOINED, PLANNED, REVOKED, SEVERAL, Arrivals
 from sim.analysis.crew import crew_of
-from sim.analysis.long_run import LOST_CATEGORIES, ZERO_TIME, Array, Courses, LongRun, cause_key, first_rates, other_rates
+from sim.analysis.fleet_law import Array
+from sim.analysis.long_run import LOST_CATEGORIES, ZERO_TIME, Courses, LongRun, cause_key, first_rates, other_rates
 from sim.analysis.renewal import Uniform
 from sim.analysis.spares import Spares
 from sim.analysis.transient import CrowdLives
@@ -154,7 +155,7 @@ class _Fleet:
         self.replaces = np.array([cause.replaces for cause in run.causes])
         self.silent_for = np.array([cause.silent_for for cause in run.causes])
         self.detection = _bounds([cause.detection for cause in run.causes])
-        self.localisation = _bounds([cause.localisation for cause in run.causes])
+        self.localization = _bounds([cause.localization for cause in run.causes])
         self.repair_shares, self.repair_times = map(np.array, zip(*run.repair, strict=True))
 
     # --- from fault to fault -----------------------------------------------------------------------------------------
@@ -407,7 +408,7 @@ class _Fleet:
             "cause": cause,
             "replaces": (self._drawn("cause", a) < self.replaces[cause]).astype(float),
             "silent": self.silent_for[cause],
-            "detection": self._spans(self.detection, cause, a) + self._spans(self.localisation, cause, a),
+            "detection": self._spans(self.detection, cause, a) + self._spans(self.localization, cause, a),
             "spare": self._uniform(self.run.spare, "recovery", a),
             "start": self._start_time(a),
             "repair": self._repair(cause, a),

@@ -29,7 +29,7 @@ def recoveries(run: LongRun) -> list[tuple[float, list[Uniform]]]:
         for leaves, share in ((True, cause.share * cause.replaces), (False, cause.share * (1 - cause.replaces))):
             load = saving.load if saving.memory_interval is None else saving.peer_load if leaves else saving.memory_load
             fixed = (run.restart if leaves else run.restart_in_place) + load
-            spans = [cause.detection, cause.localisation, run.communicators, run.compilation, Uniform(fixed, fixed)]
+            spans = [cause.detection, cause.localization, run.communicators, run.compilation, Uniform(fixed, fixed)]
             kinds.append((share, [*spans, run.spare] if leaves else spans))
     total = sum(share for share, _ in kinds)
     return [(share / total, spans) for share, spans in kinds]

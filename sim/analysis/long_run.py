@@ -16,11 +16,9 @@ from numpy.typing import NDArray
 from sim.analysis.bursts import Bursts
 from sim.analysis.crew import ElasticRules
 from sim.analysis.failure_law import EXPONENTIAL, FailureLaw
-from sim.analysis.fleet_law import FleetInterval, fleet_factors
+from sim.analysis.fleet_law import Array, FleetInterval, fleet_factors
 from sim.analysis.renewal import Uniform
 from sim.analysis.transient import Lives
-
-Array = NDArray[np.float64]
 
 ZERO_TIME = Uniform(0.0, 0.0)
 """Zero time."""
@@ -44,7 +42,7 @@ class DrawnCause:
     name: str
     share: float
     detection: Uniform
-    localisation: Uniform
+    localization: Uniform
     replaces: float
     silent_for: float = 0.0
     repair: Uniform | None = None

@@ -158,7 +158,7 @@ RANGES: Final[dict[type[Spec], dict[str, Bounds]]] = {
     reliability.Quantile: {"time": ("0 s", "10,000 d")},
     reliability.NewFleet: {"within": ("1 h", "1,000 d")},
     reliability.Repeats: {"after": ("1 s", "100 d")},
-    reliability.FaultCause: {"detection": ("0 s", "100 d"), "localisation": ("0 s", "100 d")},
+    reliability.FaultCause: {"detection": ("0 s", "100 d"), "localization": ("0 s", "100 d")},
     reliability.Correlated: {"repair": ("0 s", "100 d"), "nodes": (2, 100_000)},
     reliability.SlowNodes: {"factor": (1, 100), "duration": ("0 s", "100 d")},
     reliability.Reliability: {"spread_of_nodes": (0.01, 1e6), "gpus_per_node": (1, 1024)},

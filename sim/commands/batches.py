@@ -24,7 +24,7 @@ def batches(
     options: DescriptionOptions,
     size: GlobalBatchOptions,
     simulate: Annotated[int, typer.Option(min=2, help="maximum number of simulated steps")] = 400,
-    sets: Sets = [],  # noqa: B006
+    sets: Sets = [],
     as_json: JsonOption = False,
 ) -> None:
     """Balance the batches of different machines in one data-parallel job, for the shortest step.

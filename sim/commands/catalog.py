@@ -35,7 +35,7 @@ def list_(
             autocompletion=names.complete_words(*KINDS),
         ),
     ] = "",
-    where: Where = [],  # noqa: B006
+    where: Where = [],
     as_json: JsonOption = False,
 ) -> None:
     """Show the catalog: hardware and workloads, or one kind of entry."""
@@ -83,7 +83,7 @@ def show(
     ] = None,
     batch: Annotated[int | None, typer.Option(min=1, help="samples per GPU")] = None,
     every: Annotated[bool, typer.Option("--layers", help="list every layer instead of blocks")] = False,
-    sets: Sets = [],  # noqa: B006
+    sets: Sets = [],
     as_json: JsonOption = False,
     output: Folder = None,
 ) -> None:

@@ -22,7 +22,7 @@ def check(
             help="files or catalog names; the whole catalog by default",
             autocompletion=names.complete_folders("hardware", "workloads"),
         ),
-    ] = [],  # noqa: B006
+    ] = [],
     verbose: Annotated[bool, typer.Option("-v", "--verbose", help="list every estimate")] = False,
 ) -> None:
     """Validate descriptions and list all problems at once, each with file, line and column."""

@@ -70,7 +70,7 @@ def collective(
     ] = None,
     stage: Annotated[int | None, typer.Option(min=0, help="pipeline stage of the groups of --group; 0 by default")] = None,
     nccl: Annotated[str, typer.Option(metavar="2.3|2.4|2.10|2.30", help="NCCL version whose rules are used")] = "2.30",
-    sets: Sets = [],  # noqa: B006
+    sets: Sets = [],
     as_json: JsonOption = False,
     as_csv: Csv = False,
     output: Folder = None,

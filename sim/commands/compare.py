@@ -47,13 +47,13 @@ def compare(
         typer.Argument(
             metavar="HW...", help="machines to compare; all single machines of the catalog by default", autocompletion=names.hardware
         ),
-    ] = [],  # noqa: B006
-    where: WhereOption = [],  # noqa: B006
+    ] = [],
+    where: WhereOption = [],
     nodes: Nodes = None,
     layout: LayoutFields = (),
-    sets: Sets = [],  # noqa: B006
+    sets: Sets = [],
     prices: PricesOption = "",
-    price: MachinePrices = [],  # noqa: B006
+    price: MachinePrices = [],
     processes: Processes = None,
     every: Annotated[bool, typer.Option("--all", help="show all machines, not only the most important of many")] = False,
     as_json: JsonOption = False,

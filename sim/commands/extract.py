@@ -34,13 +34,13 @@ def extract(
             metavar="SHAPE",
             help="one input without the batch dimension: 3x224x224, input_ids=384:int64, or t=scalar:int64; repeatable",
         ),
-    ] = [],  # noqa: B006
+    ] = [],
     example: Annotated[str | None, typer.Option(metavar="MODULE:FUNCTION", help="returns the inputs for a given batch size")] = None,
     output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", callback=yaml_due, help="file for the layer table")] = Path(
         "model.yaml"
     ),
     name: Annotated[str | None, typer.Option(help="name of the model; the file name by default")] = None,
-    arguments: Annotated[list[str], typer.Option("--arg", metavar="K=V", help="argument of the callable; repeatable")] = [],  # noqa: B006
+    arguments: Annotated[list[str], typer.Option("--arg", metavar="K=V", help="argument of the callable; repeatable")] = [],
     force: Annotated[bool, typer.Option("--force", help="replace an existing file")] = False,
 ) -> None:
     """Write the layer table of a torch model, traced on the meta device without weights or a GPU.

@@ -31,7 +31,7 @@ def goodput(
     drawn: Weeks,
     nodes: NodeCount = None,
     layout: LayoutFields = (),
-    sets: Sets = [],  # noqa: B006
+    sets: Sets = [],
     prices: PricesOption = "",
     fast: Annotated[bool, typer.Option("--fast", help="skip the effects of single changes")] = False,
     as_json: JsonOption = False,

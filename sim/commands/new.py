@@ -89,7 +89,7 @@ def new(
             "YAML; a Slurm script, or a torchrun, accelerate, deepspeed or Megatron-LM command line, in a file or in quotes; repeatable. "
             "Or a torch model, such as net.py:Net (its code runs). Without --from, it asks questions",
         ),
-    ] = [],  # noqa: B006  typer copies the default
+    ] = [],
     output: Annotated[Path | None, typer.Option("-o", "--output", metavar="FILE", callback=yaml_due, help="file for the YAML")] = None,
     batch: Annotated[int | None, typer.Option(min=1, help="samples per GPU")] = None,
     dataset: Annotated[
@@ -99,11 +99,11 @@ def new(
     inputs: Annotated[
         list[str],
         typer.Option("--input", metavar="SHAPE", help="torch model: one input without the batch dimension, as for 'extract'; repeatable"),
-    ] = [],  # noqa: B006
+    ] = [],
     example: Annotated[
         str | None, typer.Option(metavar="MODULE:FUNCTION", help="torch model: returns the inputs for a given batch size")
     ] = None,
-    arguments: Annotated[list[str], typer.Option("--arg", metavar="K=V", help="torch model: argument of the callable; repeatable")] = [],  # noqa: B006
+    arguments: Annotated[list[str], typer.Option("--arg", metavar="K=V", help="torch model: argument of the callable; repeatable")] = [],
     name: Annotated[str | None, typer.Option(help="name of the machine or workload; the file name by default")] = None,
     gpu: Annotated[str | None, typer.Option(help="GPU of the catalog, if the file does not name it", autocompletion=names.gpus)] = None,
     cpu: Annotated[str | None, typer.Option(help="processor of the catalog", autocompletion=names.cpus)] = None,

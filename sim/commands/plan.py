@@ -45,17 +45,17 @@ def plan(
     workload: Wl,
     options: PlanOptions,
     nodes: Nodes = None,
-    fix: Annotated[list[str], typer.Option(metavar="K=V,...", help="axes to keep fixed: tp=8,pp=4,shard=optimizer; repeatable")] = [],  # noqa: B006
+    fix: Annotated[list[str], typer.Option(metavar="K=V,...", help="axes to keep fixed: tp=8,pp=4,shard=optimizer; repeatable")] = [],
     allow: Annotated[
         list[str],
         typer.Option(metavar="NAME,...", help="also try fp8, zero_bubble ...; no-recompute excludes recomputation"),
-    ] = [],  # noqa: B006
+    ] = [],
     journal: Annotated[
         Path | None, typer.Option(metavar="FILE", help="save simulated layouts here, so that a stopped plan can resume")
     ] = None,
     processes: Processes = None,
     cluster: ClusterOption = None,
-    sets: Sets = [],  # noqa: B006
+    sets: Sets = [],
     prices: PricesOption = "",
     export: Annotated[
         Path | None, typer.Option(metavar="DIR", callback=folder_due, help="also write the best layout as launch files for other programs")

@@ -31,11 +31,11 @@ def prices(
             help="machines, GPUs or providers; a provider and a GPU mean that GPU of that provider; all by default",
             autocompletion=names.hardware,
         ),
-    ] = [],  # noqa: B006
+    ] = [],
     where: Annotated[
         list[str],
         typer.Option("--where", metavar="COND", help="only rows that match, such as gpus=1..8 or provider=aws,gcp; repeatable"),
-    ] = [],  # noqa: B006
+    ] = [],
     today: Annotated[str | None, typer.Option(metavar="YYYY-MM-DD", help="day for which ages are computed; today by default")] = None,
     refresh: Annotated[
         Path | None,

@@ -38,7 +38,7 @@ def profile(
     ] = None,
     nodes: NodesOption = None,
     layout: LayoutFields = (),
-    sets: Sets = [],  # noqa: B006  typer copies the default
+    sets: Sets = [],
     literal: Annotated[bool, typer.Option("--literal", help="percentage bases and fetch formula exactly as in upstream's code")] = False,
     as_json: JsonOption = False,
     output: Folder = None,

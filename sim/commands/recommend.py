@@ -46,13 +46,13 @@ def recommend(
         typer.Argument(
             metavar="HW...", help="machines to compare; all single machines of the catalog by default", autocompletion=names.hardware
         ),
-    ] = [],  # noqa: B006
-    where: WhereOption = [],  # noqa: B006
+    ] = [],
+    where: WhereOption = [],
     nodes: Nodes = "1..4:4",
     layout: LayoutFields = (),
-    sets: Sets = [],  # noqa: B006
+    sets: Sets = [],
     prices: PricesOption = "",
-    price: MachinePrices = [],  # noqa: B006
+    price: MachinePrices = [],
     journal: Annotated[
         Path | None, typer.Option(metavar="FILE", help="save each machine's figures here, so that a stopped command can resume")
     ] = None,

@@ -24,10 +24,10 @@ def share(
     ],
     policy: Annotated[
         list[str], typer.Option(metavar="NAME", help="even, proportional or greedy, compared with even; all by default")
-    ] = [],  # noqa: B006
+    ] = [],
     workers: Annotated[int | None, typer.Option(min=1, help="loader workers of a node; one per core by default")] = None,
     nodes: NodeCount = None,
-    sets: Sets = [],  # noqa: B006
+    sets: Sets = [],
     as_json: JsonOption = False,
     as_csv: Csv = False,
     output: Folder = None,

@@ -32,7 +32,7 @@ def spot(
     ] = "auto",
     policy: Annotated[str | None, typer.Option(help="after a revocation: wait; shrink; replace: continue until another joins")] = None,
     trials: Annotated[int, typer.Option(min=2, help="number of simulated runs")] = 1000,
-    sets: Sets = [],  # noqa: B006
+    sets: Sets = [],
     prices: PricesOption = "",
     seed: Annotated[int, typer.Option(min=0, help="random seed of the interruptions")] = 0,
     processes: Processes = None,

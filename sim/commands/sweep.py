@@ -47,7 +47,7 @@ def sweep(
     vary: Annotated[
         list[str],
         typer.Option(metavar="K=VALUES", help="any field, nodes, gpus, batch...; VALUES: 10..400 Gbps:7, 64..512, 1..64:log4 or a,b,c"),
-    ] = [],  # noqa: B006
+    ] = [],
     nodes: Annotated[
         str | None,
         typer.Option(
@@ -57,7 +57,7 @@ def sweep(
         ),
     ] = None,
     layout: LayoutFields = (),
-    sets: Sets = [],  # noqa: B006
+    sets: Sets = [],
     prices: PricesOption = "",
     processes: Processes = None,
     cluster: ClusterOption = None,

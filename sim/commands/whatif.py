@@ -22,7 +22,7 @@ def whatif(
     options: WhatifOptions,
     nodes: NodesOption = None,
     layout: LayoutFields = (),
-    sets: Sets = [],  # noqa: B006
+    sets: Sets = [],
     prices: PricesOption = "",
     as_json: JsonOption = False,
     as_csv: Csv = False,

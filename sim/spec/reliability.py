@@ -79,7 +79,7 @@ class FaultCause(ShareOfFleets):
     """Time from the fault until the job has stopped."""
     timed_out: bool = False
     """Whether a timeout of the collectives stops the job: the stack's ``collective_timeout`` then replaces *detection*, if it has one."""
-    localisation: Span
+    localization: Span
     """Time from then until the faulty node is identified."""
     replaces: Fraction
     """Share of these faults after which the node leaves the job."""

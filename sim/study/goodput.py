@@ -22,7 +22,8 @@ from sim.analysis.course import MOST, draw
 from sim.analysis.energy import GridIntensity, NodePower, NodesOfKind, grid_of, mean_power, named_grid, power_model, shares_of
 from sim.analysis.expected_share import closed_form, first_start, meta_share, pace
 from sim.analysis.failure_law import EXPONENTIAL, UserLaw, failure_law
-from sim.analysis.long_run import Array, Courses, LongRun
+from sim.analysis.fleet_law import Array
+from sim.analysis.long_run import Courses, LongRun
 from sim.analysis.renewal import Uniform
 from sim.analysis.transient import Survival
 from sim.analysis.whole_job import START_UP
@@ -314,7 +315,7 @@ def _set_ups(run: LongRun, weeks: Weeks, steps: Steps, current: StoreWrites, hal
     tried.append(("one spare more", replace(run, spares=run.spares + 1)))
     if run.spares:
         tried.append(("half the spares", replace(run, spares=run.spares // 2)))
-    noticed = [replace(cause, detection=Uniform(0.0, 10.0), localisation=Uniform(0.0, 10.0)) for cause in run.causes]
+    noticed = [replace(cause, detection=Uniform(0.0, 10.0), localization=Uniform(0.0, 10.0)) for cause in run.causes]
     tried.append(("faults noticed within 10 s", replace(run, causes=noticed)))
     tried.append(("restart in place", replace(run, restart=run.restart_in_place)))
     low, middle, high = (rate / 2 for rate in run.rate)

@@ -418,7 +418,7 @@ def _causes(weeks: Weeks, reliability: Reliability, steps: Steps, of_eight: floa
     causes = [
         DrawnCause(
             cause.name, cause.share, Uniform(*cause.detection) if timeout is None or not cause.timed_out else Uniform(timeout, timeout),
-            Uniform(*cause.localisation), cause.replaces, cause.silent_for,
+            Uniform(*cause.localization), cause.replaces, cause.silent_for,
         )
         for cause in reliability.causes
     ]  # fmt: skip

@@ -53,7 +53,7 @@ def expected(run: LongRun) -> float:
     """The effective share of `PLAIN` and its like in closed form."""
     recovery = sum(
         cause.share
-        * laplace_of_sum([cause.detection, cause.localisation, run.communicators, run.compilation], RATE)
+        * laplace_of_sum([cause.detection, cause.localization, run.communicators, run.compilation], RATE)
         * math.exp(-RATE * ((run.restart if cause.replaces else run.restart_in_place) + run.saving.load))
         for cause in run.causes
     )

@@ -75,7 +75,7 @@ def _better(run: LongRun) -> Iterator[tuple[str, LongRun]]:
     yield "a faster store", replace(run, saving=faster)
     yield "restart in place", replace(run, restart=run.restart_in_place)
     yield "quicker repairs", replace(run, repair=[(share, time / 2) for share, time in run.repair])
-    yield "quicker detection", replace(run, causes=[replace(cause, detection=ZERO_TIME, localisation=ZERO_TIME) for cause in run.causes])
+    yield "quicker detection", replace(run, causes=[replace(cause, detection=ZERO_TIME, localization=ZERO_TIME) for cause in run.causes])
     if not run.elastic:
         yield "elastic", replace(run, elastic=tuple((run.nodes - gone) / run.nodes for gone in range(1, min(run.nodes, 65))))
 

@@ -18,7 +18,7 @@ def weeks() -> LongRun:
     """54 days of 2048 nodes at the middle level, checkpoints every ten minutes."""
     data, nodes = reliability_of("middle"), 2048
     causes = [
-        DrawnCause(cause.name, cause.share, Uniform(*cause.detection), Uniform(*cause.localisation), cause.replaces, cause.silent_for)
+        DrawnCause(cause.name, cause.share, Uniform(*cause.detection), Uniform(*cause.localization), cause.replaces, cause.silent_for)
         for cause in data.causes
     ]
     return LongRun(

@@ -18,7 +18,7 @@ def play(cases):
         Comm.sendto(source, target, flow["volume"])
         times[place] = Engine.clock
 
-    # plain max-min: no factor on bandwidth, no TCP window, no acknowledgements on the way back
+    # plain max-min: no factor on bandwidth, no TCP window, no acknowledgments on the way back
     engine = Engine(["flows", "--cfg=network/model:CM02", "--cfg=network/TCP-gamma:0", "--cfg=network/crosstraffic:0"])
     zone = NetZone.create_full_zone("flows")
     times = [[None] * len(case["flows"]) for case in cases]

@@ -1,6 +1,6 @@
 """Independent tool: SimGrid's max-min network gives the same completion times as ours, on the same random flows.
 
-SimGrid runs in its plain form (model CM02, no latency, no TCP window, no acknowledgements). Caps are links of a flow's own there.
+SimGrid runs in its plain form (model CM02, no latency, no TCP window, no acknowledgments). Caps are links of a flow's own there.
 """
 
 from __future__ import annotations

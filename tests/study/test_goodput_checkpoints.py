@@ -93,7 +93,7 @@ def test_meta_s_formula_takes_the_copies_that_failures_go_back_to() -> None:
     simulated = weeks(mode="tiered", rate="0.05 /d", store="object-store")
     saving, overhead = simulated.run.saving, 0.0
     for cause in simulated.run.causes:
-        fixed = cause.detection.mean + cause.localisation.mean + simulated.run.communicators.mean
+        fixed = cause.detection.mean + cause.localization.mean + simulated.run.communicators.mean
         stays, leaves = (
             simulated.run.restart_in_place + saving.memory_load,
             simulated.run.restart + simulated.run.spare.mean + saving.peer_load,

@@ -147,7 +147,7 @@ def test_rows_may_be_read_again_and_are_not_held(tmp_path: Path) -> None:
             r"--vary micro_batches=1: unknown key 'micro_batches'; did you mean 'training\.gradient_accumulation_steps'\?",
         ),
         ("btach=16..64", r"--vary btach=16: unknown key 'btach'; did you mean 'batch'\?"),
-        ("flavour=1,2", r"--vary flavour=1: unknown key 'flavour'; keys start with one of"),
+        ("flavor=1,2", r"--vary flavor=1: unknown key 'flavor'; keys start with one of"),
         ("batch=16,32.5", r"--vary batch=32\.5: expected a whole number"),
         ("nodes=0,1", r"--vary nodes=0: write 1 or more"),
         ("stack=gloo", r"--vary stack=gloo: "),

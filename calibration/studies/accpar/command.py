@@ -27,7 +27,7 @@ class AccPar:
         ] = None,
         models: Annotated[str | None, typer.Option(metavar="NAME,...", help="CNNs: chains of layers, or torchvision's ResNets")] = None,
         batch: Annotated[int | None, typer.Option("--global-batch", min=1, help="samples per step over all boards; default: 512")] = None,
-        sets: Sets = [],  # noqa: B006
+        sets: Sets = [],
         processes: Processes = None,
         as_json: JsonOption = False,
         output: Folder = None,

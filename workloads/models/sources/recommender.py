@@ -1,6 +1,6 @@
 """Which recommenders are in the catalog? NeuMF on MovieLens 1M (Pollux, Sia), an autoencoder on MovieLens 20M (Gavel), DLRM on Criteo.
 
-NeuMF (He et al., WWW 2017): factorisation and perceptron side by side, 32 factors and three layers, dense embedding gradients.
+NeuMF (He et al., WWW 2017): factorization and perceptron side by side, 32 factors and three layers, dense embedding gradients.
 Recoder (amoussawi/recoder): one hidden layer of 200 between the ratings of all items; Gavel's batches keep only items that occur in
 them, here all 20,108 stay. DLRM (Naumov et al., arXiv 1906.00091): 26 embedding bags of the Criteo Kaggle set, gradients
 sparse. Each returns its loss.
