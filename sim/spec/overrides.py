@@ -144,7 +144,13 @@ def _parts(override: Override, document: Document) -> Iterable[str | Option]:
     if isinstance(override, PriceOverride):
         block = prices_of(override.name, document.value)
         return [] if block is None else [Option(f"--prices {override.name}:", "price", block)]
-    return [override] if isinstance(override, Option) else list(filter(None, map(str.strip, override.split(";"))))
+    return [override] if isinstance(override, Option) else single_overrides([override])
+
+
+def single_overrides(texts: Iterable[str]) -> Iterator[str]:
+    """Yield the single overrides in *texts*, each of which may hold several, separated by semicolons."""
+    for text in texts:
+        yield from filter(None, map(str.strip, text.split(";")))
 
 
 def _apply(resolver: Resolver, document: Document, kind: SpecKind, override: str | Option) -> tuple[Document, list[str]]:

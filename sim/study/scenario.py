@@ -21,7 +21,7 @@ from sim.spec import memo
 from sim.spec.catalog import suggestions
 from sim.spec.hardware import Hardware
 from sim.spec.library import Loaded, fingerprint, load_hardware, load_workload
-from sim.spec.overrides import Option, Override
+from sim.spec.overrides import Option, Override, single_overrides
 from sim.spec.own_prices import PriceOverride
 from sim.spec.references import MarkedValue, child, put
 from sim.spec.schema import UNFOLDED, home_key
@@ -406,8 +406,7 @@ def _key_and_value(override: str) -> tuple[str, str]:
 
 def overrides_of(scenario: Scenario, key: str) -> list[str]:
     """Return the overrides of *scenario* that set the field *key*."""
-    texts = [part for text in scenario.overrides for part in map(str.strip, text.split(";"))]
-    return [text for text in texts if _key_and_value(text)[0] == key]
+    return [text for text in single_overrides(scenario.overrides) if _key_and_value(text)[0] == key]
 
 
 def with_overrides(scenario: Scenario, overrides: Sequence[str]) -> Scenario:
@@ -420,8 +419,8 @@ def without_keys(scenario: Scenario, keys: Collection[str]) -> Scenario:
     """Return *scenario* without the options and overrides that set one of the fields *keys*."""
     options: dict[str, Any] = {name: None for name, key in OPTION_KEYS.items() if key in keys}
     layout = tuple(field for field in scenario.layout if f"training.{field[1]}" not in keys)
-    texts = [part for text in scenario.overrides for part in map(str.strip, text.split(";")) if part]
-    return replace(scenario, layout=layout, overrides=tuple(text for text in texts if _key_and_value(text)[0] not in keys), **options)
+    overrides = tuple(text for text in single_overrides(scenario.overrides) if _key_and_value(text)[0] not in keys)
+    return replace(scenario, layout=layout, overrides=overrides, **options)
 
 
 def split_overrides(texts: Iterable[str]) -> tuple[list[str], list[str]]:
@@ -431,9 +430,8 @@ def split_overrides(texts: Iterable[str]) -> tuple[list[str], list[str]]:
     """
     for_hardware: list[str] = []
     for_workload: list[str] = []
-    for text in texts:
-        for part in filter(None, map(str.strip, text.split(";"))):
-            (for_workload if _is_of_workload(part) else for_hardware).append(part)
+    for text in single_overrides(texts):
+        (for_workload if _is_of_workload(text) else for_hardware).append(text)
     return for_hardware, for_workload
 
 

@@ -19,6 +19,7 @@ from sim.spec.catalog import suggestions
 from sim.spec.elsewhere import read_files, with_user_paths
 from sim.spec.library import fingerprint
 from sim.spec.memo import caching
+from sim.spec.overrides import single_overrides
 from sim.spec.yaml import SpecError
 from sim.study.arguments import require_power_cap
 from sim.study.computing import Computing, compute, question_of
@@ -182,8 +183,7 @@ def _refuse_given(scenario: Scenario, varied: Sequence[str]) -> None:
         if value is not None and (name, value) != ("seed", 0)
     }
     given |= {f"training.{key}": option.rstrip("=") for option, key, _ in scenario.layout}
-    texts = [part for text in scenario.overrides for part in map(str.strip, text.split(";")) if part]
-    given |= {text.partition("=")[0].strip(): f"--set {text}" for text in texts}
+    given |= {text.partition("=")[0].strip(): f"--set {text}" for text in single_overrides(scenario.overrides)}
     for key in varied:
         if (other := given.get(OPTION_KEYS.get(key) or FIELDS.get(key, key))) is not None:
             raise SpecError(f"--vary {key} and {other}: write one of the two")

@@ -22,6 +22,7 @@ from sim.spec.extensions import SCHEDULES, names
 from sim.spec.hardware import Hardware
 from sim.spec.library import Loaded, load_hardware, load_workload
 from sim.spec.model import Model
+from sim.spec.overrides import single_overrides
 from sim.spec.parallel import Parallel
 from sim.spec.stack import ServerExchange
 from sim.spec.workload import Workload
@@ -293,8 +294,8 @@ def _replicated_stacks(scenario: Scenario) -> list[str | None]:
     """
     _, overrides = sorted_overrides(replace(scenario, stack=STACKS[0]))
     own = load_workload(scenario.workload, overrides).spec
-    keys = [part.strip() for text in scenario.overrides for part in text.split(";")]
-    of_layouts = own.training.parallel != Parallel() or any(key.startswith("training.stack.mesh") for key in keys)
+    texts = single_overrides(scenario.overrides)
+    of_layouts = own.training.parallel != Parallel() or any(text.startswith("training.stack.mesh") for text in texts)
     is_comparable = own.model.transformer is None or own.model.lora is not None
     return [None, REPLICATED_STACK] if is_comparable and not of_layouts else []
 
