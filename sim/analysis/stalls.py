@@ -190,8 +190,6 @@ class _Timeline:
             span = self.spans[index]
             if span.t0 >= end:
                 break
-            if span.t1 <= at:
-                continue
             if span.t0 > at:
                 pieces.append((gap, gap_resource, span.t0 - at))
                 at = span.t0

@@ -123,16 +123,20 @@ def test_a_disk_is_full_from_the_first_reading_on() -> None:
     assert table(event_log, 2, 4) == {"fetch": pytest.approx(2.0)}
 
 
-def test_a_disk_that_is_idle_while_the_only_worker_prepares_is_not_full() -> None:
-    """The disk limits each read, but one second in four it waits for the worker: quicker cores would have filled the batch sooner."""
+@pytest.mark.parametrize("since", [0.0, 1e7])
+def test_a_disk_that_is_idle_while_the_only_worker_prepares_is_not_full(since: float) -> None:
+    """The disk limits each read, but one second in four it waits for the worker: quicker cores would have filled the batch sooner.
+
+    An epoch of four months changes nothing: a pause is compared with the build, not with the time since the start.
+    """
     event_log = log(
-        work("worker 0", Cause.FETCH, 0, 3, DISK + FULL, ident=6),
-        work("worker 0", Cause.PREP, 3, 4, CPU, ident=6),
-        work("worker 0", Cause.FETCH, 4, 7, DISK + FULL, ident=7),
-        work("worker 0", Cause.PREP, 7, 8, CPU, ident=7),
-        wait(Cause.INPUT, 6, 8, ident=7),
+        work("worker 0", Cause.FETCH, since, since + 3, DISK + FULL, ident=6),
+        work("worker 0", Cause.PREP, since + 3, since + 4, CPU, ident=6),
+        work("worker 0", Cause.FETCH, since + 4, since + 7, DISK + FULL, ident=7),
+        work("worker 0", Cause.PREP, since + 7, since + 8, CPU, ident=7),
+        wait(Cause.INPUT, since + 6, since + 8, ident=7),
     )
-    assert table(event_log, 6, 8) == {"fetch": pytest.approx(1.5), "prep": pytest.approx(0.5)}
+    assert table(event_log, since + 6, since + 8) == {"fetch": pytest.approx(1.5), "prep": pytest.approx(0.5)}
 
 
 def test_a_disk_that_another_job_keeps_busy_is_full() -> None:
