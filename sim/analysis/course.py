@@ -78,6 +78,7 @@ def draw(
     rows = max(1, min(BATCH_SIZE, MOST_LIVES_DRAWN // run.nodes)) if of_each_node else BATCH_SIZE
     parts = np.array_split(order, math.ceil(trials / rows))
     watched = order[trials // 2]
+    # names of the loop are bound as defaults, of which mypy does not infer the type in a lambda
     drawn = [
         _Fleet(run, rates[part], {name: each[part] for name, each in others.items()}, own, np.flatnonzero(part == watched)).drawn(
             lambda share, done=done: progress((done + share) / len(parts)),  # type: ignore[misc]

@@ -54,7 +54,7 @@ class Clock(simpy.Environment):
                 raise RuntimeError("no more events, but the end was not reached")
             self.now, _, _, event = heappop(queue)
             self._now = self.now
-            callbacks, event.callbacks = event.callbacks, None  # type: ignore[assignment]
+            callbacks, event.callbacks = event.callbacks, None  # type: ignore[assignment]  # SimPy marks processed events so
             for callback in callbacks:
                 callback(event)
             if not event._ok and not hasattr(event, "_defused"):

@@ -75,6 +75,7 @@ def _position(mesh: Mesh, ranks: Ranks, axes: tuple[Axis, ...]) -> Ranks:
 
 
 def _coordinate(mesh: Mesh, ranks: Ranks, axis: Axis) -> Ranks:
+    """Return the coordinate of each of *ranks* along *axis*: the arithmetic of `Mesh.coordinate` holds for arrays, too."""
     return mesh.coordinate(ranks, axis)  # type: ignore[arg-type, return-value]
 
 

@@ -9,7 +9,7 @@ the host's cost per launch. On a CPU both time the same call.
 from __future__ import annotations
 
 import time
-from typing import Final
+from typing import Any, Final
 
 from calibration.measure.machine_record import AnswerRow
 from calibration.measure.probes.probe import Bench, Probe, shares_processors
@@ -68,12 +68,12 @@ def launch_answer(bench: Bench, question: AnswerRow) -> AnswerRow:
         return {"times_s": [_host_time(one, bench.device) for _ in range(7)]}
 
 
-def _host_time(one: object, device: str) -> float:
+def _host_time(one: Any, device: str) -> float:
     """Return the time (s) that the host spends per launch while the device's queue has room."""
     synchronize(device)
     start = time.perf_counter()
     for _ in range(_LAUNCHES // 10):
-        one.add_(1.0)  # type: ignore[attr-defined]
+        one.add_(1.0)
     taken = (time.perf_counter() - start) / (_LAUNCHES // 10)
     synchronize(device)
     return taken

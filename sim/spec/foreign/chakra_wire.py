@@ -191,7 +191,8 @@ def _attribute(data: bytes) -> tuple[str, WireValue]:
 
 def _scalar(kind: str, value: int | bytes) -> WireValue:
     if kind in _FIXED:
-        return struct.unpack(_FIXED[kind], _as_bytes(value))[0]  # type: ignore[no-any-return]
+        number: WireValue = struct.unpack(_FIXED[kind], _as_bytes(value))[0]
+        return number
     if kind in ("string", "bytes"):
         raw = _as_bytes(value)
         return raw.decode(errors="replace") if kind == "string" else raw
@@ -267,10 +268,11 @@ def _json_attribute(value: Mapping[str, Any]) -> tuple[str, WireValue]:
     return value["name"], _json_scalar(kind, value[key])
 
 
-def _json_scalar(kind: str, value: Any) -> WireValue:
+def _json_scalar(kind: str, written: Any) -> WireValue:
     if kind in ("bool", "string", "bytes"):
-        return value  # type: ignore[no-any-return]
-    return float(value) if kind in ("double", "float") else int(value)
+        value: WireValue = written
+        return value
+    return float(written) if kind in ("double", "float") else int(written)
 
 
 # --- writing ----------------------------------------------------------------------------------------------------------

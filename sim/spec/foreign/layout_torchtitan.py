@@ -41,7 +41,8 @@ def torchtitan_toml(launch: Launch) -> str:
         raise SpecError("torchtitan has a fixed order of axes: pp, dp_replicate, dp_shard, cp, tp")
     sharded = parallel.shard == "parameters"
     replicate = parallel.replicate if sharded else launch.data
-    reshard = {None: "default", True: "always", False: "never"}[parallel.reshard_after_forward if sharded else None]  # type: ignore[index]
+    freed = parallel.reshard_after_forward if sharded else None  # not a number, which is refused above
+    reshard = "default" if freed is None else "always" if freed else "never"
     piped = parallel.pipeline > 1
     parallelism: dict[str, Any] = {
         "data_parallel_replicate_degree": replicate,
