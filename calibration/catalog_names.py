@@ -88,7 +88,7 @@ class _Meant(NamedTuple):
 
 
 class _Usual(NamedTuple):
-    """The network of a machine as it is described, for `nic_of`: bytes/s of a GPU, GPUs of a card, and GPUs of a node."""
+    """The network of a machine as it is described, for `nic_of`: bytes/s of a GPU, GPUs of a NIC, and GPUs of a node."""
 
     nic: float
     dies: int
@@ -161,7 +161,8 @@ def _on_network(record: RunRecord, machine: _Meant, folders: tuple[Path | None, 
         if len(spec.groups) > 1 or node.nic is None or (is_stated and spec.provider):
             return machine
         gpus = _gpus_of_a_node(record)
-        usual = _Usual(node.nic.bandwidth * node.nic.count / node.gpu_count, 2 if node.gpu.name.endswith("-GCD") else 1, gpus)
+        sharing = -(-node.gpu_count // node.nic.count)
+        usual = _Usual(node.nic.bandwidth * node.nic.count / node.gpu_count, min(gpus, sharing), gpus)
         rate, is_told = nic_of(record.network, usual, None, gpus)
         if not is_told:
             return machine

@@ -73,14 +73,17 @@ def test_a_gpu_beside_a_machine_is_the_machines(machine: str, gpu: str, meant: s
 @pytest.mark.parametrize(
     ("columns", "bandwidth", "transport"),
     [(dict(hardware="8x RTX 3090", network="100GbE"), 100, "tcp"), (dict(hardware="A40", gpus_per_node=4, network="100GbE"), 100, "tcp"),
-     (dict(hardware="A100-SXM4-40GB", network="4x HDR"), 100, "infiniband"),
+     (dict(hardware="A100-SXM4-40GB", network="4x HDR"), 100, "infiniband"), (dict(hardware="A100-SXM4-40GB", network="HDR"), 200, "infiniband"),
+     (dict(hardware="8x RTX 4090", network="InfiniBand HDR"), 200, "infiniband"),
+     (dict(hardware="A40", gpus_per_node=4, network="HDR InfiniBand"), 200, "infiniband"),
      (dict(hardware="our lab", gpu="8x A100 40GB", network="RoCE 8x 200G"), 200, "roce"),
      (dict(hardware="8x H100", network="NVLink"), 400, "infiniband"),
      (dict(hardware="p3.16xlarge", network="100 Gbps InfiniBand"), 25, "tcp"),
      (dict(hardware="8x RTX 3090", network="100GbE", nodes=1), 10, "tcp")],
 )  # fmt: skip
 def test_the_network_of_an_assumed_machine_is_that_of_the_row(columns: dict[str, Any], bandwidth: float, transport: str) -> None:
-    """In Gbit/s of each of the machine's NICs. A provider's machine has its own network, and one node needs none."""
+    """In Gbit/s of each of the machine's NICs, of which a box of PCIe cards has one. A provider's machine has its own network, and one node
+    needs none."""
     ((row,), notes) = with_catalog_names([record(**({"nodes": 2, "gpus_per_node": 8} | columns))], Folders())
     nic = question(row).hardware.groups[0].node.nic
     assert nic is not None and (nic.bandwidth * 8 / 1e9, nic.transport.name) == (bandwidth, transport)

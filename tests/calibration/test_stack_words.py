@@ -14,7 +14,7 @@ from sim.spec.catalogue import all_files
         ("PyTorch", "torch-2.x-ddp"), ("pytorch ddp", "torch-2.x-ddp"), ("PyTorch 2.1.0", "torch-2.x-ddp"),
         ("torch 1.13", "torch-1.13-ddp"),
         ("PyTorch 1.6 DDP", "torch-1.6-ddp"), ("DDP", "torch-2.x-ddp"), ("nanoGPT", "torch-2.x-ddp"),
-        ("PyTorch Lightning 2.0", "torch-2.x-ddp"),
+        ("PyTorch Lightning 2.0", "torch-2.x-ddp"), ("transformers Trainer", "torch-2.x-ddp"), ("HF Trainer", "torch-2.x-ddp"),
         ("Horovod", "horovod-0.21"), ("Horovod 0.21", "horovod-0.21"), ("horovod 0.19.5 (PyTorch)", "horovod-0.19"),
         ("Horovod v0.28.1", "horovod-0.21"), ("TensorFlow 1.8 + Horovod", "tensorflow-1.12-horovod"),
         ("Horovod TF2", "tensorflow-2.3-horovod"), ("MXNet 1.3 + Horovod", "mxnet-1.6-gluon"), ("MXNet", "mxnet-1.6-gluon"),
