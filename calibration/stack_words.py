@@ -51,7 +51,7 @@ _JOINED: Final[tuple[tuple[str, str], ...]] = (
     (r"all reduce", "allreduce"),
     (r"(?:multi ?worker ?)?mirrored ?strategy|multi ?worker ?mirrored", "mirrored"),
     (r"(a?sync)hronous", r"\1"),
-    (r"\b(?:hf|hugging ?face) (?:transformers|accelerate|trainer)\b|\b(?:transformers|accelerate) trainer\b|\bhugging ?face\b", "transformers"),
+    (r"\b(?:hf|hugging ?face|transformers) (?:transformers|accelerate|trainer)\b|\bhugging ?face\b", "transformers"),
     (r"\b(tf|tensorflow|torch|pytorch|mxnet|horovod)v?(?=\d)", r"\1 "),
     (r"\bv(?=\d)", ""),
     (r"\b(\d+) x\b", r"\1"),

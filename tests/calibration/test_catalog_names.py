@@ -73,7 +73,8 @@ def test_a_gpu_beside_a_machine_is_the_machines(machine: str, gpu: str, meant: s
 @pytest.mark.parametrize(
     ("columns", "bandwidth", "transport"),
     [(dict(hardware="8x RTX 3090", network="100GbE"), 100, "tcp"), (dict(hardware="A40", gpus_per_node=4, network="100GbE"), 100, "tcp"),
-     (dict(hardware="A100-SXM4-40GB", network="4x HDR"), 100, "infiniband"), (dict(hardware="A100-SXM4-40GB", network="HDR"), 200, "infiniband"),
+     (dict(hardware="A100-SXM4-40GB", network="4x HDR"), 100, "infiniband"),
+     (dict(hardware="A100-SXM4-40GB", network="HDR"), 200, "infiniband"),
      (dict(hardware="8x RTX 4090", network="InfiniBand HDR"), 200, "infiniband"),
      (dict(hardware="A40", gpus_per_node=4, network="HDR InfiniBand"), 200, "infiniband"),
      (dict(hardware="our lab", gpu="8x A100 40GB", network="RoCE 8x 200G"), 200, "roce"),
