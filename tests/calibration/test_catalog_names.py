@@ -106,6 +106,10 @@ def test_the_number_before_a_gpu_is_that_of_a_node_unless_a_column_has_it() -> N
      ("ResNet-18 CIFAR-10", None, "cifar10-resnet18"), ("BERT-base pretrain seq128", None, "bert-base-seq128"),
      ("BERT-large SQuAD finetune", 384, "bert-large-seq384"), ("bert-large-uncased-whole-word-masking", 512, "bert-large-seq512"),
      ("google-bert/bert-base-uncased", 512, "bert-base-seq512"), ("vit_base_patch16_224", None, "vit_b_16"), ("ViT-B/16", None, "vit_b_16"),
+     ("torchvision.models.resnet50", None, "resnet50"), ("resnet50.a1_in1k", None, "resnet50"), ("tv_resnet34", None, "resnet34"),
+     ("tf_efficientnet_b4.ns_jft_in1k", None, "efficientnet_b4"), ("vit_base_patch16_224.augreg_in21k", None, "vit_b_16"),
+     ("deit_base_patch16_224", None, "vit_b_16"), ("mobilenetv2_100", None, "mobilenet_v2"), ("BERT-L", 512, "bert-large-seq512"),
+     ("mobilenetv3_large_100", None, "mobilenet_v3_large"), ("mobilenetv2_140", None, "mobilenetv2_140"), ("resnet50d", None, "resnet50d"),
      ("RoBERTa-large", 128, "roberta-large-seq128"), ("ResNet-50 v2", None, "ResNet-50 v2"), ("MaskRCNN", None, "MaskRCNN")],
 )  # fmt: skip
 def test_models_by_other_names(name: str, sequence: int | None, meant: str) -> None:
