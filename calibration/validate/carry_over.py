@@ -104,8 +104,7 @@ NEAR: Final = "within"
 
 
 def constants_without(validation: Validation, source: str) -> SharedConstants:
-    """Return the constants that clusters share, from rows of all sources except *source*: losses next to other GPUs, widths of intervals and
-    of priors.
+    """Return the constants that clusters share, from rows of all sources except *source*: losses beside other GPUs, and widths.
 
     With an empty *source* no row is left out, which derives the values of `calibration/clusters/priors.yaml` again.
     """
