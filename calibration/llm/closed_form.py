@@ -52,6 +52,8 @@ COALESCED_FAMILIES: Final = ("nanotron",)
 (nanotron trainer.py, ``training_step``; optim/zero.py, ``_all_gather_params``)."""
 TENSORS_OF_BLOCK: Final = 6
 """Parameter tensors of a Llama block in nanotron: q, k and v; output; gate and up; down; two norms (models/llama.py)."""
+FEWER_RINGS: Final = 4
+"""Number of ranks of a mesh that has two rings without a common link, not three (Tillson 1980, Hamiltonian cycles of complete digraphs)."""
 UNPAIRED_SEND_FAMILIES: Final = ("deepspeed",)
 """Families whose stages send and receive in four calls per micro-batch, with compute waiting for each (DeepSpeed runtime/pipe/schedule.py,
 ``TrainSchedule``; engine.py, ``_exec_send_activations`` and similar ones); Megatron-LM joins a send with the receive after it."""
@@ -79,7 +81,7 @@ def step(case: Case, constants: Constants) -> tuple[float, Mapping[str, float]]:
     bubble = once / case.virtual_stages * constants["ramp"] + (
         2 * sends * (case.pipeline - 1) / case.virtual_stages if case.pipeline > 1 else 0.0
     )
-    exposed = _data_traffic(case, constants, wires, weights, backward)
+    exposed = _data_traffic(case, constants, wires, weights, forward, backward) + _tied(case, wires)
     update = _update(case, constants, work, weights)
     seconds = steady + bubble + exposed + update + constants["step"]
     return seconds, {**parts, "bubble": bubble, "data": exposed, "optimizer": update}
@@ -132,7 +134,7 @@ def _micro_batch(case: Case, constants: Constants, work: StepWork, wires: Wires,
     one_backward = max(compute_backward + recomputed + routed_half, host_backward + again * (host_forward + counted))
     one_backward += tensor / 2 + 2 * context / 3
     one_backward = max(one_backward, host_backward + BACKWARD_COLLECTIVES * check)
-    if case.zero == 3:
+    if case.zero == 3 and case.pipeline == 1:
         one_forward, one_backward = _sharded(case, constants, wires, weights, one_forward, one_backward)
     steps = case.micro_batches * layers
     parts = {
@@ -259,8 +261,7 @@ def _sharded(case: Case, constants: Constants, wires: Wires, weights: Weights, f
     """Return the seconds of one layer's forward and backward with fully sharded parameters, whose traffic overlaps with compute."""
     block = (weights.dense + weights.experts) / weights.layers
     ranks = case.data * case.context
-    width = 1.0 if case.precision != "16bit" and case.family == "fsdp2" else 2.0
-    gather = wires.gather(width * block, ranks, case.tensor)
+    gather = wires.gather(_gathered_width(case) * block, ranks, case.tensor)
     scatter = wires.gather((4.0 if case.fp32_gradients else 2.0) * block, ranks, case.tensor)
     slow = constants["contention"]
     data = constants[f"data:{case.family}"]
@@ -268,6 +269,11 @@ def _sharded(case: Case, constants: Constants, wires: Wires, weights: Weights, f
         scatter = 0.0
     both = (gather + scatter) * data
     return max(forward * slow, gather * data), max(backward * slow, both)
+
+
+def _gathered_width(case: Case) -> float:
+    """Return the bytes of a parameter as ranks gather it: torchtitan's FSDP2 gathers 8-bit weights."""
+    return 1.0 if case.precision != "16bit" and case.family == "fsdp2" else 2.0
 
 
 def _head(case: Case, constants: Constants, work: StepWork) -> tuple[float, float]:
@@ -291,13 +297,27 @@ def _sends(case: Case, constants: Constants, wires: Wires) -> float:
     return 2 * one * case.virtual_stages * constants["exposed.stages"] * (0.5 if case.virtual_stages > 1 else 1.0)
 
 
-def _data_traffic(case: Case, constants: Constants, wires: Wires, weights: Weights, backward: float) -> float:
-    """Return the exposed seconds of a step's gradient reduction and parameter gathers."""
+def _tied(case: Case, wires: Wires) -> float:
+    """Return the seconds of summing the gradient of a table that the first and the last stage both hold, after all others."""
+    if not case.shape.tied or case.pipeline == 1 or case.lora:
+        return 0.0
+    width = 4.0 if case.fp32_gradients else 2.0
+    table = width * float(case.shape.vocab) * case.shape.hidden / case.tensor
+    return 2.0 * wires.gather(table, 2, case.tensor * case.context * case.data * (case.pipeline - 1))  # an all-reduce goes round twice
+
+
+def _data_traffic(case: Case, constants: Constants, wires: Wires, weights: Weights, forward: float, backward: float) -> float:
+    """Return the exposed seconds of a step's gradient reduction and parameter gathers; *forward*, *backward*: a stage's of one micro-batch."""
     if case.lora:
         return 0.0
     ranks = case.data * case.context
     stride = case.tensor
     width = 4.0 if case.fp32_gradients else 2.0
+    if case.zero == 3 and case.pipeline > 1:  # torch pipelining: gathered in the first forward, kept, and reduced after the last backward
+        gather = wires.gather(_gathered_width(case) * weights.total, ranks, stride)
+        scatter = wires.gather(width * weights.total, ranks, stride)
+        in_turn = case.pipeline if case.virtual_stages == 1 else 1  # 1F1B gathers a stage when its first input is there
+        return constants[f"data:{case.family}"] * (in_turn * max(0.0, gather - forward) + scatter)
     if case.zero == 3:
         block = (weights.dense + weights.experts) / weights.layers
         ends = 2 * wires.gather(2.0 * block, ranks, stride) + wires.gather(2 * width * weights.vocabulary, ranks, stride)
@@ -361,11 +381,12 @@ def _update(case: Case, constants: Constants, work: StepWork, weights: Weights) 
 
 
 class Wires:
-    """Times of collectives of *case*: bytes over the fabric inside a domain, over one NIC per GPU between domains."""
+    """Times of collectives of *case*: over the fabric inside a domain, over PCIe between domains of a node, over one NIC per GPU elsewhere."""
 
     def __init__(self, case: Case, constants: Constants) -> None:
         self.case, self.constants = case, constants
         self.fabric = case.chip.fabric * constants["fabric"]
+        self.bus = case.chip.bus * constants["fabric"]
         self.network = case.nic * constants["network"]
 
     def gather(self, size: float, ranks: int, stride: int, latency: float | None = None, coalesced: bool = False) -> float:
@@ -376,9 +397,13 @@ class Wires:
         """
         if ranks <= 1:
             return 0.0
-        inside = self._inside(ranks, stride)
-        nodes = math.ceil(ranks / inside)
-        rate = self.fabric if nodes == 1 else min(self.fabric, self.network * inside)
+        inside, near = self._inside(ranks, stride), self._near(ranks, stride)
+        nodes = math.ceil(ranks / near)
+        rate = self._ring(inside)
+        if near > inside:
+            rate = min(rate, self.bus)
+        if nodes > 1:
+            rate = min(rate, self.network * near)
         hops = self.start(ranks, stride)
         if latency is not None and nodes > 1:
             hops = (nodes - 1) * latency * (1.0 if coalesced else size / MEASURED_MESSAGE)
@@ -386,7 +411,7 @@ class Wires:
 
     def start(self, ranks: int, stride: int) -> float:
         """Return the seconds that one ring of *ranks*, *stride* GPUs apart, takes for negligible bytes."""
-        nodes = math.ceil(ranks / self._inside(ranks, stride))
+        nodes = math.ceil(ranks / self._near(ranks, stride))
         return (ranks - nodes) * self.constants["hop.fabric"] + (nodes - 1) * self.constants["hop.network"]
 
     def exchange(self, size: float, ranks: int, stride: int, copies: float | None = None) -> float:
@@ -396,19 +421,40 @@ class Wires:
         """
         if ranks <= 1:
             return 0.0
-        inside = self._inside(ranks, stride)
+        inside, near = self._inside(ranks, stride), self._near(ranks, stride)
         if copies is None:
-            copies = copies_between(ranks / inside if ranks > inside else ranks, routing_of(self.case.shape), self.case.one_copy)
+            copies = copies_between(ranks / near if ranks > near else ranks, routing_of(self.case.shape), self.case.one_copy)
         size *= copies
-        outside = size * (1 - inside / ranks)
-        near = size * (inside - 1) / ranks / self.fabric
-        return max(near, outside / self.network) / self.constants["dispatch"] * 0.5 + self.constants["launch.collective"]
+        over_fabric = size * (inside - 1) / ranks / self._links(inside - 1)
+        over_bus = size * (near - inside) / ranks / self.bus
+        over_network = size * (1 - near / ranks) / self.network
+        return max(over_fabric, over_bus, over_network) / self.constants["dispatch"] * 0.5 + self.constants["launch.collective"]
 
     def send(self, size: float, stride: int) -> float:
         """Return the seconds of one message to the rank *stride* GPUs away."""
-        rate = self.fabric if stride < self.case.domain else self.network
+        if stride < self.case.domain:
+            rate = self._links(1)
+        else:
+            rate = self.bus if stride < self.case.gpus_per_node else self.network
         return size / rate + self.constants["launch.collective"]
+
+    def _links(self, count: int) -> float:
+        """Return the bytes/s of a GPU to *count* others of its domain: all of its fabric through a switch, a link to each in a mesh."""
+        if not self.case.chip.is_mesh:
+            return self.fabric
+        return self.fabric * max(1, count) / (self.case.chip.domain - 1)
+
+    def _ring(self, ranks: int) -> float:
+        """Return the bytes/s of all rings of *ranks* in one domain: in a mesh, as many rings as do not share a link.
+
+        There is one less than ranks, except for `FEWER_RINGS`.
+        """
+        return self._links(ranks - 2 if ranks == FEWER_RINGS else ranks - 1)
 
     def _inside(self, ranks: int, stride: int) -> int:
         """Return how many of *ranks*, *stride* GPUs apart, share a domain."""
         return max(1, min(ranks, self.case.domain // stride))
+
+    def _near(self, ranks: int, stride: int) -> int:
+        """Return how many of *ranks*, *stride* GPUs apart, share a node, or else a domain of several nodes."""
+        return max(self._inside(ranks, stride), min(ranks, self.case.gpus_per_node // stride))
