@@ -307,7 +307,10 @@ def _tied(case: Case, wires: Wires) -> float:
 
 
 def _data_traffic(case: Case, constants: Constants, wires: Wires, weights: Weights, forward: float, backward: float) -> float:
-    """Return the exposed seconds of a step's gradient reduction and parameter gathers; *forward*, *backward*: a stage's of one micro-batch."""
+    """Return the exposed seconds of a step's gradient reduction and parameter gathers.
+
+    *forward* and *backward* are the seconds of a middle stage for one micro-batch.
+    """
     if case.lora:
         return 0.0
     ranks = case.data * case.context
@@ -381,7 +384,7 @@ def _update(case: Case, constants: Constants, work: StepWork, weights: Weights) 
 
 
 class Wires:
-    """Times of collectives of *case*: over the fabric inside a domain, over PCIe between domains of a node, over one NIC per GPU elsewhere."""
+    """Times of collectives of *case*: over the fabric in a domain, over PCIe between domains of a node, over one NIC per GPU elsewhere."""
 
     def __init__(self, case: Case, constants: Constants) -> None:
         self.case, self.constants = case, constants
@@ -432,10 +435,7 @@ class Wires:
 
     def send(self, size: float, stride: int) -> float:
         """Return the seconds of one message to the rank *stride* GPUs away."""
-        if stride < self.case.domain:
-            rate = self._links(1)
-        else:
-            rate = self.bus if stride < self.case.gpus_per_node else self.network
+        rate = self._links(1) if stride < self.case.domain else self.bus if stride < self.case.gpus_per_node else self.network
         return size / rate + self.constants["launch.collective"]
 
     def _links(self, count: int) -> float:
