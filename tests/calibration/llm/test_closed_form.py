@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 
 from calibration.llm.case import Case
-from calibration.llm.closed_form import Wires, predict
+from calibration.llm.closed_form import predict
 from calibration.llm.fit import NOISE, fit
 from calibration.llm.priors import defaults, priors
 from calibration.llm.rules import model_flop
 from calibration.llm.weights import blocks_of_stages, stage_weights, total_parameters
+from calibration.llm.wires import Wires
 from calibration.llm.work import StepWork
 from tests.calibration.llm.test_case import one
 
