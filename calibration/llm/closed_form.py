@@ -214,7 +214,7 @@ def _context_traffic(case: Case, constants: Constants, wires: Wires, core_forwar
     own = own._replace(keys=tokens * groups * (shape.head_size + shape.value_size))
     if case.context_exchange == "all_gather":  # keys before both passes, and their gradients after
         return 3 * wires.gather(NARROW * own.keys * case.context, case.context, case.tensor)
-    ring = (case.context - 1) * wires.send(NARROW * own.keys, case.tensor)
+    ring = (case.context - 1) * wires.turn(NARROW * own.keys, case.context, case.tensor)
     hidden = max(0.0, ring - core_forward) + max(0.0, 2 * ring - core_backward)
     return hidden + constants["exposed.context"] * 3 * ring
 
@@ -227,7 +227,9 @@ def _torch_ring(case: Case, wires: Wires, own: RankElements, how: Ring, core: tu
         for message in ring_messages(WIDE * own.keys, case.context, how, backward):
             size = message.nbytes * NARROW / WIDE + message.wide
             gathers = message.op == "all_gather"
-            seconds = wires.gather(size, case.context, case.tensor) if gathers else message.times * wires.send(size, case.tensor)
+            seconds = (
+                wires.gather(size, case.context, case.tensor) if gathers else message.times * wires.turn(size, case.context, case.tensor)
+            )
             hideable += seconds if message.overlaps else 0.0
             added += 0.0 if message.overlaps else seconds
         added += max(0.0, hideable - core[backward])

@@ -72,6 +72,10 @@ class Wires:
         rate = self._links(1) if stride < self.case.domain else self.bus if stride < self.case.gpus_per_node else self.network
         return size / rate + self.constants["launch.collective"]
 
+    def turn(self, size: float, ranks: int, stride: int) -> float:
+        """Return the seconds in which each of *ranks*, *stride* GPUs apart, sends *size* bytes to the next, and the last to the first."""
+        return self.send(size, stride * (ranks - 1))
+
     def _links(self, count: int) -> float:
         """Return the bytes/s of a GPU to *count* others of its domain: all of its fabric through a switch, a link to each in a mesh."""
         if not self.case.chip.is_mesh:
