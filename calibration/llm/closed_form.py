@@ -292,7 +292,7 @@ def _sharded(case: Case, constants: Constants, wires: Wires, weights: Weights, f
     """Return the seconds of one layer's forward and backward with fully sharded parameters, whose traffic overlaps with compute."""
     dense, experts = weights.dense / weights.layers, weights.experts / weights.layers
     gather = _over_shards(case, wires, _gathered_width(case), dense, experts)
-    scatter = _over_shards(case, wires, _gradient_width(case), dense, experts)
+    scatter = _over_shards(case, wires, case.gradient_width, dense, experts)
     slow = constants["contention"]
     data = constants[f"data:{case.family}"]
     if case.lora:
@@ -308,11 +308,6 @@ def _over_shards(case: Case, wires: Wires, width: float, dense: float, experts: 
         return wires.gather(width * (dense + experts), ranks, case.tensor)
     with_experts = max(1, ranks * case.tensor // case.expert)
     return wires.gather(width * dense, ranks, case.tensor) + wires.gather(width * experts, with_experts, case.expert)
-
-
-def _gradient_width(case: Case) -> float:
-    """Return the bytes of a gradient as ranks reduce it."""
-    return 4.0 if case.fp32_gradients else 2.0
 
 
 def _gathered_width(case: Case) -> float:
@@ -345,7 +340,7 @@ def _tied(case: Case, wires: Wires) -> float:
     """Return the seconds of summing the gradient of a table that the first and the last stage both hold, after all others."""
     if not case.shape.tied or case.pipeline == 1 or case.lora:
         return 0.0
-    table = _gradient_width(case) * float(case.shape.vocab) * case.shape.hidden / case.tensor
+    table = case.gradient_width * float(case.shape.vocab) * case.shape.hidden / case.tensor
     return 2.0 * wires.gather(table, 2, case.tensor * case.context * case.data * (case.pipeline - 1))  # an all-reduce goes round twice
 
 
@@ -358,7 +353,7 @@ def _data_traffic(case: Case, constants: Constants, wires: Wires, weights: Weigh
         return 0.0
     ranks = case.data * case.context
     stride = case.tensor
-    width = _gradient_width(case)
+    width = case.gradient_width
     if case.zero == 3 and case.pipeline > 1:  # torch pipelining: gathered in the first forward, kept, and reduced after the last backward
         dense = weights.dense + weights.vocabulary
         gather = _over_shards(case, wires, _gathered_width(case), dense, weights.experts)
