@@ -288,6 +288,10 @@ def test_recipes_tell_who_replays_graphs(tmp_path: Path) -> None:
         *((gpu, "Qwen3_30B_a3B") for gpu in ("H100", "B200", "B300", "GB200", "GB300")),
     }
     assert not one(tmp_path, **bridge, model="Qwen3_30B_a3B", gpu="H100", precision="fp8").uses_cuda_graphs
+    unknown = {
+        name: one(tmp_path, gpu="GB200", node_type="", framework=name).uses_cuda_graphs for name in ("NeMo", "torchtitan", "DeepSpeed")
+    }
+    assert unknown == {"NeMo": True, "torchtitan": False, "DeepSpeed": False}
     assert one(tmp_path, **bridge, model="Qwen3_235B_a22B", gpu="H100").expert_overlap
 
 
