@@ -18,6 +18,7 @@ from typing import Any, Final
 from sim.spec.catalogue import is_file, is_folder
 from sim.spec.decoder import parameter_count
 from sim.spec.foreign.launch_settings import LaunchSettings
+from sim.spec.foreign.launch_trainer import STACK
 from sim.spec.foreign.layout_launch import fields_with_defaults
 from sim.spec.library import load_part, load_workload
 from sim.spec.model import Model
@@ -26,8 +27,8 @@ from sim.spec.transformer import Transformer
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 from sim.study.new.file import for_editors, write_new
-from sim.study.new.first_command import MACHINE, NextMachine, first_command, machine_with
-from sim.study.new.length import length_option, with_defaults
+from sim.study.new.first_command import MACHINE, SEARCH, NextMachine, first_command, machine_with
+from sim.study.new.length import length_option, with_defaults, without_stack
 from sim.study.new.sources import decoder_model, is_command_line, read_source
 from sim.units import pluralized, rounded
 
@@ -133,9 +134,12 @@ def write(
     def written(command: str) -> Workload:
         return write_new(path, _text(told, name, command, shape, tokens, origin, dataset), lambda file: load_workload(file).spec)
 
-    workload = written("")
-    machine = _machine(told)
+    machine, workload = _machine(told), written("")
     command = first_command(str(path), str(path), told.global_batch, told.gpus, machine)
+    if told.training.get("stack") == STACK and command.startswith(SEARCH):
+        told = without_stack(told)
+        workload = written("")
+        command = first_command(str(path), str(path), told.global_batch, told.gpus, machine)
     option, notes = length_option(told, tokens, dataset, command)
     command += option
     told.notes += [*_other_gpus(told.gpus, command, machine), *_other_layout(told, command), *notes]

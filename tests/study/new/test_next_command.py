@@ -222,3 +222,13 @@ def test_a_layout_that_does_not_fit_is_changed_with_a_note(tmp_path: Path, monke
     made = new_workload(["llama-3.1-8b", "zero.json"], Path("a.yaml"))
     changed = "--tp 2 --shard parameters"
     assert f" --nodes 4 {changed}" in made.command and any(note.endswith(f"the command below uses {changed}") for note in made.left_out)
+
+
+def test_a_trainer_whose_model_no_gpu_holds_gets_a_stack_of_layouts(tmp_path: Path) -> None:
+    """Oracle: 70.6 billion parameters of 16 bits are more than the 80 GiB of a GPU."""
+    options = "--model_name_or_path meta-llama/Llama-3.1-70B --per_device_train_batch_size 1 --max_length 512 --bf16"
+    made = new_workload([f"torchrun --nproc_per_node=8 sft.py {options}"], tmp_path / "w.yaml")
+    assert made.command.startswith("python -m sim plan hgx-h100 ")
+    assert load_workload(str(made.path)).spec.training.stack.name != "hf-transformers"
+    about_stacks = [note for note in made.left_out if "16 bits" in note or "hf-transformers" in note]
+    assert [note.partition(" as hf")[0] for note in about_stacks] == ["no GPU holds the whole model"]
