@@ -163,11 +163,14 @@ def _other_gpus(gpus: int | None, command: str, machine: NextMachine) -> list[st
 def _other_layout(told: LaunchSettings, command: str) -> list[str]:
     """Return a note if *command* divides the model otherwise than the layout that launch files specify; empty if they specify none."""
     changed = re.findall(r" (--(?:tp|shard) \S+)", command)
-    if not changed or not (told.parallel or told.sharded_by):
+    if not (told.parallel or told.sharded_by):
         return []
+    if not changed and not command.startswith(SEARCH):
+        return []
+    instead = f"uses {' '.join(changed)}" if changed else "searches for others"
     return [
-        f"the layout of the launch files does not run within GPU memory on any number of nodes tried; the command below uses "
-        f"{' '.join(changed)}"
+        "the layout of the launch files does not divide the model and the GPUs, or does not fit into their memory, on any number of nodes "
+        f"tried; the command below {instead}"
     ]
 
 
@@ -230,6 +233,12 @@ def _set_gpus(told: LaunchSettings, origin: str) -> None:
         raise SpecError(
             f"{origin}: a global batch of {told.global_batch} in micro-batches of {batch}, {steps} in a step, takes "
             f"{pluralized(needed, 'GPU')}, {requested}; write {batch * steps * max(1, told.gpus // ranks)}"
+        )
+    if told.gpus and not told.gpus_assumed and told.gpus % ranks:
+        requested = pluralized(told.gpus, "GPU")
+        raise SpecError(
+            f"{origin}: tensor x pipeline x context ranks are {ranks}, which do not divide the {requested} that the launch files request; "
+            f"write degrees whose product does, or {-(-told.gpus // ranks) * ranks} GPUs"
         )
     told.gpus = told.gpus or needed
     told.notes += [told.gpus_assumed] if told.gpus_assumed else []
