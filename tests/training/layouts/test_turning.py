@@ -161,7 +161,7 @@ def scene_of(machine_: Any, draw: bool = False, cv: float = 0.02, **fields: Any)
     [
         {"pipeline": 2, "micro_batches": 24, "shard": "optimizer"},
         pytest.param({"pipeline": 2, "micro_batches": 32, "shard": "optimizer"}, marks=pytest.mark.nightly),
-        {"micro_batches": 10, "shard": "parameters"},
+        {"micro_batches": 12, "shard": "parameters"},
         pytest.param({"micro_batches": 16, "shard": "parameters"}, marks=pytest.mark.nightly),
     ],
 )
