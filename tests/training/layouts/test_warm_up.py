@@ -42,11 +42,11 @@ def test_a_step_that_ends_as_it_began(
         assert one.exposed == pytest.approx(other.exposed, abs=within)
 
 
-def later_and_later(nodes: int = 2, **fields: Any) -> LayoutScene:
+def later_and_later(nodes: int = 2, clips: bool = True, **fields: Any) -> LayoutScene:
     """Return a scene whose micro-batches each start a reduction that nothing waits for, while the slowest ranks fall behind."""
     made = workload(
         model(),
-        stack={"gradient_clipping": True, "no_sync": False},
+        stack={"gradient_clipping": clips, "no_sync": False},
         mesh={"overlap_gradients": True},
         **({"pipeline": 2, "micro_batches": 48} | fields),
     )
@@ -63,8 +63,10 @@ def later_and_later(nodes: int = 2, **fields: Any) -> LayoutScene:
         later_and_later(3),
         later_and_later(schedule="gpipe"),
         later_and_later(tensor=2, schedule="zb_h1"),
+        later_and_later(micro_batches=4),
+        later_and_later(micro_batches=20, schedule="interleaved_1f1b", virtual_stages=2, shard="optimizer"),
     ],
-    ids=["1f1b", "unlike nodes", "gpipe", "zb_h1"],
+    ids=["1f1b", "unlike nodes", "gpipe", "zb_h1", "four micro-batches", "interleaved"],
 )
 def test_one_whole_step_is_simulated(scene: LayoutScene) -> None:
     short, every = play_after_short_step(scene), play(scene)
@@ -86,10 +88,11 @@ def test_a_schedule_of_the_users_own(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "scene",
     [
-        later_and_later(micro_batches=20),
+        later_and_later(micro_batches=3),
+        later_and_later(micro_batches=20, clips=False),
         scene_of(machine(2, 2, nvlink=2e8, nic=5e7), draw=True, pipeline=2, micro_batches=48),
     ],
-    ids=["few micro-batches", "drawn steps"],
+    ids=["few micro-batches", "few of stages that do not meet", "drawn steps"],
 )
 def test_other_steps_are_simulated_completely(scene: LayoutScene) -> None:
     assert play_after_short_step(scene) is None
