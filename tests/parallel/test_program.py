@@ -62,7 +62,7 @@ def test_layouts_with_equal_programs_share_them() -> None:
         replace(made, micro_batches=6),
         replace(made, input_bytes=tuple(2.0 * nbytes + 1.0 for nbytes in made.input_bytes)),
         replace(made, clips_gradients=not made.clips_gradients),
-        replace(made, options=made.options.model_copy(update={"sends_ahead": not made.options.sends_ahead})),
+        replace(made, options=made.options.model_copy(update={"host_waits": "everything"})),
         replace(made, reduced_width=made.reduced_width / 2.0),
     ):
         assert program(other, 0) != program(made, 0)
