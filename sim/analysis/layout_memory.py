@@ -239,6 +239,12 @@ class _Replay:
         return moments
 
     def _play(self, instruction: Instruction) -> None:
+        if type(instruction) is Work:  # most instructions
+            if instruction.part == "F" and instruction.beside is not None:
+                self.forward = instruction
+            else:
+                self._pass_units(instruction)
+            return
         match instruction:
             case Start(tag=(what, unit, _)) if what.startswith("gather"):
                 self._gather(instruction)
@@ -257,10 +263,6 @@ class _Replay:
             case Update():
                 self._free_lone_buffers()
                 self._update_peak(self.casts)
-            case Work(part="F", beside=(_, _)):
-                self.forward = instruction
-            case Work():
-                self._pass_units(instruction)
 
     def _pass_units(self, work: Work) -> None:
         """Pass over the units of *work*, in turns with those of the forward that runs as a pair with it."""
