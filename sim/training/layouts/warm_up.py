@@ -37,6 +37,8 @@ def left_out_at_first(scene: LayoutScene, micro_batches: int) -> range:
     """Return which of *micro_batches* of *scene* a short first step leaves out; none if too few are left out to be worth it."""
     kept = 1 if scene.stages_meet else _KEPT * scene.layout.mesh.stages
     left_out = range(kept, micro_batches - kept)
+    if scene.feed is not None and micro_batches + 2 * kept < scene.feed.ahead + scene.feed.workers:
+        return range(0)  # loaders would still have micro-batches that they built before
     return left_out if len(left_out) >= 2 * kept else range(0)
 
 
@@ -133,10 +135,14 @@ class WarmedStage(Stage):
 
     def _loads_alike(self, within: float) -> bool:
         """Return whether the next step would get its micro-batches as the last one did."""
-        before, after = self.step_ends
-        if len(before.loader) == len(after.loader) and all(abs(a - b) <= within for a, b in zip(before.loader, after.loader, strict=True)):
+        if self.loader is None:
             return True
-        if self.loader is None or self.spare <= 0.0:
+        before, after = (end.loader for end in self.step_ends)
+        if not after:  # what it built before the first step is not used up
+            return False
+        if len(before) == len(after) and all(abs(a - b) <= within for a, b in zip(before, after, strict=True)):
+            return True
+        if self.spare <= within:  # it waited
             return False
         length, again = self.end - self.begin, self.loader.copy()
         for taken in self.loader.take_times[self.taken_before :]:
@@ -144,4 +150,4 @@ class WarmedStage(Stage):
             if ready > taken + length:
                 return False
         later = again.leads(self.end + length)
-        return len(later) == len(after.loader) and all(a <= b + within for a, b in zip(later, after.loader, strict=True))
+        return all(a <= b + within for a, b in zip(later, after, strict=True))
