@@ -123,7 +123,9 @@ def test_few_tokens_are_beyond_what_was_measured_only_on_context_ranks(monkeypat
     for fields in ({"sequence": 512}, {"sequence": 2048, "context": 2}):
         answer = expected_layout_error(run("X", 8, tensor=2, **fields))
         assert answer is not None and not answer["extrapolates"]
-    monkeypatch.setattr(layout_error, "validated_groups", lambda _: {"tensor, X": {**GROUP, "most_context": 1, "least_context_tokens": None}})
+    monkeypatch.setattr(
+        layout_error, "validated_groups", lambda _: {"tensor, X": {**GROUP, "most_context": 1, "least_context_tokens": None}}
+    )
     alone = expected_layout_error(run("X", 8, tensor=2, context=2, sequence=512))
     assert alone is not None and alone["basis"].endswith("extrapolated: 2 context ranks, measured up to 1")
 
