@@ -33,15 +33,20 @@ _WITH_COUNT: Final = re.compile(r"(?<![\w.])(\d+\s*[x\u00d7]\s*[a-z][^(),;+]*)",
 """GPUs with their number inside the name of a machine, such as ``DGX-1 (8x V100 32GB)`` or ``n1-standard-16 with 8x V100``."""
 _MODELS: Final[Mapping[str, str]] = {
     "bert": "bert-large-seq384",
+    "bertb": "bert-base-seq128",
     "bertbase": "bert-base-seq128",
+    "bertl": "bert-large-seq384",
     "bertlarge": "bert-large-seq384",
+    "deitbasepatch16": "vit_b_16",
     "densenet": "densenet121",
     "dlrm": "dlrm-criteo",
     "gnmtv2": "gnmt",
     "gpt2small": "gpt2",
     "inception3": "inception_v3",
     "inception4": "inception_v4",
+    "mobilenetv2100": "mobilenet_v2",
     "mobilenetv3": "mobilenet_v3_large",
+    "mobilenetv3large100": "mobilenet_v3_large",
     "neumf": "ncf",
     "resnext101": "resnext101_32x8d",
     "resnext50": "resnext50_32x4d",
@@ -59,7 +64,12 @@ _MODELS: Final[Mapping[str, str]] = {
     "vitbase16": "vit_b_16",
     "vitbasepatch16": "vit_b_16",
 }
-"""Models by names that leave out the variant that most tables mean: the first of its paper, or the one its benchmark trains."""
+"""Models by names that leave out the variant that most tables mean (the first of its paper, or the one its benchmark trains), and by those
+of timm, whose 100 is the width in percent; DeiT's layers are ViT's."""
+_PACKAGE: Final = re.compile(r"^(?:torchvision\.models|timm(?:\.models)?|(?:tf\.)?keras\.applications)\.|^(?:tv|tf)_(?=[a-z])")
+"""Where a model's code is from: a Python package, or the beginning of a name of timm's."""
+_WEIGHTS: Final = re.compile(r"(?<=[a-z0-9])\.[a-z][a-z0-9_]*$")
+"""The weights in a name of timm's, such as ``.a1_in1k``, which change no layer's size."""
 _AROUND_MODELS: Final = re.compile(
     r"(?<![a-z0-9])(image ?net([- ]?1k)?|in1k|ilsvrc( ?2012)?|squad( ?v?[12]\.[01])?|coco|cifar[- ]?100?|mnli|wikipedia|v1(\.5)?b?|"
     r"torchvision|timm|keras|hugging ?face|224|299|pre[- ]?train(ing|ed)?|fine[- ]?tun(e|ing|ed)|whole word masking|wwm|(un)?cased|"
@@ -88,7 +98,7 @@ class _Meant(NamedTuple):
 
 
 class _Usual(NamedTuple):
-    """The network of a machine as it is described, for `nic_of`: bytes/s of a GPU, GPUs of a card, and GPUs of a node."""
+    """The network of a machine as it is described, for `nic_of`: bytes/s of a GPU, GPUs of a NIC, and GPUs of a node."""
 
     nic: float
     dies: int
@@ -161,7 +171,8 @@ def _on_network(record: RunRecord, machine: _Meant, folders: tuple[Path | None, 
         if len(spec.groups) > 1 or node.nic is None or (is_stated and spec.provider):
             return machine
         gpus = _gpus_of_a_node(record)
-        usual = _Usual(node.nic.bandwidth * node.nic.count / node.gpu_count, 2 if node.gpu.name.endswith("-GCD") else 1, gpus)
+        sharing = -(-node.gpu_count // node.nic.count)
+        usual = _Usual(node.nic.bandwidth * node.nic.count / node.gpu_count, min(gpus, sharing), gpus)
         rate, is_told = nic_of(record.network, usual, None, gpus)
         if not is_told:
             return machine
@@ -234,7 +245,7 @@ def _readings(name: str) -> list[str]:
     plain = re.sub(
         r"(?<![a-z])rn(?=\d)", "resnet", name.lower().rpartition("/")[2] if re.match(r"[\w.-]+/[a-z]", name.lower()) else name.lower()
     )
-    bare = re.sub(r"\(.*?\)", " ", plain)
+    bare = _WEIGHTS.sub("", _PACKAGE.sub("", re.sub(r"\(.*?\)", " ", plain).strip()))
     length = re.sub(r"(?<![a-z])seq(uence)?[-_ ]?(len(gth)?)?[-_ ]?\d+", " ", bare)
     around = _AROUND_MODELS.sub(" ", re.sub(r"[-_,]+", " ", length)).strip()
     joined = re.sub(r"(?<=[a-z0-9])v1\.5$", "", around.replace(" ", ""))

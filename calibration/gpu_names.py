@@ -27,8 +27,8 @@ _AFTER: Final = re.compile(r"(?<![a-z])\s*\(?(?<![a-z])[x*\u00d7]\s*(\d+)\)?\s*$
 """The number of GPUs, before or after their name."""
 _MACHINES: Final = re.compile(r"\b[hd]gx\b|nvl72", re.IGNORECASE)
 """What a number counts that stands beside these: machines, not GPUs."""
-_FAMILIES: Final = re.compile(r"nvidia|amd|instinct|tesla|geforce|quadro|(rtx|gtx)[-_ ]?(?=[a\d])(?![68]000(?![-_ ]*ada))")
-"""Words before the number of a GPU that people leave out; not of RTX 6000 and 8000, whose numbers several generations have."""
+_FAMILIES: Final = re.compile(r"nvidia|amd|instinct|tesla|geforce|quadro|(rtx|gtx)[-_ ]?(?=[a\d])(?![568]000(?![-_ ]*ada))")
+"""Words before the number of a GPU that people leave out; not of RTX 5000, 6000 and 8000, whose numbers several generations have."""
 _FORM: Final = re.compile(r"(?<![a-z])(pcie|sxm|nvl|gcd)s?\d?(?![a-z\d])|(?<=\d)(pcie|sxm)\d?(?=[\d\s]|$)")
 _MEMORY: Final = re.compile(r"(?<![\da-z])(\d+)\s*gi?b?(?![a-z\d])")
 _VARIANT: Final = re.compile(r"\b(hbm2e|\d+w)\b")

@@ -43,7 +43,7 @@ class UsualNetwork(Protocol):
 
     @property
     def dies(self) -> int:
-        """Return how many GPUs, as software counts them, are on one card."""
+        """Return how many GPUs, as software counts them, are on one card or share one NIC."""
 
     @property
     def usual_gpus(self) -> int:
@@ -94,7 +94,7 @@ def _about_nics(text: str) -> str:
 def _in_words(text: str, node: int, nic: float, dies: int) -> float | None:
     """Return the Gbit/s per GPU in *text* for a node of *node* GPUs, which usually have *nic* Gbit/s each; None if it has none.
 
-    *dies* GPUs, as software counts them, are on one card and share its NIC.
+    *dies* GPUs, as software counts them, share one NIC.
     """
     each = re.search(rf"(?:{_COUNT}\s*x\s*)?(\d+(?:\.\d+)?)\s*{_GBPS}[^,;]*(?:per |/ ?)gpu(?! pair)", text, re.IGNORECASE)
     if each:
@@ -115,7 +115,7 @@ def _in_words(text: str, node: int, nic: float, dies: int) -> float | None:
 def _bare(text: str, node: int, nic: float, dies: int) -> float | None:
     """Return the Gbit/s per GPU from a bare rate or an InfiniBand generation in *text*; None if it has neither.
 
-    The rate is that of one NIC per card of *dies* GPUs, unless the text states the number of NICs. A rate up to `ONE_NIC` or from
+    The rate is that of one NIC for *dies* GPUs, unless the text states the number of NICs. A rate up to `ONE_NIC` or from
     `WHOLE_NODE` is that of the whole node, and so is one from twice the usual *nic*, unless it is that of an InfiniBand or Slingshot link.
     """
     named = re.search(r"(xdr|ndr|hdr|edr|fdr)[- ]?(\d{3}(?!\d))?|slingshot[- ]?1[01]", text)

@@ -22,7 +22,8 @@ class StackReading(NamedTuple):
 
 
 _TORCH: Final = (
-    "accelerate", "ddp", "distributeddataparallel", "fairseq", "lightning", "nanogpt", "pytorch", "rocm", "timm", "torch", "transformers",
+    "accelerate", "ddp", "distributeddataparallel", "fairseq", "lightning", "nanogpt", "pytorch", "rocm", "timm", "torch", "torchrun",
+    "transformers",
 )  # fmt: skip
 """PyTorch, and what trains with its DistributedDataParallel."""
 _FRAMEWORKS: Final[Mapping[str, str]] = {
@@ -39,8 +40,8 @@ _REDUCTIONS: Final = frozenset({"allreduce", "nccl", "ring", "mirrored", "replic
 """Words for exchanges that the stacks of the frameworks have anyway."""
 _ALONGSIDE: Final = frozenset({
     "amp", "and", "apex", "backend", "benchmark", "benchmarks", "container", "cuda", "cudnn", "dali", "data", "distributed", "docker",
-    "eager", "estimator", "example", "examples", "gpu", "graph", "grpc", "module", "multi", "native", "ngc", "node", "nvidia", "official",
-    "parallel", "single", "the", "version", "with",
+    "eager", "estimator", "example", "examples", "gpu", "graph", "grpc", "io", "module", "mpi", "multi", "native", "ngc", "node", "nvcr",
+    "nvidia", "official", "openmpi", "parallel", "py", "single", "the", "version", "with",
 })  # fmt: skip
 """Words that change nothing."""
 _JOINED: Final[tuple[tuple[str, str], ...]] = (
@@ -51,8 +52,9 @@ _JOINED: Final[tuple[tuple[str, str], ...]] = (
     (r"all reduce", "allreduce"),
     (r"(?:multi ?worker ?)?mirrored ?strategy|multi ?worker ?mirrored", "mirrored"),
     (r"(a?sync)hronous", r"\1"),
-    (r"\b(?:hf|hugging ?face) (?:transformers|accelerate|trainer)\b|\bhugging ?face\b", "transformers"),
-    (r"\b(tf|tensorflow|torch|pytorch|mxnet|horovod)v?(?=\d)", r"\1 "),
+    (r"\b(?:hf|hugging ?face|transformers) (?:transformers|accelerate|trainer)\b|\bhugging ?face\b", "transformers"),
+    (r"\bcu\d+\b|(?<=tensorflow) gpu\b|(?<=paddlepaddle) gpu\b", ""),
+    (r"\b(tf|tensorflow|torch|pytorch|mxnet|horovod|cuda|cudnn|nccl|rocm|py)v?(?=\d)", r"\1 "),
     (r"\bv(?=\d)", ""),
     (r"\b(\d+) x\b", r"\1"),
 )
@@ -143,7 +145,7 @@ def _release(words: Sequence[str], names: Sequence[str]) -> tuple[int, int] | No
 
 
 def _by_release(framework: str, words: Sequence[str]) -> StackReading:
-    names = ("torch", "pytorch") if framework == "torch" else [word for word in words if _FRAMEWORKS.get(word) == framework]
+    names = _NAMES_OF.get(framework) or [word for word in words if _FRAMEWORKS.get(word) == framework]
     last = _RELEASES[framework][-1]
     release = _release(words, names) or (_OF_TF_CNN_BENCHMARKS if "tfcnnbenchmarks" in words else last[0])
     stack = next((stack for newest, stack in _RELEASES[framework] if release <= newest), last[1])

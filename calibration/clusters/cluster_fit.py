@@ -99,6 +99,7 @@ class SharedConstants(NamedTuple):
     usual_slowdown: float = USUAL_SLOWDOWN
     exchange_deviation: float = EXCHANGE_DEVIATION
     unseen_job_deviation: float = UNSEEN_JOB_DEVIATION
+    job_width: float = JOB_WIDTH
     widening: float = WIDENING
     widths: tuple[tuple[str, float], ...] = ()
     """Prior widths by constant, in place of those of `calibration.clusters.network_parameters`."""
@@ -479,8 +480,9 @@ def _directions(model: ClusterModel, questions: Sequence[RunQuestion], evaluator
 
 def _with_groups(model: ClusterModel, rows: Sequence[RunQuestion]) -> ClusterModel:
     """Return *model* with one more parameter for each job of *rows* whose compute is unmeasured or was measured on a single GPU."""
+    own = model.shared.job_width
     jobs = {group_keys(row)[3]: row for row in rows if model.compute.factor(row) is None or model.compute.needs_slowdown(row)}
-    kinds = ((COMPUTE, UNKNOWN_COMPUTE_WIDTH) if model.compute.factor(row) is None else (JOB_SLOWDOWN, JOB_WIDTH) for row in jobs.values())
+    kinds = ((COMPUTE, UNKNOWN_COMPUTE_WIDTH) if model.compute.factor(row) is None else (JOB_SLOWDOWN, own) for row in jobs.values())
     extra = tuple(NetworkParameter(EVERYWHERE, constant, width) for constant, width in kinds)
     parameters = model.parameters + extra
     return replace(model, parameters=parameters, values=(0.0,) * len(parameters), covariance=_diagonal(parameters), jobs=tuple(jobs))

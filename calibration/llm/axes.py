@@ -59,8 +59,8 @@ def domain_of(row: LlmRow, chip: Chip, gpus: int, of_node: int) -> int:
     if chip.domain >= RACK:
         return chip.domain
     largest = gpus if count(row, "nodes") == 1 else of_node
-    if largest == gpus and chip.domain == 1:  # joined by PCIe
-        return gpus
+    if chip.pcie:  # joins all GPUs of a node
+        return largest
     return largest if largest in chip.other_domains else min(chip.domain, of_node)
 
 

@@ -134,7 +134,6 @@ class Case:
     is_compiled: bool
     checks_collectives: bool
     """Whether torch compares every collective between its ranks first (TORCH_DISTRIBUTED_DEBUG=DETAIL)."""
-    fp32_gradients: bool
     memory_unit: float
     """Bytes in the unit of the table's peak memory."""
     optimizer_states: str
@@ -197,6 +196,12 @@ class Case:
     def stack_file(self) -> Stack:
         """Return the stack of this run."""
         return load_part(Stack, self.stack, "workloads/stacks")
+
+    @property
+    def gradient_width(self) -> float:
+        """Return the bytes of a gradient as the stack reduces it."""
+        mesh = self.stack_file.mesh
+        return 4.0 if mesh is None or mesh.reduction == "fp32" else 2.0
 
     @property
     def recipe(self) -> Fp8Recipe | None:
@@ -299,7 +304,6 @@ def _case(row: LlmRow) -> Case:
         uses_cuda_graphs=uses_graphs(row, practice),
         is_compiled=means_yes(row.text["compile"], False),
         checks_collectives=bool(practice.get("checked_pipelines")) and pipeline > 1 and gpus > domain,
-        fp32_gradients=bool(practice.get("fp32_gradients", True)),
         **memory_settings(practice),
         **limits_in(practice, chip),
         assumptions=tuple(assumed),

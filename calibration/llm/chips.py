@@ -37,8 +37,8 @@ TRAY: Final = 4
 """GPUs of one node of such a rack (NVL72: 18 trays)."""
 BEFORE_AMPERE: Final = ("pascal", "volta", "turing")
 """Architectures with PCIe 3.0, and without products in bfloat16 (compute capability below 8.0)."""
-WITH_PCIE_5: Final = ("hopper", "blackwell")
-"""Architectures with PCIe 5.0 (data sheets of H100 PCIe, RTX 5090 and RTX PRO 6000 Blackwell)."""
+WITH_PCIE_5: Final = ("hopper", "blackwell", "cdna3", "cdna4")
+"""Architectures with PCIe 5.0 (data sheets of H100 PCIe, RTX 5090, RTX PRO 6000 Blackwell, MI300X and MI350X)."""
 
 
 @dataclass(frozen=True)
@@ -65,11 +65,18 @@ class Chip:
     """GPUs, as software counts them, on one card."""
     board: Mapping[ProductPrecision, float] = field(default_factory=dict)
     """Factors on rates of products: what the power of this board leaves, relative to the usual one of its generation (default 1)."""
+    is_mesh: bool = False
+    """Whether the fabric is a link between every two GPUs of a domain, not a switch."""
 
     @property
     def pcie(self) -> int:
         """Return the generation of PCIe that joins the GPUs of a node; 0 if something faster does."""
         return next((generation for generation, rate in PCIE.items() if self.fabric <= rate), 0)
+
+    @property
+    def bus(self) -> float:
+        """Return the bytes/s of one direction between a GPU and those of its node that the fabric does not join."""
+        return self.fabric if self.pcie else PCIE[_pcie_of(self.generation)]
 
     @property
     def usual_gpus(self) -> int:
@@ -146,7 +153,7 @@ def _chip_of_part(name: str) -> NamedChip | None:
     multiprocessors = gpu.kernels.sm_count if gpu.kernels is not None else _multiprocessors().get(name, 0)
     if not multiprocessors or not narrow:
         return None
-    pcie = 3 if gpu.architecture in BEFORE_AMPERE else 5 if gpu.architecture in WITH_PCIE_5 else 4
+    pcie = _pcie_of(gpu.architecture)
     peak: Mapping[ProductPrecision, float] = {"16bit": narrow, "fp8": gpu.peak.get("fp8", narrow), "fp4": gpu.peak.get("fp8", narrow)}
     chip = Chip(
         name=gpu.name, generation=gpu.architecture, part=name, multiprocessors=multiprocessors, peak=peak,
@@ -154,6 +161,11 @@ def _chip_of_part(name: str) -> NamedChip | None:
         board=_board(gpu),
     )  # fmt: skip
     return NamedChip(chip, f"{gpu.name}s of a node joined by PCIe {pcie}.0")
+
+
+def _pcie_of(generation: str) -> int:
+    """Return the generation of PCIe of GPUs of the architecture *generation*."""
+    return 3 if generation in BEFORE_AMPERE else 5 if generation in WITH_PCIE_5 else 4
 
 
 def _board(gpu: Gpu) -> dict[ProductPrecision, float]:
@@ -197,6 +209,7 @@ def _chips() -> dict[str, Chip]:
             machine=cells["machine"],
             other_domains=tuple(int(size) for size in cells["other_domains"].split("|") if size),
             dies=int(cells["dies"] or 1),
+            is_mesh=bool(cells["mesh"]),
             board=_board(load_part(Gpu, cells["part"] or cells["name"].lower(), PARTS_FOLDER)) if cells["board"] else {},
         )
         for alias in (cells["name"], *cells["aliases"].split("|")):

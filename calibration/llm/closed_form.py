@@ -8,27 +8,26 @@ Limits: one time for every micro-batch, no contention between groups, no skew be
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from calibration.llm.case import MEASURED_MESSAGE, Case
+from calibration.llm.case import Case
 from calibration.llm.chips import PRECISIONS
 from calibration.llm.prediction import LlmPrediction
 from calibration.llm.priors import BLOCK_OPERATORS, EAGER_FAMILIES, EXPOSED_EXPERTS, TENSOR_OPERATORS, Constants
 from calibration.llm.weights import Weights, blocks_of_stages, stage_weights
+from calibration.llm.wires import Wires
 from calibration.llm.work import StepWork
 from sim.parallel.collective_check import check_time
 from sim.parallel.layer_messages import entering_scan
 from sim.parallel.lower.bucketed import slices_host_time
+from sim.parallel.ring import WIDE, RankElements, Ring, ring_messages, ring_passes, torch_ring
 from sim.parallel.routing import (
     BACKWARD_LAUNCHES,
     bias_operations,
     cast_launches,
-    copies_between,
     expert_host_time,
     expert_operations,
-    routing_of,
 )
 from sim.spec.parallel import Parallel
 from sim.spec.transformer import Transformer
@@ -45,6 +44,8 @@ LATE_REDUCE_FAMILIES: Final = ("deepspeed", "megatron-2021")
 """Families that reduce gradients after the last backward, not during it (``overlap_gradients: false`` of workloads/stacks)."""
 EARLY_STOP_FAMILIES: Final = ("jax",)
 """Families whose recomputation skips outputs that backward does not read (``early_stop`` of workloads/stacks/xla-fsdp.yaml)."""
+NARROW: Final = 2.0
+"""Bytes of an element of activations."""
 NORM_PASSES: Final = 2.0
 """Memory passes of a fused norm's forward: a read and a write."""
 COALESCED_FAMILIES: Final = ("nanotron",)
@@ -79,7 +80,7 @@ def step(case: Case, constants: Constants) -> tuple[float, Mapping[str, float]]:
     bubble = once / case.virtual_stages * constants["ramp"] + (
         2 * sends * (case.pipeline - 1) / case.virtual_stages if case.pipeline > 1 else 0.0
     )
-    exposed = _data_traffic(case, constants, wires, weights, backward)
+    exposed = _data_traffic(case, constants, wires, weights, forward, backward) + _tied(case, wires)
     update = _update(case, constants, work, weights)
     seconds = steady + bubble + exposed + update + constants["step"]
     return seconds, {**parts, "bubble": bubble, "data": exposed, "optimizer": update}
@@ -132,7 +133,7 @@ def _micro_batch(case: Case, constants: Constants, work: StepWork, wires: Wires,
     one_backward = max(compute_backward + recomputed + routed_half, host_backward + again * (host_forward + counted))
     one_backward += tensor / 2 + 2 * context / 3
     one_backward = max(one_backward, host_backward + BACKWARD_COLLECTIVES * check)
-    if case.zero == 3:
+    if case.zero == 3 and case.pipeline == 1:
         one_forward, one_backward = _sharded(case, constants, wires, weights, one_forward, one_backward)
     steps = case.micro_batches * layers
     parts = {
@@ -188,12 +189,7 @@ def _layer_traffic(case: Case, constants: Constants, wires: Wires, core_forward:
         / 2
         * (8 * wires.gather(activations, case.tensor, 1) * constants["exposed.tensor.overlap" if case.tensor_overlap else "exposed.tensor"])
     )
-    keys = 2.0 * case.micro_batch * case.seq / case.context * shape.groups * (shape.head_size + shape.value_size) / case.tensor
-    if shape.mla is not None:
-        keys = 2.0 * case.micro_batch * case.seq / case.context * shape.heads * (shape.head_size + shape.value_size) / case.tensor
-    ring = (case.context - 1) * wires.send(keys, case.tensor) if case.context > 1 else 0.0
-    hidden = max(0.0, ring - core_forward) + max(0.0, 2 * ring - core_backward)
-    context = hidden + constants["exposed.context"] * 3 * ring
+    context = _context_traffic(case, constants, wires, core_forward, core_backward) if case.context > 1 else 0.0
     if shape.pattern is not None:
         context = shape.share_of("*") * context + _scan_traffic(case, wires)
     experts = 0.0
@@ -202,6 +198,43 @@ def _layer_traffic(case: Case, constants: Constants, wires: Wires, core_forward:
         experts = 4 * wires.exchange(routed, case.expert, 1) + 2 * constants["sync.experts"]
         experts *= EXPOSED_EXPERTS if case.expert_overlap else 1.0
     return tensor, context, experts
+
+
+def _context_traffic(case: Case, constants: Constants, wires: Wires, core_forward: float, core_backward: float) -> float:
+    """Return the exposed seconds of one layer's exchange of keys and values over context ranks, forward and backward together."""
+    shape, mesh = case.shape, case.stack_file.mesh
+    tokens = float(case.micro_batch) * case.seq / case.context / case.tensor
+    own = RankElements(tokens * shape.heads * shape.head_size, tokens * shape.heads * shape.value_size, 0.0)
+    groups = shape.heads if shape.mla is not None else shape.groups
+    if mesh is not None and mesh.context_ring == "torch":
+        compiled = any(case.stack_file.kernels.compilation)
+        how = torch_ring(mesh, case.context_exchange, compiled, case.recompute == "operators")
+        own = own._replace(keys=tokens * (shape.heads if how.repeats_keys else groups) * (shape.head_size + shape.value_size))
+        return _torch_ring(case, wires, own, how, (core_forward, core_backward))
+    own = own._replace(keys=tokens * groups * (shape.head_size + shape.value_size))
+    if case.context_exchange == "all_gather":  # keys before both passes, and their gradients after
+        return 3 * wires.gather(NARROW * own.keys * case.context, case.context, case.tensor)
+    ring = (case.context - 1) * wires.turn(NARROW * own.keys, case.context, case.tensor)
+    hidden = max(0.0, ring - core_forward) + max(0.0, 2 * ring - core_backward)
+    return hidden + constants["exposed.context"] * 3 * ring
+
+
+def _torch_ring(case: Case, wires: Wires, own: RankElements, how: Ring, core: tuple[float, float]) -> float:
+    """Return the seconds that torch's ring adds to a layer: passes, and messages that *core* seconds of attention do not hide."""
+    added = 0.0
+    for backward in (False, True):
+        hideable = 0.0
+        for message in ring_messages(WIDE * own.keys, case.context, how, backward):
+            size = message.nbytes * NARROW / WIDE + message.wide
+            gathers = message.op == "all_gather"
+            seconds = (
+                wires.gather(size, case.context, case.tensor) if gathers else message.times * wires.turn(size, case.context, case.tensor)
+            )
+            hideable += seconds if message.overlaps else 0.0
+            added += 0.0 if message.overlaps else seconds
+        added += max(0.0, hideable - core[backward])
+        added += ring_passes(own, case.context, NARROW, how, backward) / case.chip.memory_bandwidth
+    return added
 
 
 def _scan_traffic(case: Case, wires: Wires) -> float:
@@ -257,17 +290,29 @@ def _check(case: Case, constants: Constants, ranks: int) -> float:
 
 def _sharded(case: Case, constants: Constants, wires: Wires, weights: Weights, forward: float, backward: float) -> tuple[float, float]:
     """Return the seconds of one layer's forward and backward with fully sharded parameters, whose traffic overlaps with compute."""
-    block = (weights.dense + weights.experts) / weights.layers
-    ranks = case.data * case.context
-    width = 1.0 if case.precision != "16bit" and case.family == "fsdp2" else 2.0
-    gather = wires.gather(width * block, ranks, case.tensor)
-    scatter = wires.gather((4.0 if case.fp32_gradients else 2.0) * block, ranks, case.tensor)
+    dense, experts = weights.dense / weights.layers, weights.experts / weights.layers
+    gather = _over_shards(case, wires, _gathered_width(case), dense, experts)
+    scatter = _over_shards(case, wires, case.gradient_width, dense, experts)
     slow = constants["contention"]
     data = constants[f"data:{case.family}"]
     if case.lora:
         scatter = 0.0
     both = (gather + scatter) * data
     return max(forward * slow, gather * data), max(backward * slow, both)
+
+
+def _over_shards(case: Case, wires: Wires, width: float, dense: float, experts: float) -> float:
+    """Return the seconds of gathering or reducing parameters of *width* bytes over the ranks that share them; expert ranks share fewer."""
+    ranks = case.data * case.context
+    if case.expert == 1:
+        return wires.gather(width * (dense + experts), ranks, case.tensor)
+    with_experts = max(1, ranks * case.tensor // case.expert)
+    return wires.gather(width * dense, ranks, case.tensor) + wires.gather(width * experts, with_experts, case.expert)
+
+
+def _gathered_width(case: Case) -> float:
+    """Return the bytes of a parameter as ranks gather it: torchtitan's FSDP2 gathers 8-bit weights."""
+    return 1.0 if case.precision != "16bit" and case.family == "fsdp2" else 2.0
 
 
 def _head(case: Case, constants: Constants, work: StepWork) -> tuple[float, float]:
@@ -291,16 +336,34 @@ def _sends(case: Case, constants: Constants, wires: Wires) -> float:
     return 2 * one * case.virtual_stages * constants["exposed.stages"] * (0.5 if case.virtual_stages > 1 else 1.0)
 
 
-def _data_traffic(case: Case, constants: Constants, wires: Wires, weights: Weights, backward: float) -> float:
-    """Return the exposed seconds of a step's gradient reduction and parameter gathers."""
+def _tied(case: Case, wires: Wires) -> float:
+    """Return the seconds of summing the gradient of a table that the first and the last stage both hold, after all others."""
+    if not case.shape.tied or case.pipeline == 1 or case.lora:
+        return 0.0
+    table = case.gradient_width * float(case.shape.vocab) * case.shape.hidden / case.tensor
+    return 2.0 * wires.gather(table, 2, case.tensor * case.context * case.data * (case.pipeline - 1))  # an all-reduce goes round twice
+
+
+def _data_traffic(case: Case, constants: Constants, wires: Wires, weights: Weights, forward: float, backward: float) -> float:
+    """Return the exposed seconds of a step's gradient reduction and parameter gathers.
+
+    *forward* and *backward* are the seconds of a middle stage for one micro-batch.
+    """
     if case.lora:
         return 0.0
     ranks = case.data * case.context
     stride = case.tensor
-    width = 4.0 if case.fp32_gradients else 2.0
+    width = case.gradient_width
+    if case.zero == 3 and case.pipeline > 1:  # torch pipelining: gathered in the first forward, kept, and reduced after the last backward
+        dense = weights.dense + weights.vocabulary
+        gather = _over_shards(case, wires, _gathered_width(case), dense, weights.experts)
+        scatter = _over_shards(case, wires, width, dense, weights.experts)
+        in_turn = case.pipeline if case.virtual_stages == 1 else 1  # 1F1B gathers a stage when its first input is there
+        return constants[f"data:{case.family}"] * (in_turn * max(0.0, gather - forward) + scatter)
     if case.zero == 3:
-        block = (weights.dense + weights.experts) / weights.layers
-        ends = 2 * wires.gather(2.0 * block, ranks, stride) + wires.gather(2 * width * weights.vocabulary, ranks, stride)
+        ends = 2 * _over_shards(case, wires, 2.0, weights.dense / weights.layers, weights.experts / weights.layers) + wires.gather(
+            2 * width * weights.vocabulary, ranks, stride
+        )
         return ends * constants["exposed.data"] * 2 * constants[f"data:{case.family}"] * case.micro_batches
     plain = weights.dense + weights.vocabulary + (weights.experts if case.expert == 1 else 0.0)
     mesh = case.stack_file.mesh
@@ -358,57 +421,3 @@ def _update(case: Case, constants: Constants, work: StepWork, weights: Weights) 
     owned = (weights.dense + weights.vocabulary) / shards + weights.experts / expert_shards
     held = owned if case.zero == 3 else weights.total
     return (constants["update"] * owned + 8.0 * held) / work.bandwidth
-
-
-class Wires:
-    """Times of collectives of *case*: bytes over the fabric inside a domain, over one NIC per GPU between domains."""
-
-    def __init__(self, case: Case, constants: Constants) -> None:
-        self.case, self.constants = case, constants
-        self.fabric = case.chip.fabric * constants["fabric"]
-        self.network = case.nic * constants["network"]
-
-    def gather(self, size: float, ranks: int, stride: int, latency: float | None = None, coalesced: bool = False) -> float:
-        """Return the seconds of an all-gather or reduce-scatter of *size* bytes over *ranks*, *stride* GPUs apart.
-
-        *latency*: measured seconds that one more node adds for each `MEASURED_MESSAGE` bytes, or once if all bytes are *coalesced* in one
-        message, in place of the latency of hops.
-        """
-        if ranks <= 1:
-            return 0.0
-        inside = self._inside(ranks, stride)
-        nodes = math.ceil(ranks / inside)
-        rate = self.fabric if nodes == 1 else min(self.fabric, self.network * inside)
-        hops = self.start(ranks, stride)
-        if latency is not None and nodes > 1:
-            hops = (nodes - 1) * latency * (1.0 if coalesced else size / MEASURED_MESSAGE)
-        return size * (ranks - 1) / ranks / rate + self.constants["launch.collective"] + hops
-
-    def start(self, ranks: int, stride: int) -> float:
-        """Return the seconds that one ring of *ranks*, *stride* GPUs apart, takes for negligible bytes."""
-        nodes = math.ceil(ranks / self._inside(ranks, stride))
-        return (ranks - nodes) * self.constants["hop.fabric"] + (nodes - 1) * self.constants["hop.network"]
-
-    def exchange(self, size: float, ranks: int, stride: int, copies: float | None = None) -> float:
-        """Return the seconds of an all-to-all in which each rank sends *size* bytes in total.
-
-        *copies*: what share of the bytes is sent; None: that of copies of tokens for experts, between nodes or, in one node, between ranks.
-        """
-        if ranks <= 1:
-            return 0.0
-        inside = self._inside(ranks, stride)
-        if copies is None:
-            copies = copies_between(ranks / inside if ranks > inside else ranks, routing_of(self.case.shape), self.case.one_copy)
-        size *= copies
-        outside = size * (1 - inside / ranks)
-        near = size * (inside - 1) / ranks / self.fabric
-        return max(near, outside / self.network) / self.constants["dispatch"] * 0.5 + self.constants["launch.collective"]
-
-    def send(self, size: float, stride: int) -> float:
-        """Return the seconds of one message to the rank *stride* GPUs away."""
-        rate = self.fabric if stride < self.case.domain else self.network
-        return size / rate + self.constants["launch.collective"]
-
-    def _inside(self, ranks: int, stride: int) -> int:
-        """Return how many of *ranks*, *stride* GPUs apart, share a domain."""
-        return max(1, min(ranks, self.case.domain // stride))

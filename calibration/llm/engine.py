@@ -154,8 +154,9 @@ def hardware_of(case: Case) -> Hardware:
     else:
         raise SpecError(f"{chip.name}: no machine in the catalog has it")
     joined = load_hardware(machine, library=HARDWARE).spec.groups[0].node.gpu_count
-    if case.domain > joined:
-        raise SpecError(f"{machine}: has {joined} of the {case.domain} GPUs of a node")
+    needed = case.domain if case.domain >= RACK else max(case.domain, case.gpus_per_node)
+    if needed > joined:
+        raise SpecError(f"{machine}: has {joined} of the {needed} GPUs of a node")
     return _hardware(machine, case.nic, case.collective_latency, replaced)
 
 

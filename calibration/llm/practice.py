@@ -115,11 +115,11 @@ def modules_in(row: LlmRow, practice: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def uses_graphs(row: LlmRow, practice: Mapping[str, Any]) -> bool:
-    """Return whether blocks are replayed as CUDA graphs: from a note or the source's scripts; by default, only Grace racks use them."""
+    """Return whether blocks are replayed as CUDA graphs: from a note or the source's scripts; by default, Megatron on Grace racks."""
     notes = row.text["notes"].lower()
     if "graphs" in notes:
         return "no graphs" not in notes
-    return bool(practice.get("graphs", row.text["gpu"].startswith("GB")))
+    return bool(practice.get("graphs", practice["family"] == "megatron" and row.text["gpu"].startswith("GB")))
 
 
 def expert_settings(row: LlmRow, notes: str, practice: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import os
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from statistics import median
+from statistics import fmean, median
 from typing import Final
 
 from calibration.catalogue.without_source import RUN_SOURCES, SINGLE_SOURCE_PRIORS
@@ -104,7 +104,7 @@ NEAR: Final = "within"
 
 
 def constants_without(validation: Validation, source: str) -> SharedConstants:
-    """Return the constants that clusters share, from rows of all sources except *source*: usual loss, widths of intervals and of priors.
+    """Return the constants that clusters share, from rows of all sources except *source*: losses beside other GPUs, and widths.
 
     With an empty *source* no row is left out, which derives the values of `calibration/clusters/priors.yaml` again.
     """
@@ -116,6 +116,9 @@ def constants_without(validation: Validation, source: str) -> SharedConstants:
             losses[row.cluster].append(row.log_slowdown)
     if losses:
         shared = shared._replace(usual_slowdown=median(map(median, losses.values())))
+    if freedom := sum(len(same) - 1 for same in losses.values()):
+        squares = sum((one - fmean(same)) ** 2 for same in losses.values() for one in same)
+        shared = shared._replace(job_width=math.sqrt(squares / freedom))
     unseen = [row for row in others if row.is_unseen_job]
     if not others:
         return shared

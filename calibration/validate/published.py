@@ -31,6 +31,7 @@ UNEQUAL_RUNS: Final = RECORDS / "unequal.csv"
 """Runs with inputs of unequal size, or bound by their hosts; they are scored separately."""
 DERIVED: Final = {
     "compute.usual loss": "usual_slowdown",
+    "compute.job": "job_width",
     "exchange.form": "exchange_deviation",
     "compute.unseen": "unseen_job_deviation",
     "interval.widening": "widening",

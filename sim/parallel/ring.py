@@ -52,12 +52,12 @@ def ring_of(training: Training, options: MeshOptions) -> Ring | None:
     if parallel.context == 1 or options.context_ring != "torch":
         return None
     compiled = any(training.stack.kernels.compilation)
-    return Ring(
-        sends=parallel.context_exchange == "ring",
-        compiled=compiled,
-        repeats_keys=options.repeats_keys,
-        keeps_keys=compiled and training.activation_checkpointing != "operators",
-    )
+    return torch_ring(options, parallel.context_exchange, compiled, training.activation_checkpointing == "operators")
+
+
+def torch_ring(options: MeshOptions, exchange: str, compiled: bool, by_operator: bool) -> Ring:
+    """Return how torch's ring runs with `Parallel.context_exchange`; *by_operator*: selective checkpointing by operator."""
+    return Ring(exchange == "ring", compiled, options.repeats_keys, keeps_keys=compiled and not by_operator)
 
 
 def ring_attention(attention: Attention, ring: Ring) -> Attention:

@@ -202,11 +202,10 @@ def unknown_name_hint(name: str, folder: str, path: bool = False) -> str:
         return f"; did you mean {any_of(of_gpu)}?"
     if near := suggestions(name, list(catalogue(folder))) or suggestions(name, file_names):
         another = folder == "workloads" and not path and difflib.SequenceMatcher(None, name.lower(), near[0].lower()).ratio() < _TYPO
-        described = " 'python -m sim new workload --help' shows how to describe another model" if another else ""
-        return f"; did you mean {any_of(near)}?{described}"
+        return f"; did you mean {any_of(near)}?{f' {_NEW_WORKLOAD}' if another else ''}"
     if len(file_names) <= MOST_NAMED:
         return f"; known: {', '.join(file_names) or 'none'}"
-    return f"; {listing}"
+    return f"; {listing}{f', and {_NEW_WORKLOAD}' if folder == 'workloads' and not path else ''}"
 
 
 def command_that_lists(folder: str) -> str:
@@ -214,6 +213,7 @@ def command_that_lists(folder: str) -> str:
     return f"'python -m sim list {folder.rpartition('/')[2]}' lists all {len(catalogue(folder))}"
 
 
+_NEW_WORKLOAD: Final = "'python -m sim new workload --help' shows how to describe another model"
 _TORCH: Final = frozenset({"torch", "pytorch", "ddp", "torchddp", "pytorchddp", "distributeddataparallel"})
 """Names by which users look for the default stack."""
 _LAYOUTS: Final = {

@@ -74,13 +74,17 @@ def test_a_gpu_beside_a_machine_is_the_machines(machine: str, gpu: str, meant: s
     ("columns", "bandwidth", "transport"),
     [(dict(hardware="8x RTX 3090", network="100GbE"), 100, "tcp"), (dict(hardware="A40", gpus_per_node=4, network="100GbE"), 100, "tcp"),
      (dict(hardware="A100-SXM4-40GB", network="4x HDR"), 100, "infiniband"),
+     (dict(hardware="A100-SXM4-40GB", network="HDR"), 200, "infiniband"),
+     (dict(hardware="8x RTX 4090", network="InfiniBand HDR"), 200, "infiniband"),
+     (dict(hardware="A40", gpus_per_node=4, network="HDR InfiniBand"), 200, "infiniband"),
      (dict(hardware="our lab", gpu="8x A100 40GB", network="RoCE 8x 200G"), 200, "roce"),
      (dict(hardware="8x H100", network="NVLink"), 400, "infiniband"),
      (dict(hardware="p3.16xlarge", network="100 Gbps InfiniBand"), 25, "tcp"),
      (dict(hardware="8x RTX 3090", network="100GbE", nodes=1), 10, "tcp")],
 )  # fmt: skip
 def test_the_network_of_an_assumed_machine_is_that_of_the_row(columns: dict[str, Any], bandwidth: float, transport: str) -> None:
-    """In Gbit/s of each of the machine's NICs. A provider's machine has its own network, and one node needs none."""
+    """In Gbit/s of each of the machine's NICs, of which a box of PCIe cards has one. A provider's machine has its own network, and one node
+    needs none."""
     ((row,), notes) = with_catalog_names([record(**({"nodes": 2, "gpus_per_node": 8} | columns))], Folders())
     nic = question(row).hardware.groups[0].node.nic
     assert nic is not None and (nic.bandwidth * 8 / 1e9, nic.transport.name) == (bandwidth, transport)
@@ -102,6 +106,10 @@ def test_the_number_before_a_gpu_is_that_of_a_node_unless_a_column_has_it() -> N
      ("ResNet-18 CIFAR-10", None, "cifar10-resnet18"), ("BERT-base pretrain seq128", None, "bert-base-seq128"),
      ("BERT-large SQuAD finetune", 384, "bert-large-seq384"), ("bert-large-uncased-whole-word-masking", 512, "bert-large-seq512"),
      ("google-bert/bert-base-uncased", 512, "bert-base-seq512"), ("vit_base_patch16_224", None, "vit_b_16"), ("ViT-B/16", None, "vit_b_16"),
+     ("torchvision.models.resnet50", None, "resnet50"), ("resnet50.a1_in1k", None, "resnet50"), ("tv_resnet34", None, "resnet34"),
+     ("tf_efficientnet_b4.ns_jft_in1k", None, "efficientnet_b4"), ("vit_base_patch16_224.augreg_in21k", None, "vit_b_16"),
+     ("deit_base_patch16_224", None, "vit_b_16"), ("mobilenetv2_100", None, "mobilenet_v2"), ("BERT-L", 512, "bert-large-seq512"),
+     ("mobilenetv3_large_100", None, "mobilenet_v3_large"), ("mobilenetv2_140", None, "mobilenetv2_140"), ("resnet50d", None, "resnet50d"),
      ("RoBERTa-large", 128, "roberta-large-seq128"), ("ResNet-50 v2", None, "ResNet-50 v2"), ("MaskRCNN", None, "MaskRCNN")],
 )  # fmt: skip
 def test_models_by_other_names(name: str, sequence: int | None, meant: str) -> None:

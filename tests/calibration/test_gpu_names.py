@@ -26,11 +26,13 @@ def test_each_gpu_is_meant_by_its_own_names() -> None:
      ("GB300 NVL72", "gb300-288gb"), ("HGX H100", "h100-sxm5-80gb"), ("a100-nvswitch", "a100-sxm4-80gb"), ("l40s-pcie", "l40s"),
      ("AMD Instinct MI355X OAM", "mi355x"), ("MI300X 192GB HBM3", "mi300x"), ("MI250X GCD", "mi250x-gcd"), ("A40 48G", "a40"),
      ("H100-SXM-96GB-HBM2e-500W", "h100-sxm5-96gb-hbm2e"), ("8 * H100-SXM", "h100-sxm5-80gb"), ("GeForce RTX 2080 Ti 11GB", "rtx2080ti"),
+     ("Tesla V100-PCIE-32GB", "v100-pcie-32gb"), ("Tesla K40m", "k40c"), ("RTX 5000", "quadrortx5000"), ("5000", None),
+     ("RTX 5000 Ada", None), ("GeForce RTX 3090 Ti", "rtx3090ti"),
      ("RTX 6000", "quadrortx6000"), ("NVIDIA RTX 6000 Ada Generation", "rtx6000ada"), ("6000 Ada", "rtx6000ada"), ("6000", None),
      ("TITAN X", None), ("Titan X (Pascal)", "titanx-pascal"), ("80GB", None), ("DGX", None), ("A100 64GB", None), ("", None)],
 )  # fmt: skip
 def test_gpus_by_what_people_call_them(name: str, meant: str | None) -> None:
-    """6000 and TITAN X are the names of two generations each; no A100 of the catalog has 64 GB."""
+    """5000, 6000 and TITAN X are the names of two generations each; no A100 of the catalog has 64 GB."""
     assert next(iter(catalog_gpus().meant(name)), None) == meant
 
 

@@ -74,8 +74,10 @@ def test_unknown_names_come_with_near_ones(toys: Path) -> None:
 
 def test_another_model_than_those_of_the_catalog_can_be_described() -> None:
     """A wrong letter needs no such words; ViT-L is not ViT-B."""
-    for name, near, described in (("vit_l_16", "vit_b_16", True), ("alexnett", "alexnet", False), ("resnet-50", "resnet50", False)):
-        with pytest.raises(catalogue.UnknownName, match=rf"did you mean {near}") as caught:
+    hints = [("vit_l_16", "did you mean vit_b_16", True), ("alexnett", "did you mean alexnet", False)]
+    hints += [("resnet-50", "did you mean resnet50", False), ("swin_t", r"lists all \d+, and", True)]
+    for name, near, described in hints:
+        with pytest.raises(catalogue.UnknownName, match=near) as caught:
             catalogue.locate(name, "workloads")
         assert ("'python -m sim new workload --help' shows how to describe another model" in str(caught.value)) == described
 

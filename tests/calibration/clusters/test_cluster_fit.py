@@ -262,6 +262,14 @@ def test_jobs_never_seen_beside_others_have_wider_intervals_there() -> None:
     assert unsure == pytest.approx(math.hypot(sure, UNSEEN_JOB_DEVIATION * (1.0 - beside.exposed / beside.step)))
 
 
+def test_a_jobs_own_loss_is_as_unsure_as_other_sources_show() -> None:
+    evaluator = Evaluator(processes=1)
+    scale = measured_scale(simulated([record(placement="1", batch_per_gpu=8, role="compute")]), evaluator)
+    rows = simulated([record(placement="2", batch_per_gpu=8, role="network")])
+    model = fit_model(scale, rows, rows, evaluator, SharedConstants(job_width=0.07))
+    assert [one.width for one in model.parameters if one.constant == "job"] == [0.07]
+
+
 def test_step_less_synchronisation_is_compute() -> None:
     run_question = question(record(placement="2+2", batch_per_gpu=16, role="network"))
     prediction = predict(run_question, 1.3)

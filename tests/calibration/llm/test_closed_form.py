@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import pairwise, permutations
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from calibration.llm.fit import NOISE, fit
 from calibration.llm.priors import defaults, priors
 from calibration.llm.rules import model_flop
 from calibration.llm.weights import blocks_of_stages, stage_weights, total_parameters
+from calibration.llm.wires import Wires
 from calibration.llm.work import StepWork
 from tests.calibration.llm.test_case import one
 
@@ -286,6 +288,10 @@ def test_recipes_tell_who_replays_graphs(tmp_path: Path) -> None:
         *((gpu, "Qwen3_30B_a3B") for gpu in ("H100", "B200", "B300", "GB200", "GB300")),
     }
     assert not one(tmp_path, **bridge, model="Qwen3_30B_a3B", gpu="H100", precision="fp8").uses_cuda_graphs
+    unknown = {
+        name: one(tmp_path, gpu="GB200", node_type="", framework=name).uses_cuda_graphs for name in ("NeMo", "torchtitan", "DeepSpeed")
+    }
+    assert unknown == {"NeMo": True, "torchtitan": False, "DeepSpeed": False}
     assert one(tmp_path, **bridge, model="Qwen3_235B_a22B", gpu="H100").expert_overlap
 
 
@@ -389,3 +395,72 @@ def test_windows_chunks_and_documents_count_in_rules_and_in_time(tmp_path: Path)
         attention = model_flop(case, attention=True) - products
         assert attention == pytest.approx(share * (model_flop(plain, attention=True) - products)), name
         assert predict(case, at).parts["attention"] == pytest.approx(share * predict(plain, at).parts["attention"], rel=0.05), name
+
+
+SIZE = 1e12
+"""Bytes of a message for which latencies do not count."""
+
+
+def rings(ranks: int) -> int:
+    """Return by trying how many rings of *ranks* share no link if every two have one in each direction."""
+    cycles = [frozenset(pairwise((0, *order, 0))) for order in permutations(range(1, ranks))]
+
+    def most(left: list[frozenset[tuple[int, int]]]) -> int:
+        return max((1 + most([other for other in left[at + 1 :] if not other & cycle]) for at, cycle in enumerate(left)), default=0)
+
+    return most(cycles)
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4, 5])
+def test_ranks_of_a_mesh_have_their_own_links_only(ranks: int, tmp_path: Path) -> None:
+    """A GPU of an MI300X platform has seven links; two GPUs use one of them, and a ring each of their link in one direction."""
+    wires = Wires(one(tmp_path, gpu="MI300X", node_type="", network=""), defaults())
+    link = wires.fabric / 7
+    assert wires.gather(SIZE, ranks, 1) == pytest.approx(SIZE * (ranks - 1) / ranks / (rings(ranks) * link), rel=1e-4)
+    assert wires.send(SIZE, 1) == pytest.approx(SIZE / link, rel=1e-4)
+    one_pair = SIZE / ranks / link
+    assert wires.exchange(SIZE, ranks, 1, copies=1.0) == pytest.approx(one_pair / defaults()["dispatch"] * 0.5, rel=1e-4)
+    switched = Wires(one(tmp_path), defaults())
+    assert switched.gather(SIZE, ranks, 1) == pytest.approx(SIZE * (ranks - 1) / ranks / switched.fabric, rel=1e-4)
+
+
+def test_boards_of_a_node_share_its_nics(tmp_path: Path) -> None:
+    """A ring over nodes enters and leaves each once, so at the rate of all its NICs, unless PCIe is slower."""
+    boards = {"gpu": "L40S", "node_type": "", "gpus": "32", "nodes": "4", "dp": "32"}
+    slow, fast = (Wires(one(tmp_path, **boards, network=network), defaults()) for network in ("100 Gbps Ethernet", "8x 400 Gbps"))
+    assert slow.gather(SIZE, 32, 1) == pytest.approx(SIZE * 31 / 32 / (12.5e9 * defaults()["network"]), rel=1e-4)
+    assert fast.gather(SIZE, 32, 1) == pytest.approx(SIZE * 31 / 32 / fast.bus, rel=1e-4)
+    assert slow.send(SIZE, 1) == pytest.approx(SIZE / slow.bus, rel=1e-4)
+    assert slow.send(SIZE, 8) == pytest.approx(SIZE / slow.network, rel=1e-4)
+
+
+def test_pairs_with_bridges_meet_others_of_their_node_over_pcie(tmp_path: Path) -> None:
+    wires = Wires(one(tmp_path, gpu="H100 NVL", node_type="", network="", gpus="16", nodes="2", dp="16"), defaults())
+    assert wires.gather(SIZE, 2, 1) == pytest.approx(SIZE / 2 / wires.fabric, rel=1e-4)
+    assert wires.gather(SIZE, 8, 1) == pytest.approx(SIZE * 7 / 8 / (64e9 * defaults()["fabric"]), rel=1e-4)
+
+
+def test_stages_gather_shards_once_a_step(tmp_path: Path) -> None:
+    """torch's pipelining keeps weights gathered and reduces gradients after the last backward, so further micro-batches move no shards."""
+    case = one(tmp_path, framework="torchtitan", gpus="64", nodes="8", dp="16", pp="4", zero_stage="3", global_batch="128")
+    slow, fast = replace(case, nic=case.nic / 20), replace(case, nic=case.nic / 10)
+    once, twice = (
+        predict(replace(slow, micro_batches=count), defaults()).step_time
+        - predict(replace(fast, micro_batches=count), defaults()).step_time
+        for count in (8, 16)
+    )
+    messages = (
+        2 * 2.0 * case.seq * case.shape.hidden * 8 * defaults()["exposed.stages"] / defaults()["network"] * (1 / slow.nic - 1 / fast.nic)
+    )
+    assert twice - once == pytest.approx(messages, rel=1e-6)
+    shards = (case.data - 1) / case.data * stage_weights(case).total * (2.0 * 4 + 4.0) / 8 * (1 / slow.nic - 1 / fast.nic)
+    assert once - messages > shards / 2
+
+
+def test_the_ends_of_a_pipeline_sum_the_gradient_of_a_tied_table(tmp_path: Path) -> None:
+    case = one(tmp_path, gpus="64", nodes="8", dp="16", pp="4", global_batch="128")
+    tied = replace(case, shape=case.shape.model_copy(update={"tied": True}))
+    longer = predict(tied, defaults()).step_time - predict(case, defaults()).step_time
+    table = 2.0 * case.shape.vocab * case.shape.hidden
+    latency = 2 * (defaults()["hop.network"] + defaults()["launch.collective"])
+    assert longer == pytest.approx(table / (case.nic * defaults()["network"]) + latency, rel=1e-6)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from calibration.llm import closed_form
+from calibration.llm import closed_form, engine
 from calibration.llm.case import Case, describe
 from calibration.llm.priors import defaults
 from calibration.llm.score import is_scorable, memory_scores
@@ -284,3 +284,40 @@ def test_modules_that_are_recomputed_with_or_without_the_word_selective(tmp_path
     assert case_of(tmp_path, activation_checkpointing="core_attn", **row).recompute == "attention"
     assert "is unknown" in refusal(tmp_path, activation_checkpointing="moe_act and magic", **row)
     assert "has an unknown module" in refusal(tmp_path, activation_checkpointing="selective: mlp, magic", **row)
+
+
+_SHARDED = {"framework": "torchtitan", "zero_stage": "3"}
+_SLOW = {"network": "100 Gbps Ethernet"}
+_BOARDS = {"gpu": "L40S", **_SLOW}
+_LAYOUTS = {
+    "FSDP of boards": {
+        **_SHARDED, **_BOARDS, "model": "gpt2-xl", "nodes": "16", "gpus": "128", "dp": "128", "seq_len": "1024", "grad_accum": "1",
+    },
+    "FSDP under a pipeline": {
+        **_SHARDED, **_SLOW, "model": "opt-13b", "gpu": "MI325X", "nodes": "16", "gpus": "128", "dp": "4", "tp": "8", "pp": "4",
+        "seq_len": "2048",
+    },
+    "FSDP of experts": {
+        **_SHARDED, **_SLOW, "model": "gpt-oss-120b", "gpu": "A100-SXM4-40GB", "nodes": "32", "gpus": "256", "dp": "128", "tp": "2",
+        "ep": "32", "seq_len": "4096", "grad_accum": "1",
+    },
+    "torch's ring": {**_SHARDED, **_SLOW, "nodes": "4", "gpus": "32", "dp": "2", "cp": "16", "seq_len": "65536"},
+    "experts over PCIe": {
+        **_BOARDS, "model": "mixtral-8x7b", "nodes": "4", "gpus": "32", "dp": "8", "pp": "4", "ep": "8", "seq_len": "4096",
+    },
+    "tied tables": {
+        **_SLOW, "model": "llama-3.2-1b", "nodes": "4", "gpus": "32", "dp": "8", "pp": "4", "seq_len": "2048", "grad_accum": "4",
+    },
+    "two ranks of a mesh": {
+        "model": "llama-3.1-70b", "gpu": "MI355X", "nodes": "8", "gpus": "64", "dp": "2", "tp": "2", "pp": "8", "cp": "2",
+        "virtual_pp": "2", "framework": "Megatron-LM", "precision": "fp8",
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", _LAYOUTS)
+def test_both_predictors_agree_on_layouts_that_no_table_has(name: str, tmp_path: Path) -> None:
+    """They share what a layout sends and little else: one prices messages by formulas, the other by link, and only one has queues."""
+    case = case_of(tmp_path, **(_BLANK | dict.fromkeys(("params", "node_type", "network", "global_batch"), "") | _LAYOUTS[name]))
+    by_formula = closed_form.predict(case, defaults()).step_time
+    assert 0.6 < engine.simulate_case(case, defaults()).step_time / by_formula < 1.6

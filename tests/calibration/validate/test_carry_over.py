@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from calibration.cli import main
-from calibration.clusters.cluster_fit import EXCHANGE_DEVIATION, UNSEEN_JOB_DEVIATION
+from calibration.clusters.cluster_fit import EXCHANGE_DEVIATION, JOB_WIDTH, UNSEEN_JOB_DEVIATION
 from calibration.questions import question
 from calibration.validate.carry_over import constants_without, few_sources_factor, interval_score, parse_kinds, widening
 from calibration.validate.scores import ScoredRow
@@ -44,6 +44,17 @@ def test_the_usual_loss_and_the_form_are_those_of_other_sources() -> None:
     assert constants_without(validation(rows, fitted), "other").exchange_deviation == pytest.approx(0.6)
     everything = constants_without(validation(rows, fitted), "")  # the middle of 9%, 2% and 4%
     assert everything.usual_slowdown == pytest.approx(0.04)
+
+
+def test_the_width_of_a_jobs_own_loss_is_that_within_clusters_of_other_sources() -> None:
+    """Oracle: losses drawn around the mean of each of 100 clusters; how much the means differ does not count."""
+    drawn = np.random.default_rng(3)
+    fitted = [row("other", f"c{number}", 0.0, 0.1 * number + 0.03 * float(drawn.normal())) for number in range(100) for _ in range(4)]
+    fitted += [row("mine", "a", 0.0, loss) for loss in (0.0, 0.5, 1.0)]
+    assert constants_without(validation([], fitted), "mine").job_width == pytest.approx(0.03, rel=0.1)
+    alone = [row("other", "b", 0.0, 0.01), row("third", "c", 0.0, 0.04)]  # of two jobs on two clusters nothing follows
+    assert constants_without(validation([], alone), "mine").job_width == JOB_WIDTH
+    assert constants_without(validation([], [*alone, row("third", "c", 0.0, 0.05)]), "").job_width == pytest.approx(0.01 / math.sqrt(2))
 
 
 def test_the_form_is_that_with_which_exposed_communication_was_drawn() -> None:
