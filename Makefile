@@ -21,7 +21,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no
 # imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test nightly due golden compared check style types imports spelling oracles readme docs validated fuzz mutants bench clean
+.PHONY: run test nightly due golden compared check style types imports spelling compiled oracles readme docs validated fuzz mutants bench clean
 .DEFAULT_GOAL := run
 
 run: $(VENV)/.run
@@ -54,7 +54,7 @@ compared: $(VENV)/.dev
 
 # The type check takes as long as the others together on one core, so they run in parallel.
 check: $(VENV)/.dev
-	@$(MAKE) --no-print-directory --jobs 2 types style imports spelling
+	@$(MAKE) --no-print-directory --jobs 2 types style imports spelling compiled
 
 types: $(VENV)/.dev
 	$(BIN)/mypy
@@ -68,6 +68,10 @@ imports: $(VENV)/.dev
 
 spelling: $(VENV)/.dev
 	$(BIN)/codespell
+
+# Each process of pytest that finds tests not compiled yet compiles all of them. In a fresh clone the core beside the type check does it once.
+compiled: $(VENV)/.dev
+	@test -d tests/__pycache__ || $(BIN)/pytest --collect-only --quiet -p no:cacheprovider > /dev/null || true
 
 # Installs the programs that some tests compare with and that `make test` does not need, and runs those tests; `make test` finds them from
 # then on. HolisticTraceAnalysis 0.5 fails with pandas 3, so it gets its own virtual environment, without dependencies that are not needed

@@ -17,13 +17,13 @@ from calibration.run_words import number_meant, plain_column, precision_meant
 from calibration.stack_words import read_stack
 from sim.spec.strict import whole_number
 
-_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
+OTHER_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "hardware": ("cluster", "instance", "instance_type", "machine", "node_type", "platform", "server", "system"),
     "gpu": ("accelerator", "gpu_model", "gpu_name", "gpu_type"),
     "workload": ("model", "model_name"),
     "stack": ("framework",),
     "nodes": ("hosts", "n_nodes", "nnodes", "num_hosts", "num_machines", "num_nodes"),
-    "gpus_per_node": ("gpus_per_host", "gpus_per_machine", "nproc_per_node", "num_gpus_per_node"),
+    "gpus_per_node": ("gpus/node", "gpus_per_host", "gpus_per_machine", "nproc_per_node", "num_gpus_per_node"),
     "total_gpus": ("n_gpus", "num_gpus", "total_num_gpus", "world_size"),
     "batch_per_gpu": (
         "batch/gpu",
@@ -53,7 +53,11 @@ _NAMES: Final[Mapping[str, tuple[str, ...]]] = {
         "s/iter",
         "s/step",
         "s_per_step",
+        "s_per_iter",
+        "sec/it",
+        "sec/iter",
         "sec/step",
+        "sec_per_iter",
         "sec_per_step",
         "seconds/step",
         "seconds_per_step",
@@ -143,7 +147,7 @@ def translate_header(header: Sequence[str], rows: Sequence[Cells] = (), own: Seq
     ``fitting`` adds a note for each word in a cell that it translated. The cells of *rows* tell what a column ``gpus`` counts. Names of
     our *own* columns are read in any case, and with blanks.
     """
-    named = {other: column for column, others in _NAMES.items() for other in others}
+    named = {other: column for column, others in OTHER_NAMES.items() for other in others}
     in_ms = {other: column for column, others in _IN_MS.items() for other in others}
     columns, notes, ms_places, data_places, unit_place = list(header), [], set(), set(), None
     for place, name in enumerate(header):
@@ -203,9 +207,9 @@ def _gpus_counted(header: Cells, rows: Sequence[Cells]) -> str | None:
     that the nodes do not divide is that of each.
     """
     plain = [plain_column(name) for name in header]
-    if not rows or not {"gpus_per_node", "total_gpus", *_NAMES["gpus_per_node"], *_NAMES["total_gpus"]}.isdisjoint(plain):
+    if not rows or not {"gpus_per_node", "total_gpus", *OTHER_NAMES["gpus_per_node"], *OTHER_NAMES["total_gpus"]}.isdisjoint(plain):
         return None
-    place, of_nodes = plain.index("gpus"), next((plain.index(name) for name in ("nodes", *_NAMES["nodes"]) if name in plain), None)
+    place, of_nodes = plain.index("gpus"), next((plain.index(name) for name in ("nodes", *OTHER_NAMES["nodes"]) if name in plain), None)
     if of_nodes is None:
         return "total_gpus"
     counts = {(nodes, gpus) for cells in rows if (nodes := _whole(cells, of_nodes)) and (gpus := _whole(cells, place)) and nodes > 1}

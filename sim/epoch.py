@@ -99,7 +99,7 @@ class EpochScene:
         """Return the rank classes and live links, the same in every epoch."""
         slot_keys = tuple((slot.name, slot.lent_gpus, slot.graph, slot.cores) for slot in self.cluster)
         key = (build, slot_keys, *map(id, self.rings), self.fold)
-        cached = memo.get_or_make(key, lambda: build(self.cluster, self._crossings(), self.fold), self.rings)
+        cached = memo.get_or_make(key, lambda: build(self.cluster, self._crossings() if self.fold else {}, self.fold), self.rings)
         slots = {slot.name: slot for slot in self.cluster}  # the cached result may come from slots that differ in what is not live
         return cached._replace(classes=[rank_class._replace(slot=slots[rank_class.slot.name]) for rank_class in cached.classes])
 

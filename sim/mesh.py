@@ -195,7 +195,7 @@ def prepare(
     check_saves(training, units)
     chunks = stages_of(units, parallel, *distribution_of(options, workload.model.transformer, parallel.virtual_stages))
     _check_shared(workload.model, units, chunks)
-    experts = max((layer.groups for layer in workload.model.layers), default=0)
+    experts = _experts(ModelKey(workload.model))
     mesh = mesh_of(parallel, [gpus_per_node or node.gpu_count] * count, options.order, experts)  # after what the model allows on any GPUs
     activation = PRECISION_TRAITS[training.precision].activation
     shares = parallel.context * (parallel.tensor if parallel.sequence_parallel else 1)
@@ -253,6 +253,12 @@ def _check_deadlock(schedule: str, parallel: Parallel, micro_batches: int) -> No
 def _waits(schedule: str, stages: int, chunks: int, micro_batches: int) -> list[str] | None:
     """Return `find_deadlock` of a built-in schedule, memoized: these numbers determine its order."""
     return find_deadlock(schedule, [actions(schedule, stages, chunks, micro_batches, stage) for stage in range(stages)])
+
+
+@lru_cache(maxsize=256)
+def _experts(same: ModelKey) -> int:
+    """Return the most experts of a layer of a model; 0 if it has none."""
+    return max((layer.groups for layer in same.model.layers), default=0)
 
 
 def _on_host(options: MeshOptions, cpu: Cpu) -> MeshOptions:

@@ -53,6 +53,10 @@ class Console:
 
     def __init__(self) -> None:
         self.said = time.monotonic()
+        self.last = ""
+        """The last line of progress; empty if it no longer holds."""
+        self.ended: threading.Event | None = None
+        """Set at the end of the command to end the thread that repeats this line; None if there is none."""
 
     def __call__(self, text: str) -> None:
         """Write *text* on a line of its own, in place of a line of progress, unless quiet."""
@@ -77,15 +81,36 @@ class Console:
         return show_done
 
     def progress(self, text: str) -> None:
-        """Replace the line of progress by *text*, or clear it if that is empty; without a terminal, print it at most once a minute."""
+        """Replace the line of progress by *text*, or clear it if that is empty; without a terminal, print it once a minute."""
         if self.quiet:
             return
         if sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
             sys.stderr.write(f"\r\x1b[K{text[: shutil.get_terminal_size().columns - 1]}")
             sys.stderr.flush()
-        elif text and time.monotonic() - self.said >= MINUTE:
-            self.said = time.monotonic()
-            typer.echo(text, err=True)
+            return
+        self.last = text
+        if text and time.monotonic() - self.said >= MINUTE:
+            self._repeat()
+        elif text and self.ended is None:
+            self.ended = threading.Event()
+            threading.Thread(target=self._repeat_each_minute, args=(self.ended,), daemon=True).start()
+
+    def end(self) -> None:
+        """Repeat no line of progress any more: the command has ended."""
+        self.last = ""
+        if self.ended is not None:
+            self.ended.set()
+            self.ended = None
+
+    def _repeat(self) -> None:
+        self.said = time.monotonic()
+        typer.echo(self.last, err=True)
+
+    def _repeat_each_minute(self, ended: threading.Event) -> None:
+        """Print the last line of progress again for each minute without another, until *ended*: one item may take long."""
+        while not ended.wait(max(MINUTE / 60, self.said + MINUTE - time.monotonic())):
+            if self.last and not self.quiet and time.monotonic() - self.said >= MINUTE:
+                self._repeat()
 
 
 messages = Console()
@@ -152,6 +177,7 @@ def exit_code(app: Callable[..., Any], arguments: Sequence[str] | None) -> int:
         typer.echo(_error_message(error), err=True)
         return 1 if isinstance(error, SpecError) and error.nothing_qualifies else 2
     finally:
+        messages.end()
         MADE_BY.reset(token)
         TRACE.reset(trace_token)
         if handler is not None:

@@ -21,6 +21,7 @@ from sim.spec.catalog import likely_or_all
 from sim.spec.yaml import SpecError
 from sim.study.layout_options import LAYOUT_KEYS
 from sim.study.options import OptionTerms, PlainRunOptions, RunOptions, documents_options
+from sim.units import shorten
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -157,4 +158,7 @@ def check(*paths: str | PathLike[str]) -> list[str]:
     """
     from sim.check import validate
 
+    for path in paths:
+        if not isinstance(path, str) and not hasattr(path, "__fspath__"):
+            raise SpecError(f"{shorten(path)}: expected names or paths, such as check('my-box.yaml', 'vgg16')")
     return [problem for verdict in validate([str(path) for path in paths]) for problem in verdict.problems]

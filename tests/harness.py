@@ -226,7 +226,7 @@ class Rig:
         self.plan: CollectivePlan = plan_collectives(job_slots(0, node_slots), hardware.fabric, tuning, fabric)
         for link, capacity in self.plan.shared_capacities.items():
             self.network.add_link(link, capacity)
-        self.built = build(node_slots, {slot.name: self.plan.crossings(slot.name) for slot in node_slots}, fold)
+        self.built = build(node_slots, {slot.name: self.plan.crossings(slot.name) for slot in node_slots if fold}, fold)
         for link, capacity in self.built.capacity.items():
             self.network.add_link(link, capacity)
         self.all_reduce = EXECUTORS[executor](self.network, self.log, 0, self.plan, self.built.live_links)

@@ -70,6 +70,14 @@ def test(number):
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="no make on this machine")
+def test_tests_are_compiled_once_before_several_processes_run_them() -> None:
+    compiles, runs = (
+        [number for number, line in enumerate(would_run("test")) if text in line] for text in ("--collect-only", " -m pytest ")
+    )
+    assert len(compiles) == len(runs) == 1 and compiles < runs
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="no make on this machine")
 def test_oracles_run_the_tests_that_ask_for_them() -> None:
     """A test that skips for want of what `make oracles` installs stands in a file, or in a folder, that it runs."""
     (tests,) = [line for line in " ".join(would_run("oracles")).replace("\\", "").split(".venv/bin/python") if "pytest" in line]

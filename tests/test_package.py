@@ -219,6 +219,8 @@ def test_a_wrong_hardware_file_is_judged_as_hardware(tmp_path: Path) -> None:
     with pytest.raises(stallsim.SpecError, match="the number 25 has no unit"):
         stallsim.load(path)
     assert stallsim.check("vgg16", "p3.16xlarge", "H100-SXM5-80GB") == []
+    with pytest.raises(stallsim.SpecError, match=r"\['vgg16'\]: expected names or paths, such as check\('my-box.yaml', 'vgg16'\)"):
+        stallsim.check(["vgg16"])  # type: ignore[arg-type]
 
 
 def test_a_layer_table_alone_runs(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import errno
 import json
 import re
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -154,6 +155,23 @@ def test_progress_is_a_line_a_minute_without_a_terminal(monkeypatch: pytest.Monk
     clock[0] += 600
     done(10, 10)
     assert capsys.readouterr().err == ""
+
+
+def test_progress_is_repeated_while_an_item_takes_minutes(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """A machine with thousands of layouts says nothing until it is planned; the command must not look as if it hung."""
+    monkeypatch.setattr("sim.terminal.MINUTE", 0.05)
+    console, lines, waited = Console(), [], 0
+    console.counter("machines planned")(0, 11)
+    while len(lines) < 2 and waited < 500:
+        time.sleep(0.01)
+        waited += 1
+        lines += capsys.readouterr().err.splitlines()
+    assert lines[:2] == ["0 of 11 machines planned"] * 2
+    console.end()
+    time.sleep(0.06)  # what was being written
+    capsys.readouterr()
+    time.sleep(0.2)
+    assert capsys.readouterr().err == "" and console.ended is None
 
 
 def test_what_is_said_names_the_program_as_it_was_called(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

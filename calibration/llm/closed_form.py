@@ -21,7 +21,7 @@ from calibration.llm.work import StepWork
 from sim.parallel.collective_check import check_time
 from sim.parallel.layer_messages import entering_scan
 from sim.parallel.lower.bucketed import slices_host_time
-from sim.parallel.ring import WIDE, RankElements, Ring, ring_messages, ring_passes, torch_ring
+from sim.parallel.ring import WIDE, RankElements, Ring, engine_passes, ring_messages, ring_passes, torch_ring
 from sim.parallel.routing import (
     BACKWARD_LAUNCHES,
     bias_operations,
@@ -216,7 +216,8 @@ def _context_traffic(case: Case, constants: Constants, wires: Wires, core_forwar
         return 3 * wires.gather(NARROW * own.keys * case.context, case.context, case.tensor)
     ring = (case.context - 1) * wires.turn(NARROW * own.keys, case.context, case.tensor)
     hidden = max(0.0, ring - core_forward) + max(0.0, 2 * ring - core_backward)
-    return hidden + constants["exposed.context"] * 3 * ring
+    moved = sum(engine_passes(own, case.context, NARROW, True, backward) for backward in (False, True))
+    return hidden + constants["exposed.context"] * 3 * ring + moved / case.chip.memory_bandwidth
 
 
 def _torch_ring(case: Case, wires: Wires, own: RankElements, how: Ring, core: tuple[float, float]) -> float:

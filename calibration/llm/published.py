@@ -208,6 +208,7 @@ def _group(runs: Sequence[tuple[float, Case]]) -> dict[str, Any]:
         "most_gpus": max(case.gpus for _, case in runs),
         "most_sequence": max(case.seq for _, case in runs),
         "most_context": max(case.context for _, case in runs),
+        "least_context_tokens": min((case.seq // case.context for _, case in runs if case.context > 1), default=None),
         "least_network": min((case.nic for _, case in runs if case.node_span > 1), default=None),
         "sources": sorted({case.row.source.split("/")[-1] for _, case in runs}),
     }

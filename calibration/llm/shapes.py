@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any, Final
 
@@ -76,15 +76,24 @@ def _model_names() -> dict[str, str]:
     return {**of_gpt3, **aliases, **{name: name for name in models}}
 
 
+@lru_cache(maxsize=1)
+def _by_spelling() -> tuple[tuple[Callable[[str], str], dict[str, list[str]]], ...]:
+    """Return the catalog's models by spelling, with what spells a name so: first with points in numbers, and with what tells tuning."""
+    untuned = {each: re.sub(_TUNED, "", re.sub(_ACTIVE, "", each)) for each in _model_names()}
+    tables = []
+    for spell in (pointed_name, plain_name):
+        for spelled in ({each: each for each in untuned}, untuned):
+            by_spelling: dict[str, list[str]] = {}
+            for each, name in spelled.items():
+                by_spelling.setdefault(spell(name), []).append(each)
+            tables.append((spell, by_spelling))
+    return tuple(tables)
+
+
 def _models_spelled(name: str) -> list[str]:
     """Return the catalog's models that differ from *name* in spelling only; those with other points in numbers if none has the same."""
-    spellings = [(each, re.sub(_TUNED, "", re.sub(_ACTIVE, "", each))) for each in _model_names()]
-    for spelled in (pointed_name, plain_name):
-        same = [each for each, _ in spellings if spelled(each) == spelled(name)]
-        same = same or [each for each, untuned in spellings if spelled(untuned) == spelled(name)]
-        if same:
-            return same[:1] if len({_model_names()[each] for each in same}) == 1 else same
-    return []
+    same: list[str] = next((models[key] for spell, models in _by_spelling() if (key := spell(name)) in models), [])
+    return same[:1] if len({_model_names()[each] for each in same}) == 1 else same
 
 
 @lru_cache(maxsize=512)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from calibration.cells import read_cell
-from calibration.foreign_columns import translate_header
+from calibration.foreign_columns import OTHER_NAMES, translate_header
 from calibration.run_words import NAMES_OF_COLUMNS, plain_column
 from sim.spec.strict import csv_lines, csv_rows
 from sim.spec.yaml import SpecError
@@ -54,21 +54,24 @@ COMMON_COLUMNS: Final = frozenset({"nodes", "gpus", "grad_accum", "step_time_s"}
 
 
 _OTHER_NAMES: Final[Mapping[str, str]] = {
-    **dict.fromkeys(("num_gpus", "total_gpus", "world_size"), "gpus"),
+    **dict.fromkeys(("accelerator", "gpu_model", "gpu_name", "gpu_type"), "gpu"),
+    **dict.fromkeys(("n_gpus", "num_gpus", "total_gpus", "total_num_gpus", "world_size"), "gpus"),
     **dict.fromkeys(("n_nodes", "nnodes", "num_nodes"), "nodes"),
-    **dict.fromkeys(("max_seq_len", "max_seq_length", "seq_length", "sequence", "sequence_length"), "seq_len"),
+    **dict.fromkeys(("context_length", "max_seq_len", "max_seq_length", "seq_length", "sequence", "sequence_length"), "seq_len"),
     **dict.fromkeys(("gbs", "global_batch_size"), "global_batch"),
     **dict.fromkeys(("mbs", "micro_batch_size"), "micro_batch"),
     **dict.fromkeys(("gradient_accumulation_steps", "grad_accum_steps"), "grad_accum"),
-    **dict.fromkeys(("tensor_parallel", "tensor_parallel_size"), "tp"),
-    **dict.fromkeys(("pipeline_parallel", "pipeline_parallel_size"), "pp"),
-    **dict.fromkeys(("context_parallel", "context_parallel_size"), "cp"),
-    **dict.fromkeys(("data_parallel", "data_parallel_size"), "dp"),
-    **dict.fromkeys(("expert_parallel", "expert_parallel_size"), "ep"),
+    **dict.fromkeys(("tp_size", "tensor_parallel", "tensor_parallel_degree", "tensor_parallel_size"), "tp"),
+    **dict.fromkeys(("pp_size", "pipeline_parallel", "pipeline_parallel_degree", "pipeline_parallel_size"), "pp"),
+    **dict.fromkeys(("cp_size", "context_parallel", "context_parallel_degree", "context_parallel_size"), "cp"),
+    **dict.fromkeys(("dp_size", "data_parallel", "data_parallel_degree", "data_parallel_size"), "dp"),
+    **dict.fromkeys(("ep_size", "expert_parallel", "expert_parallel_degree", "expert_parallel_size"), "ep"),
     **dict.fromkeys(("vp", "vpp", "virtual_pipeline", "virtual_pipeline_parallel_size"), "virtual_pp"),
-    **dict.fromkeys(("recompute", "recomputation", "gradient_checkpointing", "activation_recompute"), "activation_checkpointing"),
+    **dict.fromkeys(("ac", "recompute", "recomputation", "gradient_checkpointing", "activation_recompute"), "activation_checkpointing"),
     **dict.fromkeys(("interconnect", "fabric", "inter_node"), "network"),
     **dict.fromkeys(("zero", "zero_level", "distributed_optimizer"), "zero_stage"),
+    **dict.fromkeys(OTHER_NAMES["step_time_s"], "step_time_s"),
+    "tgs": "tokens_per_s_per_gpu",
 }
 """Columns by names that other tables have for them."""
 _RATE_OF_A_GPU: Final = re.compile(r"\(?tok(?:en)?s?(?:_per_|/)s(?:ec|econd)?(?:_per_|/)(?:gpu|device)\)?")
@@ -158,7 +161,8 @@ def read_table(path: Path) -> list[LlmRow]:
     missing = [name for name in REQUIRED_COLUMNS if name not in header]
     missing += [] if {*RATE_COLUMNS} & {*header} else [" or ".join(RATE_COLUMNS)]
     if missing:
-        raise SpecError(f"{path}:{first}: column{'s' * (len(missing) > 1)} missing: {', '.join(missing)}; blank cells are allowed")
+        unread = f"; not read: {', '.join(others)}" if (others := _unread(header)) else ""
+        raise SpecError(f"{path}:{first}: column{'s' * (len(missing) > 1)} missing: {', '.join(missing)}{unread}; blank cells are allowed")
     in_ms = [plain_column(name) in _STEP_MS for name in written]
     return [_row(line, {**dict(zip(header, _in_units(cells, in_ms), strict=False)), BEYOND: cells[len(header) :]}) for line, cells in rows]
 
@@ -169,9 +173,14 @@ def column_notes(path: Path) -> list[str]:
     _, written = next(csv_rows(lines[:1], str(path)), (0, []))
     columns = _columns(written)
     notes = [f"column '{name}' was read as {column}" for name, column in zip(written, columns, strict=True) if name != column]
-    unread = [f"'{name}'" for name in columns if name and name not in (*NUMBER_COLUMNS, *TEXT_COLUMNS)]
+    unread = _unread(columns)
     notes += [f"column{'s' * (len(unread) > 1)} {', '.join(unread)} {'are' if len(unread) > 1 else 'is'} not read"] if unread else []
     return [f"{path}:{lines[0][0]}: {note}" for note in notes]
+
+
+def _unread(columns: Sequence[str]) -> list[str]:
+    """Return those of *columns* that no table of transformer runs has, in quotes."""
+    return [f"'{name}'" for name in columns if name and name not in (*NUMBER_COLUMNS, *TEXT_COLUMNS)]
 
 
 def _columns(header: Sequence[str]) -> list[str]:

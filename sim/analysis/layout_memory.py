@@ -244,6 +244,12 @@ class _Replay:
         return moments
 
     def _play(self, instruction: Instruction) -> None:
+        if type(instruction) is Work:  # most instructions
+            if instruction.part == "F" and instruction.beside is not None:
+                self.forward = instruction
+            else:
+                self._pass_units(instruction)
+            return
         match instruction:
             case Start(tag=(what, unit, _)) if what.startswith("gather"):
                 self._gather(instruction)
@@ -262,10 +268,6 @@ class _Replay:
             case Update():
                 self._free_lone_buffers()
                 self._update_peak(self.casts)
-            case Work(part="F", beside=(_, _)):
-                self.forward = instruction
-            case Work():
-                self._pass_units(instruction)
 
     def _pass_units(self, work: Work) -> None:
         """Pass over the units of *work*, in turns with those of the forward that runs as a pair with it."""
@@ -283,15 +285,25 @@ class _Replay:
 
     def _current_moment(self, workspace: float = 0.0, made: float = 0.0) -> _StepMoment:
         """Return the current moment, with *workspace* and the gradients just *made* added to what is held."""
-        gathers, scatters = sum(self.gathers.values()), sum(self.scatters.values())
-        weights, unreduced = sum(self.weights.values()), sum(self.unreduced.values()) + made
+        gathers = sum(self.gathers.values()) if self.gathers else 0
+        scatters = sum(self.scatters.values()) if self.scatters else 0
+        weights = sum(self.weights.values()) if self.weights else 0
+        unreduced = (sum(self.unreduced.values()) if self.unreduced else 0) + made
         shards = self.gradients if self.grows else 0.0
-        streams = (self.activations + self.buffered + weights + unreduced + workspace, gathers, scatters + shards)
-        self.fullest_of = list(map(max, self.fullest_of, streams))
+        computing, scattering = self.activations + self.buffered + weights + unreduced + workspace, scatters + shards
+        fullest = self.fullest_of
+        if computing > fullest[0]:
+            fullest[0] = computing
+        if gathers > fullest[1]:
+            fullest[1] = gathers
+        if scattering > fullest[2]:
+            fullest[2] = scattering
         return _StepMoment(self.gradients + unreduced + scatters, self.activations, gathers + weights, workspace + self.buffered)
 
     def _update_peak(self, workspace: float = 0.0, made: float = 0.0) -> None:
-        self.best = max(self.best, self._current_moment(workspace, made), key=sum)
+        moment = self._current_moment(workspace, made)
+        if sum(moment) > sum(self.best):
+            self.best = moment
 
     def cached(self, moment: _StepMoment) -> float:
         """Return the bytes of blocks that are kept although they are empty at *moment*; call it after the whole step is replayed."""

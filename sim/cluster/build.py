@@ -247,7 +247,8 @@ class LiveCluster(NamedTuple):
 def build(cluster: Sequence[Slot], crossings: Mapping[str, Mapping[str, Hashable]], fold: bool = True) -> LiveCluster:
     """Return the rank classes and live resources of *cluster*.
 
-    *crossings* holds, by slot name, how often collectives cross each physical link: links that differ in it are not merged.
+    *crossings* holds, by slot name, how often collectives cross each physical link: links that differ in it are not merged. Nothing is
+    merged, and it may be empty, without *fold*.
     """
     classes: list[RankClass] = []
     live: dict[str, dict[str, str]] = {}

@@ -1,9 +1,10 @@
-"""What do context ranks send and move in memory with torch's ring attention? Messages of a layer, and passes between its steps.
+"""What do context ranks send and move in memory with ring attention? Messages of torch's, and passes between its steps; passes of others.
 
 ``torch.distributed.tensor.experimental``, ``_templated_ring_attention`` and its backward (torch 2.6 to 2.13). Each of n ranks attends in n
 steps, first to its own keys. The last rank is simulated, whose other steps see half of a rank's keys. Keys are all-gathered beside the
 first step (``allgather``) or sent on in each (``alltoall``). Results are merged in 32 bits; so are gradients of keys added and, after every
 step, sent. Operator by operator, a message overlaps with the next step; in a compiled block, none does (`docs/model/layouts.md`).
+Transformer Engine's ring merges and adds as well (`engine_passes`), in the data type of attention.
 
 Limits: log-sum-exps, which have one element for each head and token, are left out; so are the launches of the steps, and messages of keys
 that a compiled block without recomputation sends on again and does not use (torch 2.13).
@@ -138,3 +139,20 @@ def _compiled_backward(own: RankElements, ranks: int, width: float, ring: Ring) 
 def _compiled_keys(ranks: int, width: float, ring: Ring) -> float:
     """Return the bytes per element of keys to put messages together."""
     return 2.0 * width * (_compiled_sends(ranks) if ring.sends else 1)
+
+
+def engine_passes(own: RankElements, ranks: int, width: float, causal: bool, backward: bool) -> float:
+    """Return the bytes that the last rank's operators move in one pass beside Transformer Engine's steps of attention.
+
+    dot_product_attention/context_parallel.py, ``AttnFuncWithCPAndKVP2P``. Forward puts keys and values into one buffer, scales the result
+    of the first step, and adds each other one to it, scaled, in a fused kernel. Backward copies the buffer, puts the gradients of keys and
+    values of each step together, and adds them to those that arrive; the first step's gradients are copied, and those of queries, too.
+    Under a causal mask, the last rank sees half of the keys of each other rank.
+    """
+    joined, added = 2.0 * width, 3.0 * width  # read and written; a sum is read as well
+    if not backward:
+        return joined * own.keys + (joined + (ranks - 1) * added) * own.results
+    seen = 0.5 if causal else 1.0
+    steps = seen * (ranks - 1) * joined + joined  # gradients put together
+    sums = seen * (joined + (ranks - 2) * added) + added
+    return (joined + steps + sums) * own.keys + (joined + (ranks - 1) * added) * own.queries

@@ -184,18 +184,35 @@ def comparison_text(document: dict[str, Any], most: float = inf) -> str:
             *(_epoch_lines(rows) if of_epoch else []),
             *([_ERROR] if any(row["expected_error"] for row in rows) else []),
             *([_BEYOND] if any((row["expected_error"] or {}).get("extrapolates") for row in rows) else []),
-            *ambiguity_notes(rows),
-            *laid_out_lines(rows),
-            *not_validated_lines(rows),
-            *(f"{note}." for note in worker_notes(rows)),
-            *(f"{note[:1].upper()}{note[1:]}." for note in network_notes(rows)),
-            *(f"{_at(row)}: {power_cap_text(row['power_cap'])}." for row in rows if row["power_cap"]),
+            *note_lines(rows),
             *group_by_text((_at(row), f"CO2 at {grid_words(row['energy']['grid'])}.") for row in rows if row["energy"]),
             *price_lines(row for row in document["prices"] if row["hardware"] in names),
         ]
     if document["left_out"]:
         lines += [*(["", "Cannot run it:"] if rows else []), *(f"  - {line}" for line in failure_lines(document["left_out"]))]
-    return "\n".join([*lines, *(["", f"{document['note'][:1].upper()}{document['note'][1:]}."] if document["note"] else [])])
+    return "\n".join([*lines, *(["", _sentence(document["note"])] if document["note"] else [])])
+
+
+def note_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return sentences without which the figures of *rows* could mislead: what does not run as described, what is too close to call."""
+    return [
+        *ambiguity_notes(rows),
+        *laid_out_lines(rows),
+        *not_validated_lines(rows),
+        *(f"{note}." for note in worker_notes(rows)),
+        *map(_sentence, network_notes(rows)),
+        *(f"{_at(row)}: {power_cap_text(row['power_cap'])}." for row in rows if row["power_cap"]),
+    ]
+
+
+def page_notes(document: Mapping[str, Any]) -> list[str]:
+    """Return the notes of `note_lines` on all rows of a comparison's *document*, with its own note, as items of one list."""
+    lines = [line.removeprefix("  - ") for line in note_lines(document["rows"])]
+    return [*lines, *([_sentence(document["note"])] if document["note"] else [])]
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}."
 
 
 def machine_count(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -332,7 +349,7 @@ def width_note(documents: Sequence[Mapping[str, Any]]) -> str:
 def not_validated_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return sentences on features of the layouts of *rows* that no measured run has, with the machines if only some use them."""
     features = merged_by_machine({_at(row): (row["expected_error"] or {}).get("not_validated", ()) for row in rows})
-    return [f"{sentence[:1].upper()}{sentence[1:]}." for sentence in features]
+    return [_sentence(text) for text in features]
 
 
 def _above(gap: float) -> str:

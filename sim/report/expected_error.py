@@ -87,9 +87,14 @@ def error_sentence(error: ExpectedError | None) -> str:
     """Return the expected *error* of a step as a sentence, with the reason if it extrapolates."""
     if error is None:
         return "Expected error of a step: unknown, because no similar run was measured."
-    reason = error["basis"].partition("; extrapolated: ")[2].partition("; ")[0] if error["extrapolates"] else ""
+    reason = extrapolation_reason(error)
     widened = f"; extrapolated: {reason}" if reason else ""
     return f"Expected error of a step: {spread_text(error)}{widened}."
+
+
+def extrapolation_reason(error: ExpectedError) -> str:
+    """Return in what, first of all, a run is beyond those from which its *error* is known; empty if it is not."""
+    return error["basis"].partition("; extrapolated: ")[2].partition("; ")[0] if error["extrapolates"] else ""
 
 
 def interval_text(error: ExpectedError, step: float) -> str:

@@ -11,7 +11,7 @@ from sim.events import Cause
 from sim.mesh import LayoutRun, worker_node
 from sim.report.document import run_document
 from sim.report.energy import grid_text, power_cap_figures
-from sim.report.expected_error import expected_job_error
+from sim.report.expected_error import expected_job_error, extrapolation_reason
 from sim.report.goodput import goodput_of
 from sim.report.layouts.layout import layout_document, layout_name
 from sim.report.layouts.layout_error import expected_layout_error
@@ -74,6 +74,12 @@ def _expected_error(outcome: Outcome) -> ExpectedError | None:
 def tie_between(one: Outcome, best: Outcome) -> float:
     """Return the share of a step within which *one* ties with the *best*: the larger of their expected errors."""
     return max(tie(one), tie(best))
+
+
+def _extrapolated(outcome: Outcome) -> str | None:
+    """Return in what *outcome* is beyond the measured runs, empty if it is not; None if nothing like it was measured."""
+    expected = _expected_error(outcome)
+    return None if expected is None else extrapolation_reason(expected)
 
 
 def _ties(one: Outcome, best: Outcome) -> bool:
@@ -169,6 +175,7 @@ def _row(plan: LayoutPlan, outcome: Outcome, best: Outcome, on_front: bool) -> d
         "limit": limit_text(outcome),
         "why": reasons_text(outcome, best),
         "not_validated": not_validated(run),
+        "extrapolated": _extrapolated(outcome),
         "tie_within": tie_between(outcome, best),
         "tie": _ties(outcome, best),
         "pareto": on_front,
@@ -266,7 +273,30 @@ def verdict(plan: LayoutPlan, rows: Sequence[Mapping[str, Any]]) -> str:
     unproven = "".join(f" {sentence[:1].upper()}{sentence[1:]}." for sentence in best["not_validated"])
     thrashes = best["memory_verdict"] == "thrashes"
     full = f" Its memory is nearly full, so steps may take up to {THRASH:.0f} times as long." if thrashes else ""
-    return f"{best['name']} ({best['stack']}): {show(best['step_time_s'], 'time')} per step, {proof}{beside}.{full}{unproven}"
+    step = f"{best['name']} ({best['stack']}): {show(best['step_time_s'], 'time')} per step, {proof}{beside}."
+    return f"{step}{full}{unproven}{_beyond_text(rows)}"
+
+
+def _beyond_text(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return in what the best of *rows* is beyond the measured runs, and which layout that ties with it is not; empty if it is within them.
+
+    The model cannot tell the two apart, but errors of layouts like the second are known.
+    """
+    best = rows[0]
+    if not best["extrapolated"]:
+        return ""
+    place = measured_place(rows)
+    why = "" if best["not_validated"] else f" ({best['extrapolated']})"
+    if place is None:
+        return f" Its error is extrapolated{why}, as are those of all simulated layouts that tie with it."
+    lost = rows[place]["step_time_s"] / best["step_time_s"] - 1.0
+    return f" Its error is extrapolated{why}; row {place + 1}, the best within the sizes measured, ties with it at {100 * lost:+.1f}%."
+
+
+def measured_place(rows: Sequence[Mapping[str, Any]]) -> int | None:
+    """Return the place of the first of *rows* that ties with the best, fits, and is like measured runs; None if there is none."""
+    within = (place for place, row in enumerate(rows) if row["tie"] and row["extrapolated"] == "" and row["memory_verdict"] == "fits")
+    return next(within, None)
 
 
 NOT_VALIDATED: Final = " (not validated)"

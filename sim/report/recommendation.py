@@ -146,7 +146,9 @@ def recommendation_text(document: dict[str, Any]) -> str:
         lines.append(f"  {parts_text(chosen['parts_s'])}")
         lines += [f"  in the layout {chosen['layout']}"] if chosen["layout"] else []
         if chosen["micro_batches"] > 1 and not chosen["layout"]:
-            lines.append(f"  in {chosen['micro_batches']:,} micro-batches of {chosen['batch_per_gpu']:,} samples per GPU in a step")
+            lines.append(
+                f"  in {chosen['micro_batches']:,} micro-batches of {pluralized(chosen['batch_per_gpu'], 'sample')} per GPU in a step"
+            )
         if (chosen["expected_error"] or {"extrapolates": True})["extrapolates"]:
             lines.append(f"  {error_sentence(chosen['expected_error'])}")
         if chosen.get("energy_kwh") is not None:

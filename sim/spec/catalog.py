@@ -414,13 +414,22 @@ def _own_folders(written_in: Path | None, tail: str) -> tuple[str, ...]:
 
 def _by_alias(name: str, files: dict[str, Path]) -> Path | None:
     wanted = name.lower()
+    text = wanted.encode(errors="replace")
     for path in files.values():
         try:
-            if wanted.encode(errors="replace") in path.read_bytes().lower() and wanted in map(str.lower, aliases_of(path)):
+            stat = os.stat(path)
+            if text in _with_aliases(path, stat.st_mtime_ns, stat.st_size) and wanted in map(str.lower, aliases_of(path)):
                 return path
         except (OSError, SpecError):  # a broken file has no aliases; the problem is reported when it is loaded
             continue
     return None
+
+
+@lru_cache(maxsize=4096)
+def _with_aliases(path: Path, modified: int, size: int) -> bytes:
+    """Return the contents of *path* in lower case, until it changes; empty if it has no aliases, as tables of layers, which are large."""
+    contents = path.read_bytes().lower()
+    return contents if b"aliases" in contents else b""
 
 
 def all_names(folder: str) -> list[str]:

@@ -366,7 +366,10 @@ def _notes(steps: Steps, weeks: Weeks, reliability: Reliability, run: LongRun) -
         )
     if rents_another(weeks, steps):
         within = show(START_UP, "time")
-        notes.append(f"no spare nodes: a failed node is returned, and another is rented within {within} (--spares keeps some ready)")
+        or_repair = "" if steps.provider else "; if the nodes are your own, --spares 0 waits until they are repaired"
+        notes.append(
+            f"no spare nodes: a failed node is returned, and another is rented within {within} (--spares keeps some ready{or_repair})"
+        )
     elif weeks.spares is None and run.spares:
         notes.append(f"{pluralized(run.spares, 'spare node')}, 5% of the nodes (--spares)")
     elif weeks.spares is None and any(run.rate):

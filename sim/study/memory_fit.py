@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Final
 
@@ -12,11 +13,17 @@ from sim.spec.workload import Workload
 from sim.units import show
 
 _NEEDS: Final = "of GPU memory"
+_FITS: Final = re.compile(r"; (batch \d+ fits with --[^;]*)")
 
 
 def is_shortage(problem: str) -> bool:
     """Return whether *problem* is a message of `memory_problem`."""
     return _NEEDS in problem
+
+
+def remedy_in(problem: str) -> str:
+    """Return the part of a message of `memory_problem` on the options with which a batch fits; empty if there are none."""
+    return match[1] if (match := _FITS.search(problem)) else ""
 
 
 def memory_problem(

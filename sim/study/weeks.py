@@ -282,17 +282,17 @@ def reliability_of(level: str) -> Reliability:
 
 def store_of(name: str) -> Store | None:
     """Return the store named *name*; None for the nodes' own disks. Raise SpecError if there is no such store."""
-    with _named_by("--store", name):
+    with _named_by("--store", name, "; disk is the disk of each node"):
         return None if name == "disk" else load_part(Store, name, "hardware/parts/stores")
 
 
 @contextmanager
-def _named_by(option: str, name: str) -> Iterator[None]:
-    """Name *option* if *name* is unknown; problems in a file name the file."""
+def _named_by(option: str, name: str, more: str = "") -> Iterator[None]:
+    """Name *option*, and *more* that it takes, if *name* is unknown; problems in a file name the file."""
     try:
         yield
     except UnknownName as error:
-        raise SpecError(f"{option} {name}: {error}") from None
+        raise SpecError(f"{option} {name}: {error}{more}") from None
 
 
 def long_run(steps: Steps, weeks: Weeks, reliability: Reliability) -> LongRun:

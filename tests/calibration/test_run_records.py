@@ -109,6 +109,8 @@ def test_names_of_other_tables_with_one_meaning_are_read_and_others_refused(tmp_
         ("Step time", "0.192 s", "step_time", 0.192),
         ("Time per step", "192 ms", "step_time", 0.192),
         ("iteration_time", "0.1 min", "step_time", 6.0),
+        ("sec/iter", "0.192", "step_time", 0.192),
+        ("GPUs/node", "4", "gpus_per_node", 4),
     ],
 )
 def test_clear_names_of_batches_and_times_are_read(name: str, cell: str, field: str, value: float, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from sim.parallel.layer_messages import LayerMessage
-from sim.parallel.ring import RankElements, Ring, ring_messages, ring_passes
+from sim.parallel.ring import RankElements, Ring, engine_passes, ring_messages, ring_passes
 
 torch = pytest.importorskip("torch")
 
@@ -113,6 +113,45 @@ def test_operators_one_by_one_move_and_send_what_torch_does(ranks: int, exchange
         assert counts.moved == ring_passes(OWN, ranks, WIDTH, ring, is_backward)
         messages = ring_messages(4.0 * OWN.keys, ranks, ring, is_backward)
         assert Counter(counts.sent) == sent(messages)
+
+
+# --- Transformer Engine --------------------------------------------------------------------------------------------------
+
+
+class Moves:
+    """Counts the bytes of steps as Transformer Engine's context_parallel.py lists them, on halves of a rank's tokens."""
+
+    def __init__(self) -> None:
+        self.moved = 0.0
+
+    def copy(self, elements: float) -> None:
+        self.moved += 2 * WIDTH * elements
+
+    def add(self, elements: float) -> None:
+        self.moved += 3 * WIDTH * elements
+
+
+def engine_steps(ranks: int, causal: bool) -> tuple[float, float]:
+    """The last rank's bytes of forward and backward, step by step: `rank` is ranks - 1, so that no step has half of the queries."""
+    ahead, back, rank = Moves(), Moves(), ranks - 1
+    ahead.copy(OWN.keys)  # torch.cat of k and v
+    ahead.copy(OWN.results)  # flash_attn_fwd_out_correction_init
+    for _ in range(1, ranks):
+        ahead.add(OWN.results)  # flash_attn_fwd_out_correction
+    back.copy(OWN.keys)  # p2p_comm_buffers[0][0].copy_(kv)
+    for i in range(ranks):
+        (back.copy if i == 0 else back.add)(OWN.queries)  # dq
+        halves = 1 if causal and i >= ranks - rank - 1 and i != ranks - 1 else 2
+        back.copy(halves * OWN.keys / 2)  # torch.cat of dk_ and dv_
+        (back.copy if i == 0 else back.add)(halves * OWN.keys / 2)  # dkv
+    return ahead.moved, back.moved
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_transformer_engine_merges_the_results_of_each_step(ranks: int, causal: bool) -> None:
+    passes = tuple(engine_passes(OWN, ranks, WIDTH, causal, backward) for backward in (False, True))
+    assert passes == pytest.approx(engine_steps(ranks, causal))
 
 
 # --- compiled -----------------------------------------------------------------------------------------------------------

@@ -104,7 +104,8 @@ def test_the_picture_names_all_of_the_front_and_how_sure_each_point_is() -> None
 
 def test_accumulated_micro_batches_are_named() -> None:
     """A batch that does not fit is divided; the answer says how."""
-    divided = replace(BEST, document={**DOCUMENT, "batch_per_gpu": 2, "micro_batches": 16})
-    text = recommendation_text(recommendation_document("w", recommended(divided, (divided, OTHER))))
-    assert "  in 16 micro-batches of 2 samples per GPU in a step\n" in text
+    for batch, samples in ((2, "2 samples"), (1, "1 sample")):
+        divided = replace(BEST, document={**DOCUMENT, "batch_per_gpu": batch, "micro_batches": 16})
+        text = recommendation_text(recommendation_document("w", recommended(divided, (divided, OTHER))))
+        assert f"  in 16 micro-batches of {samples} per GPU in a step\n" in text
     assert "micro-batches" not in recommendation_text(recommendation_document("w", recommended(BEST, (BEST, OTHER))))

@@ -44,7 +44,11 @@ def test_a_small_rented_job_waits_for_another_node_and_not_for_a_repair() -> Non
     assert (waited <= 75.0 + 1e-6).all() and np.median(waited[on_rented.courses.replaced_nodes > 0]) == pytest.approx(
         75.0
     )  # faults may end a wait
-    assert any("another is rented within 1.25 min" in note for note in on_rented.notes)
+    assert any("another is rented within 1.25 min" in note and note.endswith("until they are repaired)") for note in on_rented.notes)
+    of_provider = simulate_weeks(rented._replace(provider="aws"), settings, changes=False)
+    assert any("another is rented within 1.25 min" in note and note.endswith("keeps some ready)") for note in of_provider.notes)
+    repaired = simulate_weeks(rented, replace(settings, spares=0), changes=False)
+    assert repaired.courses.lost["spare_wait"].sum() > 10 * on_rented.courses.lost["spare_wait"].sum()
     assert simulate_weeks(rented, replace(settings, spares=1), changes=False).run == alone.run
     assert simulate_weeks(rented._replace(nodes=20, gpus=160), settings, changes=False).run.spares == 1
 

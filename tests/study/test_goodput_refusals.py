@@ -144,7 +144,7 @@ def test_each_bad_input_has_one_sentence(tmp_path: Path) -> None:
         "spares=1.5: expected a whole number": {"spares": 1.5},
         "write 0 or more": {"rate": "-1 /d"},
         "half of the jobs run out of spares within": {"spares": 0, "repairs": False, "rate": "0.05 /d"},
-        "is not in the catalog": {"store": "nowhere"},
+        "; disk is the disk of each node": {"store": "nowhere"},
         "the job never ends": {"rate": "9000 /d"},
         "write one of sync, async, tiered": {"mode": "never"},
         "write one of the three": {"epochs": 3.0},

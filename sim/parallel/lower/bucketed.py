@@ -184,11 +184,10 @@ def slices_host_time(tensors: float, ranks: int, slice_host: float) -> float:
     return max(0.0, tensors * ranks - LAUNCH_QUEUE) * slice_host
 
 
-def _runs(part: PassPart, units: Sequence[int], action: Action) -> Iterator[Work]:
-    """Yield the work of one pass over *units*, which are in the order of the model; consecutive units form one work."""
+def _runs(part: PassPart, units: Sequence[int], action: Action) -> list[Work]:
+    """Return the work of one pass over *units*, which are in the order of the model; consecutive units form one work."""
     runs = _consecutive(tuple(units))
-    for first, last in runs if part == "F" else reversed(runs):
-        yield Work(part, first, last, action.micro_batch)
+    return [Work(part, first, last, action.micro_batch) for first, last in (runs if part == "F" else reversed(runs))]
 
 
 @lru_cache(maxsize=1024)

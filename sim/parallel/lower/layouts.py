@@ -1,22 +1,84 @@
-"""How does a layout become programs? Each stage gets a list of instructions, depending on what its ranks shard."""
+"""How does a layout become programs? Each stage gets a list of instructions, depending on what its ranks shard.
+
+Layouts that differ in what programs do not name, such as recomputation, have equal programs: the last ones are kept.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import overload
+from collections import OrderedDict
+from collections.abc import Hashable, Sequence
+from typing import Final, overload
 
 from sim.parallel.lower.bucketed import Bucketed
 from sim.parallel.lower.lowering import Layout as Layout
 from sim.parallel.lower.sharded import Sharded
 from sim.parallel.program import HOST_WAITS, Program, merge_work, with_host_waits, with_loads
+from sim.spec.identity import content
+
+MOST_INSTRUCTIONS: Final = 200_000
+"""Maximum number of instructions of all programs that are kept: about 40 MB."""
+
+
+class _KeptPrograms:
+    """The programs that were lowered last, with what determines them."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[Hashable, tuple[Program, object]] = OrderedDict()
+        self._instructions = 0
+
+    def find(self, key: Hashable) -> Program | None:
+        """Return the program kept for *key*; None if there is none."""
+        if key not in self._kept:
+            return None
+        self._kept.move_to_end(key)
+        return self._kept[key][0]
+
+    def keep(self, key: Hashable, made: Program, held: object) -> None:
+        """Keep the program *made*, unless it is too long; *held* are objects whose identity is part of *key*."""
+        if len(made) > MOST_INSTRUCTIONS:
+            return
+        self._kept[key] = made, held
+        self._instructions += len(made)
+        while self._instructions > MOST_INSTRUCTIONS:
+            _, (oldest, _) = self._kept.popitem(last=False)
+            self._instructions -= len(oldest)
+
+
+_kept_programs = _KeptPrograms()
 
 
 def program(layout: Layout, stage: int) -> Program:
-    """Return the program of each rank of *stage* for one step, memoized in *layout*."""
+    """Return the program of each rank of *stage* for one step, memoized in *layout*, and for layouts with equal programs."""
     if stage not in layout.programs:
-        lowering = Sharded(layout, stage) if layout.shards_parameters else Bucketed(layout, stage)
-        layout.programs[stage] = merge_work(with_loads(with_host_waits(lowering.step(), HOST_WAITS[layout.options.host_waits])))
+        if layout.own_passes is not None:  # the user's schedule may change
+            layout.programs[stage] = _lower(layout, stage)
+            return layout.programs[stage]
+        key = stage, _determinants(layout)
+        made = _kept_programs.find(key)
+        if made is None:
+            made = _lower(layout, stage)
+            _kept_programs.keep(key, made, layout.units)
+        layout.programs[stage] = made
     return layout.programs[stage]
+
+
+def _lower(layout: Layout, stage: int) -> Program:
+    lowering = Sharded(layout, stage) if layout.shards_parameters else Bucketed(layout, stage)
+    instructions, ops = lowering.step(), HOST_WAITS[layout.options.host_waits]
+    instructions = with_host_waits(instructions, ops) if ops else instructions
+    return merge_work(with_loads(instructions) if 0 in layout.units_of(stage) else instructions)
+
+
+def _determinants(layout: Layout) -> Hashable:
+    """Return what determines the programs of *layout*: equal values mean equal programs.
+
+    Splits of a model are memoized, so layouts that hold equal units hold the same ones.
+    """
+    of_layout = (
+        layout.chunks, layout.schedule, layout.micro_batches, layout.gathered_width, layout.reduced_width, layout.input_bytes,
+        layout.clips_gradients, layout.tied_bytes, layout.synchronizes_each,
+    )  # fmt: skip
+    return id(layout.units), layout.mesh.gpus, content(layout.mesh.parallel), content(layout.options), of_layout
 
 
 def programs_of(layout: Layout) -> Sequence[Program]:

@@ -154,25 +154,28 @@ class Lowering:
         self.many = layout.mesh.stages * layout.mesh.parallel.chunks
         self.open: list[Tag] = []
         """Reductions that the optimizer waits for."""
+        self._exchanges: dict[tuple[int, int], tuple[int, float] | None] = {}
 
     def step(self) -> Iterator[Instruction]:
         """Yield the instructions of one step."""
         yield from self.before()
         runs_ahead = self.layout.options.sends_ahead
-        late: list[Instruction] = []
+        late: tuple[Instruction, ...] = ()
         pairs = self.layout.paired_forwards(self.stage)
+        chunk_of = [self.layout.chunk_of(self.stage, local) for local in range(self.layout.mesh.parallel.chunks)]
         for at, (action, following) in enumerate(zip_longest(self.actions, self.actions[1:])):
             if at in pairs:
                 yield from self._pair(at, runs_ahead)
             if at in pairs or at - 1 in pairs:
                 continue
             yield from self.ahead_of(at)
-            chunk = self.layout.chunk_of(self.stage, action.chunk)
+            chunk = chunk_of[action.chunk]
             yield from self._received(action, chunk)
             yield from late
             yield from self._pass(action, chunk)
-            sends = self._sent(action, chunk, waits_for_send(action, following, runs_ahead))
-            late = list(sends) if self._receives_first(action, following) else []
+            sends, late = self._sent(action, chunk, waits_for_send(action, following, runs_ahead)), ()
+            if sends and self._receives_first(action, following):
+                sends, late = (), sends
             yield from sends
         yield from self.ahead_of(len(self.actions))
         yield from self.finish()
@@ -235,27 +238,35 @@ class Lowering:
         """Yield one backward, or half of one, over *units*; *final*: whether the gradients of the chunk are complete after it."""
         raise NotImplementedError
 
-    def _received(self, action: Action, chunk: int) -> Iterator[Instruction]:
+    def _received(self, action: Action, chunk: int) -> tuple[Receive, ...]:
         if action.kind == "F" and chunk > 0:
-            yield from self._receive("activations", chunk, action, chunk - 1)
-        elif action.kind in ("B", "I") and chunk < self.many - 1:
-            yield from self._receive("gradients", chunk, action, chunk + 1)
+            return self._receive("activations", chunk, action, chunk - 1)
+        if action.kind in ("B", "I") and chunk < self.many - 1:
+            return self._receive("gradients", chunk, action, chunk + 1)
+        return ()
 
-    def _receive(self, what: str, chunk: int, action: Action, source: int) -> Iterator[Instruction]:
-        stage, _ = holder(self.layout.schedule, self.layout.mesh.stages, self.layout.mesh.parallel.chunks, source)
-        if stage != self.stage:
-            yield Receive((what, chunk, action.micro_batch), stage, self.layout.input_bytes[max(chunk, source)])
+    def _receive(self, what: str, chunk: int, action: Action, source: int) -> tuple[Receive, ...]:
+        exchange = self._exchange(chunk, source)
+        return () if exchange is None else (Receive((what, chunk, action.micro_batch), *exchange),)
 
-    def _sent(self, action: Action, chunk: int, held: bool) -> Iterator[Instruction]:
+    def _sent(self, action: Action, chunk: int, held: bool) -> tuple[Send, ...]:
         if action.kind == "F" and chunk < self.many - 1:
-            yield from self._send("activations", chunk, chunk + 1, action, held)
-        elif action.kind in ("B", "I") and chunk > 0:
-            yield from self._send("gradients", chunk, chunk - 1, action, held)
+            return self._send("activations", chunk, chunk + 1, action, held)
+        if action.kind in ("B", "I") and chunk > 0:
+            return self._send("gradients", chunk, chunk - 1, action, held)
+        return ()
 
-    def _send(self, what: str, chunk: int, to: int, action: Action, held: bool) -> Iterator[Instruction]:
-        stage, _ = holder(self.layout.schedule, self.layout.mesh.stages, self.layout.mesh.parallel.chunks, to)
-        if stage != self.stage:
-            yield Send((what, to, action.micro_batch), stage, self.layout.input_bytes[max(chunk, to)], held)
+    def _send(self, what: str, chunk: int, to: int, action: Action, held: bool) -> tuple[Send, ...]:
+        exchange = self._exchange(chunk, to)
+        return () if exchange is None else (Send((what, to, action.micro_batch), *exchange, held),)
+
+    def _exchange(self, chunk: int, other: int) -> tuple[int, float] | None:
+        """Return the stage of *other*, the chunk before or after *chunk*, and the bytes between them; None if this stage has both."""
+        key = chunk, other
+        if key not in self._exchanges:
+            stage, _ = holder(self.layout.schedule, self.layout.mesh.stages, self.layout.mesh.parallel.chunks, other)
+            self._exchanges[key] = (stage, self.layout.input_bytes[max(key)]) if stage != self.stage else None
+        return self._exchanges[key]
 
     def _tied(self) -> Iterator[Instruction]:
         """Sum the gradient of a table that the first and the last stage both hold."""

@@ -122,7 +122,10 @@ def _for_new_source(run: LayoutRun, error: ExpectedError) -> MeasuredRange:
 
 
 def _beyond(run: LayoutRun, measured: Mapping[str, Any]) -> list[str]:
-    """Return in what *run* exceeds the *measured* runs: GPUs, tokens of a sequence, context ranks; or how much slower its network is."""
+    """Return in what *run* exceeds the *measured* runs: GPUs, tokens of a sequence, context ranks; or in what it is below them.
+
+    Context ranks with fewer tokens have smaller kernels and messages, and a slower network takes more of a step.
+    """
     parallel, nic = run.workload.training.parallel, run.node.nic
     sizes = (
         (run.gpus, measured["most_gpus"], "{:,} GPUs"),
@@ -130,6 +133,9 @@ def _beyond(run: LayoutRun, measured: Mapping[str, Any]) -> list[str]:
         (parallel.context, measured["most_context"], "{:,} context ranks"),
     )
     beyond = [f"{words.format(size)}, measured up to {most:,}" for size, most, words in sizes if size > most]
+    tokens, fewest = (run.workload.sequence or 0) // parallel.context, measured["least_context_tokens"]
+    if parallel.context > 1 and fewest is not None and tokens < fewest:
+        beyond.append(f"{tokens:,} tokens per context rank, measured from {fewest:,}")
     rate, least = nic.count * nic.bandwidth / min(run.gpus, run.node.gpu_count), measured["least_network"]
     if run.nodes > 1 and (least is None or rate < least):
         from_rate = f"measured from {8e-9 * least:.3g} Gbps" if least else "measured inside one node only"

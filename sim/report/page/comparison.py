@@ -6,13 +6,13 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sim.report.comparison import AxisQuantity, comparison_axes, failure_lines, machine_count, rate_of, time_differs
+from sim.report.comparison import AxisQuantity, comparison_axes, failure_lines, machine_count, page_notes, rate_of, time_differs
 from sim.report.energy import grid_words
 from sim.report.page.bars import SAME_ERROR, bar, named_bars, p90_error, stall_key, stall_pieces
 from sim.report.page.basis import basis
 from sim.report.page.chart import ChartPoint, axis, chart, error_bars, with_errors, with_errors_up
 from sim.report.page.frame import PagePart, outcome, page
-from sim.report.page.markup import Child, Figures, Html, bullets, join, section, table, tag
+from sim.report.page.markup import Child, Figures, Html, bullets, join, note_box, section, table, tag
 from sim.report.page.words import as_carbon, as_energy, as_memory, as_money, as_number, as_percent, as_plain, as_tenths, as_time
 from sim.report.whole_job import length_text
 from sim.study.descriptions import Descriptions
@@ -26,7 +26,7 @@ def comparison_page(document: Mapping[str, Any], descriptions: Descriptions | No
     title = f"{document['workload']} on {machine_count(document['rows'])}"
     verdict, parts = comparison_parts(document)
     parts += basis(Figures(document, "compare"), descriptions)
-    return page(title, "comparison", outcome(title, verdict, ""), parts, {"compare": document})
+    return page(title, "comparison", outcome(title, verdict, "", note_box("Notes", page_notes(document))), parts, {"compare": document})
 
 
 def comparison_parts(document: Mapping[str, Any]) -> tuple[str, list[PagePart]]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
 from sim.spec.defaults import PARALLEL_STACK
-from sim.spec.foreign.launch_settings import LaunchSettings, block_of, note_offloading
+from sim.spec.foreign.launch_settings import ALIKE_KEYS, LaunchSettings, block_of, note_offloading, refuse_misspelled
 from sim.spec.yaml import SpecError
 from sim.units import shorten
 
@@ -31,14 +31,14 @@ def is_deepspeed(config: Mapping[str, Any]) -> bool:
     if "model_type" in config or "architectures" in config:
         return False
     blocks = any(isinstance(config.get(name), Mapping) and "enabled" in config[name] for name in ("bf16", "bfloat16", "fp16"))
-    return blocks or any(name in config or difflib.get_close_matches(name, config, cutoff=_ALIKE) for name in _OWN)
+    return blocks or any(name in config or difflib.get_close_matches(name, config, cutoff=ALIKE_KEYS) for name in _OWN)
 
 
 def deepspeed(config: Mapping[str, Any], place: str) -> LaunchSettings:
     """Return the settings in DeepSpeed's JSON file; ``auto`` is left to the defaults. Raise SpecError for a misspelled key."""
     told = LaunchSettings(sharded_by={"DeepSpeed": place})
-    _refuse_typos(config, _READ, "", place)
-    _refuse_typos(block_of(config, "zero_optimization", place), _READ_OF_ZERO, "zero_optimization.", place)
+    refuse_misspelled(config, _READ, "", place)
+    refuse_misspelled(block_of(config, "zero_optimization", place), _READ_OF_ZERO, "zero_optimization.", place)
     if "bfloat16" in config:
         config = {"bf16": config["bfloat16"], **config}
     stage = block_of(config, "zero_optimization", place).get("stage", 0)
@@ -96,15 +96,6 @@ _READ_OF_ZERO: Final = (
     "cpu_offload_params",
     *sorted(_PLUS),
 )
-_ALIKE: Final = 0.88
-"""Similarity (difflib's ratio) from which an unknown key is a typo; ``stge`` for ``stage`` is at 0.89."""
-
-
-def _refuse_typos(said: Mapping[str, Any], read: Sequence[str], inside: str, place: str) -> None:
-    """Raise SpecError for a key of *said* that is not in *read*, but spelled almost like one of them; both are *inside* a block."""
-    for key in said:
-        if key not in read and (near := difflib.get_close_matches(key, read, n=1, cutoff=_ALIKE)):
-            raise SpecError(f"{place}: unknown key {inside}{key[:80]}; did you mean {near[0]}?")
 
 
 def zero_stack(stage: int) -> dict[str, Any]:

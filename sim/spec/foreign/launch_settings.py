@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from sim.spec.yaml import SpecError
 from sim.units import shorten
@@ -96,6 +97,17 @@ def block_of(config: Mapping[str, Any], name: str, place: str) -> Mapping[str, A
     if not isinstance(value, Mapping):
         raise SpecError(f"{place}: {name} is a single value; expected a block of keys")
     return value
+
+
+ALIKE_KEYS: Final = 0.88
+"""Similarity (difflib's ratio) from which an unknown key is a typo; ``stge`` for ``stage`` is at 0.89."""
+
+
+def refuse_misspelled(said: Mapping[str, Any], read: Collection[str], inside: str, place: str) -> None:
+    """Raise SpecError for a key of *said* that is not in *read*, but spelled almost like one of them; both are *inside* a block."""
+    for key in said:
+        if key not in read and (near := difflib.get_close_matches(key, read, n=1, cutoff=ALIKE_KEYS)):
+            raise SpecError(f"{place}: unknown key {inside}{key[:80]}; did you mean {near[0]}?")
 
 
 def exchange_of(block: Mapping[str, Any], key: str, place: str) -> dict[str, Any]:

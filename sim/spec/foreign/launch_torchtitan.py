@@ -7,10 +7,11 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from sim.spec.foreign.launch_settings import JobLength, LaunchSettings, block_of, exchange_of, note_offloading
+from sim.spec.foreign.launch_settings import JobLength, LaunchSettings, block_of, exchange_of, note_offloading, refuse_misspelled
 from sim.spec.library import load_part
 from sim.spec.model import Model
 from sim.spec.parallel import even_blocks
+from sim.spec.strict import whole_number
 from sim.spec.yaml import SpecError
 
 TORCHTITAN_MODELS: Final[Mapping[tuple[str, str], str]] = {
@@ -30,6 +31,21 @@ _RANKS: Final[Mapping[str, str]] = {
     "expert_parallel_degree": "expert",
     "data_parallel_replicate_degree": "replicate",
 }
+_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
+    "training": (
+        "dataset", "dataset_path", "local_batch_size", "batch_size", "global_batch_size", "seq_len", "max_norm", "steps", "dtype",
+        "enable_cpu_offload", "mixed_precision_param", "mixed_precision_reduce", "compile", "gc_freq", "gc_debug", "seed", "deterministic",
+    ),
+    "parallelism": (
+        *_RANKS, "data_parallel_shard_degree", "enable_compiled_autograd", "fsdp_reshard_after_forward", "disable_loss_parallel",
+        "enable_async_tensor_parallel", "pipeline_parallel_split_points", "module_fqns_per_model_part",
+        "pipeline_parallel_first_stage_less_layers", "pipeline_parallel_last_stage_less_layers", "pipeline_parallel_layers_per_stage",
+        "pipeline_parallel_schedule", "pipeline_parallel_schedule_csv", "pipeline_parallel_microbatch_size",
+        "context_parallel_rotate_method", "context_parallel_load_balancer", "expert_tensor_parallel_degree", "expert_parallel_comm_backend",
+    ),
+    "activation_checkpoint": ("mode", "selective_ac_option"),
+}  # fmt: skip
+"""Fields of the sections that decide a step. Another one is a typo, which torchtitan refuses, if it is spelled almost like one of these."""
 _SCHEDULES: Final[Mapping[str, str]] = {
     "gpipe": "gpipe",
     "1f1b": "1f1b",
@@ -40,8 +56,11 @@ _SCHEDULES: Final[Mapping[str, str]] = {
 
 
 def torchtitan(config: Mapping[str, Any], place: str) -> LaunchSettings:
-    """Return the settings in torchtitan's TOML file. Raise SpecError for a model that is not in the catalog."""
+    """Return the settings in torchtitan's TOML file. Raise SpecError for a model that is not in the catalog, or a typo."""
     model, training, layout = (block_of(config, name, place) for name in ("model", "training", "parallelism"))
+    refuse_misspelled(config, _READ | _WITHOUT_COST, "", place)
+    for name, names in _FIELDS.items():
+        refuse_misspelled(block_of(config, name, place), names, f"{name}.", place)
     key = str(model.get("name", "")), str(model.get("flavor", ""))
     if key not in TORCHTITAN_MODELS:
         models = ", ".join(" ".join(each) for each in TORCHTITAN_MODELS)
@@ -208,5 +227,6 @@ def _count(block: Mapping[str, Any], name: str, default: int, place: str, least:
     """Return the number *name* of *block*, or *default*. Raise SpecError if it is not a whole number of *least* or more."""
     value = block.get(name, default)
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise SpecError(f"{place}.{name} {str(value)[:40]}: write a whole number, {least} or more")
+        quoted = ", without quotes" * (isinstance(value, str) and whole_number(value) is not None)
+        raise SpecError(f"{place}.{name} {str(value)[:40]}: write a whole number, {least} or more{quoted}")
     return value

@@ -21,6 +21,10 @@ MODEL: Final = ("model-name-or-path", "model-id")
 _BATCH: Final = "per-device-train-batch-size"
 _BATCHES: Final = (_BATCH, "per-gpu-train-batch-size")
 _USUAL_BATCH: Final = 8
+STACK: Final = "hf-transformers"
+"""The stack that runs the modeling code of transformers as it is, in plain data parallelism."""
+_OTHER_CODE: Final = ("torch-compile", "use-liger-kernel")
+"""Options with which a Trainer runs other kernels than those of the modeling code."""
 _STEPS: Final = "gradient-accumulation-steps"
 _CHECKPOINTED: Final = ("gradient-checkpointing", "activation-checkpointing")
 """The second is the name since transformers 5."""
@@ -70,6 +74,7 @@ def trainer(options: Arguments, text: str) -> LaunchSettings:
     if not has_trainer(said):
         return told
     told.defaults = {"batch": _USUAL_BATCH, "precision": "fp32"}
+    told.defaults |= {} if any(is_set(said, name) for name in _OTHER_CODE) else {"stack": STACK}
     if batch := next((_count(options, name) for name in _BATCHES if name in said), None):
         told.training["batch"] = batch
     if steps := _count(options, _STEPS):
@@ -119,8 +124,10 @@ def _unknown(said: Mapping[str, str]) -> list[str]:
 def _precision(said: Mapping[str, Any]) -> str | None:
     """Return the precision that the options set; ``--torch_dtype`` (``--dtype`` since transformers 5) is that of the weights."""
     mixed = next((name for option, name in (("bf16", "bf16"), ("fp16", "amp_fp16")) if is_set(said, option)), None)
-    weights = next((_TYPES[said[name]] for name in ("torch-dtype", "dtype") if said.get(name) in _TYPES), None)
-    return mixed or weights or ("tf32" if is_set(said, "tf32") else None)
+    dtype = next((said[name] for name in ("torch-dtype", "dtype") if name in said), "")
+    if mixed == "bf16" and dtype == "float32":
+        return "amp_bf16"
+    return mixed or _TYPES.get(dtype) or ("tf32" if is_set(said, "tf32") else None)
 
 
 def _add_fsdp(said: Mapping[str, str], text: str, place: str, told: LaunchSettings) -> None:

@@ -1,16 +1,28 @@
-"""How long is the job that launch files describe? Its length as an option of the command to run next, or a note on why it is not read."""
+"""What do launch files leave to their program? Defaults of a Trainer, and the length of the job as an option of the next command."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from sim.spec.foreign.launch_settings import LaunchSettings
+from sim.spec.foreign.launch_trainer import STACK
 from sim.spec.parallel import Parallel
 from sim.units import show_tokens
 
 _DEFAULTS = {
     "batch": "--per_device_train_batch_size is missing: used the Trainer's default of {}",
     "precision": "--bf16 and --fp16 are missing: used {}, the Trainer's default (newer releases of TRL use bf16)",
+    "stack": "a Trainer runs the modeling code of transformers, eager: used the stack {}",
 }
 """Notes on defaults of the Trainer, by field."""
+_NARROW = (
+    "weights, gradients and optimizer states have 16 bits, as if loaded in bfloat16 (the type of most checkpoints, which transformers 5 "
+    "keeps); loaded in float32, as by earlier releases, they need twice the memory: --precision amp_bf16"
+)
+_DIVIDED = (
+    f"no GPU holds the whole model as {STACK} runs it; the stacks of layouts compile or fuse what the Trainer runs as small kernels, and "
+    "keep 32-bit states"
+)
 
 
 def with_defaults(told: LaunchSettings) -> LaunchSettings:
@@ -18,8 +30,20 @@ def with_defaults(told: LaunchSettings) -> LaunchSettings:
     missing = {name: value for name, value in told.defaults.items() if name not in told.training}
     if told.global_batch and "batch" in missing:
         del missing["batch"]  # DeepSpeed's file decides
+    if told.parallel:
+        missing.pop("stack", None)  # it runs no layout
     notes = [_DEFAULTS[name].format(value) for name, value in missing.items()]
+    if "stack" in missing and (told.training | missing).get("precision") == "bf16":
+        notes.append(_NARROW)
     return told.joined(LaunchSettings(training=missing, notes=notes))
+
+
+def without_stack(told: LaunchSettings) -> LaunchSettings:
+    """Return *told* without the stack that is a Trainer's default, because no GPU holds the whole model, and with a note on that."""
+    about = (_NARROW, _DEFAULTS["stack"].format(STACK))
+    notes = [note for note in told.notes if note not in about]
+    training = {name: value for name, value in told.training.items() if name != "stack"}
+    return replace(told, training=training, notes=[*notes, _DIVIDED])
 
 
 def length_option(told: LaunchSettings, sequence: int, dataset: str | None, command: str) -> tuple[str, list[str]]:

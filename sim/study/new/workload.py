@@ -18,6 +18,7 @@ from typing import Any, Final
 from sim.spec.catalog import is_file, is_folder
 from sim.spec.decoder import parameter_count
 from sim.spec.foreign.launch_settings import LaunchSettings
+from sim.spec.foreign.launch_trainer import STACK
 from sim.spec.foreign.layout_launch import fields_with_defaults
 from sim.spec.library import load_part, load_workload
 from sim.spec.model import Model
@@ -26,8 +27,8 @@ from sim.spec.transformer import Transformer
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 from sim.study.new.file import NAME, for_editors, write_new
-from sim.study.new.first_command import MACHINE, NextMachine, first_command, machine_with
-from sim.study.new.length import length_option, with_defaults
+from sim.study.new.first_command import MACHINE, SEARCH, NextMachine, first_command, machine_with
+from sim.study.new.length import length_option, with_defaults, without_stack
 from sim.study.new.sources import decoder_model, is_command_line, read_source
 from sim.units import pluralized, rounded
 
@@ -132,9 +133,12 @@ def write(
     def written(command: str) -> Workload:
         return write_new(path, _text(told, name, command, shape, tokens, origin, dataset), lambda file: load_workload(file).spec)
 
-    workload = written("")
-    machine = _machine(told)
+    machine, workload = _machine(told), written("")
     command = first_command(str(path), str(path), told.global_batch, told.gpus, machine)
+    if told.training.get("stack") == STACK and command.startswith(SEARCH):
+        told = without_stack(told)
+        workload = written("")
+        command = first_command(str(path), str(path), told.global_batch, told.gpus, machine)
     option, notes = length_option(told, tokens, dataset, command)
     command += option
     told.notes += [*_other_gpus(told.gpus, command, machine), *_other_layout(told, command), *notes]
@@ -158,11 +162,14 @@ def _other_gpus(gpus: int | None, command: str, machine: NextMachine) -> list[st
 def _other_layout(told: LaunchSettings, command: str) -> list[str]:
     """Return a note if *command* divides the model otherwise than the layout that launch files specify; empty if they specify none."""
     changed = re.findall(r" (--(?:tp|shard) \S+)", command)
-    if not changed or not (told.parallel or told.sharded_by):
+    if not (told.parallel or told.sharded_by):
         return []
+    if not changed and not command.startswith(SEARCH):
+        return []
+    instead = f"uses {' '.join(changed)}" if changed else "searches for others"
     return [
-        f"the layout of the launch files does not run within GPU memory on any number of nodes tried; the command below uses "
-        f"{' '.join(changed)}"
+        "the layout of the launch files does not divide the model and the GPUs, or does not fit into their memory, on any number of nodes "
+        f"tried; the command below {instead}"
     ]
 
 
@@ -225,6 +232,12 @@ def _set_gpus(told: LaunchSettings, origin: str) -> None:
         raise SpecError(
             f"{origin}: a global batch of {told.global_batch} in micro-batches of {batch}, {steps} in a step, takes "
             f"{pluralized(needed, 'GPU')}, {requested}; write {batch * steps * max(1, told.gpus // ranks)}"
+        )
+    if told.gpus and not told.gpus_assumed and told.gpus % ranks:
+        requested = pluralized(told.gpus, "GPU")
+        raise SpecError(
+            f"{origin}: tensor x pipeline x context ranks are {ranks}, which do not divide the {requested} that the launch files request; "
+            f"write degrees whose product does, or {-(-told.gpus // ranks) * ranks} GPUs"
         )
     told.gpus = told.gpus or needed
     told.notes += [told.gpus_assumed] if told.gpus_assumed else []

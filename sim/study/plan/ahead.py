@@ -21,6 +21,7 @@ from sim.study.cluster import on_cluster, task_files
 from sim.study.journal import RowFigures
 from sim.study.plan.floor import Setting
 from sim.study.plan.objective import Objective
+from sim.study.plan.prepared import PreparedLayouts
 from sim.study.plan.refine import LEAST, Level, LocalRefiner, LookAhead, PlacedLayout, Refine, RefinedStep, RefineResult, RefineTask
 from sim.study.plan.space import LayoutCandidate
 from sim.study.plan.step_cache import figures_of, played_of
@@ -118,7 +119,7 @@ class _Waves:
 
     def _packed(self, setting: Setting) -> bytes:
         if id(setting) not in self._settings:
-            self._settings[id(setting)] = pickle.dumps(replace(setting, book=PriceBook()))
+            self._settings[id(setting)] = pickle.dumps(replace(setting, book=PriceBook(), prepared=PreparedLayouts()))
         return self._settings[id(setting)]
 
 

@@ -15,7 +15,7 @@ import hashlib
 import marshal
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import itemgetter
 from typing import Final, NamedTuple
@@ -44,6 +44,7 @@ from sim.study.plan.block_sums import BlockSums, FloatRow, ShareShape, summed, s
 from sim.study.plan.exchanges import SendRows, gather_time, least_sent, send_rows
 from sim.study.plan.geometry import Geometry, chunked_sums, geometry_of, staged_sums, unlike_rows
 from sim.study.plan.least_memory import least_memory
+from sim.study.plan.prepared import PreparedLayouts
 from sim.study.plan.space import LayoutCandidate, cut_parts
 from sim.training.layouts.prices import LayoutPrices, PriceBook
 from sim.training.layouts.times import UnitTimes
@@ -70,6 +71,8 @@ class Setting:
     book: PriceBook
     rate: float | None
     """USD/s of all nodes."""
+    prepared: PreparedLayouts = field(default_factory=PreparedLayouts, compare=False, repr=False)
+    """Layouts that were refined last."""
 
     @property
     def nodes(self) -> int:

@@ -21,7 +21,7 @@ from sim.study.compare import ComparedMachine, ExclusionRule, MachinePoint, boun
 from sim.study.computing import ALL_CORES, Computing
 from sim.study.jobs_file import jobs_file
 from sim.study.layout import LayoutAnswer
-from sim.study.memory_fit import is_shortage
+from sim.study.memory_fit import is_shortage, remedy_in
 from sim.study.plan.question import PlanQuestion, any_fits, plan, prepare_plan, workloads_of
 from sim.study.plan.search import Limits
 from sim.study.plan.space import LayoutCandidate
@@ -194,8 +194,15 @@ def with_planned_layouts(
     points, (scenario, _) = [(row.hardware, row.nodes) for row in short], _without_unused_recipe(scenario)
     planned = _planned(scenario, {}, document_of, power_cap, points, progress, computing, exclusion)
     is_short = set(points)
-    laid_out = ((planned.get(point) if (point := (row.hardware, row.nodes)) in is_short else row) for row in rows)
+    laid_out = ((_or_remedy(planned.get(point), row) if (point := (row.hardware, row.nodes)) in is_short else row) for row in rows)
     return [row for row in laid_out if row is not None]
+
+
+def _or_remedy(planned: ComparedMachine | None, row: ComparedMachine) -> ComparedMachine | None:
+    """Return the *planned* row; if no layout fits, its reason names options with which the whole model of *row* fits on each GPU."""
+    if planned is None or not planned.problem or not (remedy := remedy_in(row.problem)):
+        return planned
+    return replace(planned, problem=f"{planned.problem}; on the workload's own stack, {remedy}")
 
 
 def rows_to_plan(scenario: Scenario, rows: Sequence[ComparedMachine], but: Collection[str] = ()) -> list[ComparedMachine]:

@@ -23,6 +23,7 @@ from sim.study.plan.data_parallel import (
 )
 from sim.study.plan.floor import Floors, Setting, floors
 from sim.study.plan.objective import Objective, scale, site_power
+from sim.study.plan.prepared import PreparedLayout
 from sim.study.plan.space import LayoutCandidate
 from sim.study.plan.step_cache import JournalError, StepCache
 from sim.training.layouts.bound import least_time, least_work
@@ -153,10 +154,21 @@ def least_step(placed_layout: PlacedLayout, objective: Objective) -> StepBound:
 
 def workload_and_layout(placed_layout: PlacedLayout) -> tuple[Workload, Layout]:
     """Return the workload of *placed_layout*, and its layout."""
-    setting, workload = placed_layout.setting, placed_layout.setting.workload_in(placed_layout.candidate)
-    if isinstance(setting, DataParallelSetting):
-        return workload, replicated_layout(setting, workload)
-    return workload, prepare(placed_layout.setting.hardware, workload, placed_layout.setting.gpus_per_node, check_deadlock=False)
+    prepared = _prepared(placed_layout)
+    return prepared.workload, prepared.fresh
+
+
+def _prepared(placed_layout: PlacedLayout) -> PreparedLayout:
+    """Return the workload and the layout of *placed_layout*, which are kept. Raise SpecError if the engine refuses it."""
+    setting, candidate = placed_layout
+
+    def make() -> PreparedLayout:
+        workload = setting.workload_in(candidate)
+        if isinstance(setting, DataParallelSetting):
+            return PreparedLayout(workload, replicated_layout(setting, workload))
+        return PreparedLayout(workload, prepare(setting.hardware, workload, setting.gpus_per_node, check_deadlock=False))
+
+    return setting.prepared.get_or_make(candidate, make)
 
 
 def memory_of(placed_layout: PlacedLayout) -> RefinedStep:
@@ -164,8 +176,10 @@ def memory_of(placed_layout: PlacedLayout) -> RefinedStep:
     setting = placed_layout.setting
     if isinstance(setting, DataParallelSetting):
         return RefinedStep(replica_memory(setting, placed_layout.candidate), None)
-    workload, layout = workload_and_layout(placed_layout)
-    return RefinedStep(memory_by_stage(layout, workload, worker_node(setting.hardware).gpu), None)
+    prepared = _prepared(placed_layout)
+    if prepared.memory is None:
+        prepared.memory = memory_by_stage(prepared.fresh, prepared.workload, worker_node(setting.hardware).gpu)
+    return RefinedStep(prepared.memory, None)
 
 
 def fits(placed_layout: PlacedLayout, memory: float | None) -> bool:

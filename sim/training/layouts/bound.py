@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from sim.cluster.gpu import memory_time
-from sim.parallel.program import Copy, Instruction, Program, Receive, Send, Start, Tag, Update, Wait, Work, works_before_use
+from sim.parallel.program import Copy, Instruction, PassPart, Program, Receive, Send, Start, Tag, Update, Wait, Work, works_before_use
 from sim.training.layouts.link_bound import MEETING, least_link_time
 from sim.training.layouts.phase_bound import least_phased_time
 from sim.training.layouts.prices import SHARED
@@ -24,6 +24,8 @@ from sim.training.layouts.times import copy_time
 
 _Passed = tuple[tuple[tuple[float, float, float, bool], ...], float, float]
 """Bursts of a pass (GPU time, host time, time of the first launch, whether the host waits before), total GPU time, and exposed time."""
+_WorkKey = tuple[PassPart, int, int, tuple[int, int] | None]
+"""The fields of a work that determine its time: all but the micro-batch."""
 _STEPS: Final = 3
 """Number of steps that are run if stages do not all meet."""
 
@@ -114,7 +116,7 @@ class _Recurrence:
             for each in program:
                 if type(each) is Start and each.axis in SHARED:
                     self.expected[each.tag] = self.expected.get(each.tag, 0) + 1
-        self.works: list[dict[Work, _Passed]] = [{} for _ in scene.programs]
+        self.works: list[dict[_WorkKey, _Passed]] = [{} for _ in scene.programs]
         self.meets = scene.layout.has_rendezvous
         self.overlaps = scene.layout.options.pipeline_overlap and not self.meets
         self.sends: dict[tuple[int, int, float], float] = {}
@@ -179,8 +181,8 @@ class _Recurrence:
     def _compute(self, rank: _BoundRank, stage: int, instruction: Instruction, now: float) -> float:
         """Return the end of the work, copy or update *instruction*; the host launches each kernel before it runs."""
         if type(instruction) is Work:
-            work = instruction._replace(micro_batch=0)
-            bursts, compute, tail = self.works[stage].get(work) or self._work(stage, work)
+            key = instruction.part, instruction.first, instruction.last, instruction.beside
+            bursts, compute, tail = self.works[stage].get(key) or self._work(stage, instruction, key)
         elif type(instruction) is Copy:
             time, cpu, tail = copy_time(instruction, self.scene.times[stage].gpu), self.scene.launch_cpu, 0.0
             compute, bursts = time.compute, ((time.compute, cpu, cpu, False),)
@@ -200,13 +202,13 @@ class _Recurrence:
         rank.worked_in_step += compute
         return now + tail
 
-    def _work(self, stage: int, work: Work) -> _Passed:
+    def _work(self, stage: int, work: Work, key: _WorkKey) -> _Passed:
         time = self.scene.times[stage].of(work)
         tail = self.scene.noise.mean.inside * time.compute + sum(each.seconds for each in time.exposed_waits if each.seconds > 0)
         cpu = self.scene.launch_cpu
         bursts = tuple((each.compute, each.launch_time(cpu), min(1.0, each.launches) * cpu, each.waits_for_gpu) for each in time.bursts)
-        self.works[stage][work] = (bursts, time.compute, tail)
-        return self.works[stage][work]
+        self.works[stage][key] = (bursts, time.compute, tail)
+        return self.works[stage][key]
 
     # --- messages between stages ----------------------------------------------------------------------------------
 

@@ -103,7 +103,7 @@ class _Counted:
         for place in range(begin, end):
             each = program[place]
             if type(each) is Work:
-                works[each._replace(micro_batch=0)] += 1
+                works[Work(each.part, each.first, each.last, 0, each.beside)] += 1
             elif type(each) is Send:
                 what, chunk, _ = each.tag
                 sends[each.stage, each.nbytes, chunk - 1 if what == "activations" else chunk] += 1

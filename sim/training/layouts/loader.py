@@ -12,6 +12,7 @@ time.
 from __future__ import annotations
 
 import math
+from copy import copy
 from dataclasses import dataclass, field, replace
 
 from sim.cluster import page_cache
@@ -131,6 +132,12 @@ class RankLoader:
         each = self.feed.read + self.feed.prep  # evenly spread starts, as in `sim.training.input_pipeline`
         count = max(1, self.feed.workers)
         self.workers = [each * worker / count if self.starts_empty else 0.0 for worker in range(count)]
+
+    def copy(self) -> RankLoader:
+        """Return a loader in the same state."""
+        same = copy(self)
+        same.take_times, same.workers = list(self.take_times), list(self.workers)
+        return same
 
     def next(self, now: float) -> tuple[float, list[tuple[Cause, str, float]]]:
         """Return when the micro-batch requested at *now* (s) is ready, and its limits, each with the time (s) until which it applies."""

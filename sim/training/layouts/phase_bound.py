@@ -138,9 +138,18 @@ class _StageCycles:
         self.each: list[_StageCycle] = []
         for number, program in enumerate(scene.programs):
             meeting = program.index(Wait(MEETING)) + 1
-            cycle, worked = (*program[meeting:], *program[:meeting]), [0.0]
+            cycle, worked, times = (*program[meeting:], *program[:meeting]), [0.0], dict[tuple[object, ...], float]()
             for one in cycle:
-                worked.append(worked[-1] + _work_time(scene, number, one))
+                now = worked[-1]
+                if type(one) is Work:
+                    work = one.part, one.first, one.last, one.beside
+                    if work not in times:
+                        time = scene.times[number].of(one)
+                        times[work] = time.compute + time.waits
+                    now += times[work]
+                elif type(one) is Update:
+                    now += scene.updates[number][0]
+                worked.append(now)
             self.each.append(_StageCycle(number, cycle, worked))
 
     def in_turn(self, gathers: Sequence[tuple[_Gather, float]], reductions: Sequence[tuple[_Reduction, float]]) -> float:
@@ -193,11 +202,3 @@ class _StageCycles:
         backward = reversed(self._chunks if what == "activations" else self._chunks[: chunk + 1])
         tags = [("activations", each, micro_batch) for each in forward] + [("gradients", each, micro_batch) for each in backward]
         return next((stage.receipts[each] for each in tags if self._holder[each[1]] == stage.number and each in stage.receipts), None)
-
-
-def _work_time(scene: LayoutScene, stage: int, instruction: Instruction) -> float:
-    """Return the time (s) that compute takes for *instruction*, at least."""
-    if type(instruction) is Work:
-        time = scene.times[stage].of(instruction)
-        return time.compute + time.waits
-    return scene.updates[stage][0] if type(instruction) is Update else 0.0

@@ -60,6 +60,8 @@ class StageKernels:
         """Thread blocks of operations on the GPU, those among them that wait for slower ranks, and bytes/s of operations through memory."""
         self.at_work: tuple[int, int, PassPart] | Copy | None = None
         """The units that are being computed, or the copy that is running."""
+        self._slowdowns: dict[tuple[object, int, float], float] = {}
+        """Slowdown factors by the current compute, the thread blocks beside it, and their bytes/s through memory: steps repeat."""
 
     # --- overlap with communication --------------------------------------------------------------------------------
 
@@ -89,12 +91,15 @@ class StageKernels:
 
     def _slowdown(self, blocks: int) -> float:
         """Return the slowdown factor of the current compute next to *blocks* thread blocks."""
-        beside = self.scene.times_beside
-        if self.at_work is None or not blocks or beside is None:
+        beside, current = self.scene.times_beside, self.at_work
+        if current is None or not blocks or beside is None:
             return 1.0
-        shared = self._gpu_time(beside(self.stage, blocks, float(f"{max(0.0, self.memory_rate):.3g}")))
-        alone = self._gpu_time(self.times)
-        return max(1.0, shared / alone) if alone else 1.0
+        key = current.nbytes if isinstance(current, Copy) else current, blocks, self.memory_rate
+        if key not in self._slowdowns:
+            shared = self._gpu_time(beside(self.stage, blocks, float(f"{max(0.0, self.memory_rate):.3g}")))
+            alone = self._gpu_time(self.times)
+            self._slowdowns[key] = max(1.0, shared / alone) if alone else 1.0
+        return self._slowdowns[key]
 
     def _gpu_time(self, times: UnitTimes) -> float:
         """Return the GPU time (s) of the current work according to *times*."""

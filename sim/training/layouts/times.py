@@ -20,7 +20,7 @@ from sim.parallel.checkpointing import checkpointed_share, recomputed_pieces
 from sim.parallel.collective_check import check_time
 from sim.parallel.layer_messages import LayerMessage
 from sim.parallel.program import Copy, PassPart, Work
-from sim.parallel.ring import elements_of, ring_of, ring_passes
+from sim.parallel.ring import elements_of, engine_passes, ring_of, ring_passes
 from sim.parallel.routing import (
     BACKWARD_LAUNCHES,
     bias_operations,
@@ -337,12 +337,17 @@ class UnitTimes:
         return seconds * training.compute_factor
 
     def _merged(self, layer: Layer, backward: bool) -> float:
-        """Return the GPU time (s) of merges and additions around torch's ring, beside which no message moves."""
-        training = self.workload.training
-        if layer.attention is None or (ring := ring_of(training, self.options)) is None:
+        """Return the GPU time (s) of merges and additions around a ring, beside which no message moves."""
+        training, parallel = self.workload.training, self.workload.training.parallel
+        if layer.attention is None or parallel.context == 1:
             return 0.0
-        width = element_bytes(layer.op, training.precision)
-        moved = ring_passes(elements_of(layer.attention), training.parallel.context, width, ring, backward)
+        ring, own, width = ring_of(training, self.options), elements_of(layer.attention), element_bytes(layer.op, training.precision)
+        if ring is not None:
+            moved = ring_passes(own, parallel.context, width, ring, backward)
+        elif parallel.context_exchange == "ring":
+            moved = engine_passes(own, parallel.context, width, layer.attention.causal, backward)
+        else:
+            return 0.0
         return memory_time(training.batch * moved, self.gpu) * training.compute_factor
 
     def _bytes(self, message: LayerMessage, layer: Layer) -> float:

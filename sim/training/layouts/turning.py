@@ -5,6 +5,7 @@ In the steady state of a layout, each turn (`sim.parallel.turns`) takes the same
 an effect on the next ones grows as much as in the turns left out: how far its host is ahead, how far its slowest rank is behind, and what
 it has computed. The result counts only if, in each step, the three turns before that place take the same time on all stages, instruction
 by instruction; if operations of groups that are under way there are as far as one turn before; and if neither host nor loader fall behind.
+Where all stages meet in each step, the first one is short and must end like the second (`warm_up`).
 Limits: the log does not cover the turns that were left out.
 """
 
@@ -22,7 +23,7 @@ from sim.training.layouts.progress import GroupProgress, progress_of
 from sim.training.layouts.run import Simulation, Stage
 from sim.training.layouts.scene import LayoutScene, PlayedLayout, StageStep
 from sim.training.layouts.slowest import Lateness
-from sim.training.layouts.warm_up import play_after_short_step
+from sim.training.layouts.warm_up import WarmedStage, left_out_at_first, play_after_short_step, step_repeats
 
 _SAME: Final = 1e-10
 """Tolerance, as a share of a turn, for the difference between the times of two turns."""
@@ -58,10 +59,10 @@ def play_turns(scene: LayoutScene) -> PlayedLayout | None:
         turns = turns_by_stage(layout, micro_batches) if tried <= _WORTH * layout.micro_batches else None
         if turns is None:
             return None
-        watched = _Watched(turns)
+        watched = _Watched(turns, left_out_at_first(scene, micro_batches) if scene.stages_meet and not scene.noise.draws else range(0))
         few = replace(scene, programs=[of_stage.program for of_stage in turns])
         try:
-            played = play(few, make_stage=watched.make_stage)
+            played = play(few, steps=2 if watched.left_out else 0, make_stage=watched.make_stage)
         except _NotSteady:
             continue
         if watched.is_steady:
@@ -109,15 +110,16 @@ class _TurnState(NamedTuple):
 
 
 class _Watched:
-    """Simulations of one scene that leave out *turns* (by stage)."""
+    """Simulations of one scene that leave out *turns* (by stage), and in the first step all of *left_out*, if these are any."""
 
-    def __init__(self, turns: list[Turns]) -> None:
+    def __init__(self, turns: list[Turns], left_out: range) -> None:
         self.turns = turns
+        self.left_out = left_out
         self.stages: dict[Simulation, list[_TurningStage]] = {}
 
     def make_stage(self, simulation: Simulation, stage: int, number: int) -> Stage:
         """Return a stage, or a rank of it, that leaves out turns."""
-        made = _TurningStage(simulation, stage, number, self.turns[stage])
+        made = _TurningStage(simulation, stage, number, self.turns[stage], self.left_out)
         self.stages.setdefault(simulation, []).append(made)
         return made
 
@@ -128,14 +130,16 @@ class _Watched:
             times_of = [stage.turn_times for stage in stages if stage.turn_times]
             if not all(max(times) - min(times) <= _SAME * max(times) for times in zip(*times_of, strict=True)):
                 return False
+            if self.left_out and not step_repeats(stages):
+                return False
         return True
 
 
-class _TurningStage(Stage):
-    """One stage, or a rank of it, that leaves out *turns*."""
+class _TurningStage(WarmedStage):
+    """One stage, or a rank of it, that leaves out *turns*, and in its first step the micro-batches *left_out*."""
 
-    def __init__(self, simulation: Simulation, stage: int, number: int, turns: Turns) -> None:
-        super().__init__(simulation, stage, number)
+    def __init__(self, simulation: Simulation, stage: int, number: int, turns: Turns, left_out: range) -> None:
+        super().__init__(simulation, stage, number, left_out)
         self.turns = turns
         self.each = simulation.scene.layout.mesh.stages
         """Micro-batches of a turn."""
@@ -147,7 +151,7 @@ class _TurningStage(Stage):
         """Return the time (s) of a turn in each step."""
         return [last.time - first.time for first, last in self.last_turns]
 
-    def run(self) -> SimProcess:
+    def run_whole(self) -> SimProcess:
         """Run one step, without the turns that are left out. Raise _NotSteady if they may differ from those before."""
         self.clock, turns = [], self.turns
         yield from self.play(0, turns.end - turns.length)
@@ -209,8 +213,9 @@ class _TurningStage(Stage):
 
     def step_times(self) -> list[float]:
         """Return the time (s) of each step, with the turns that were left out."""
-        left_out = self.turns.left_out
-        return [played + left_out * turn for played, turn in zip(super().step_times(), self.turn_times, strict=True)]
+        left_out, played = self.turns.left_out, super().step_times()
+        short = len(played) - len(self.turn_times)  # steps that left out no turns
+        return [*played[:short], *(time + left_out * turn for time, turn in zip(played[short:], self.turn_times, strict=True))]
 
     def last_step(self) -> StageStep:
         """Return the last step by cause and resource, with the turns that were left out; the mean of many if steps are drawn."""

@@ -31,14 +31,19 @@ def test_a_table_of_a_few_columns_is_predicted(tmp_path: Path, monkeypatch: pyte
     runs.write_text("model,seq_len,gpu,dp\nLlama 3.1 8B,8192,H100,8\n")
     capsys.readouterr()
     assert main(["validate", str(runs)]) == 2
-    assert "columns missing: gpus, global_batch, step_time_s or tokens_per_s_per_gpu" in capsys.readouterr().err
+    assert "columns missing: gpus, global_batch, step_time_s or tokens_per_s_per_gpu; blank" in capsys.readouterr().err
+    runs.write_text("model,seq_len,gpu,dp,batch (tokens),speed\nLlama 3.1 8B,8192,H100,8,4M,3\n")
+    assert main(["validate", str(runs)]) == 2
+    assert "tokens_per_s_per_gpu; not read: 'batch (tokens)', 'speed'; blank cells are allowed" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("header", "cells"),
     [("Model,Sequence Length,GPU,World Size,DP,Global Batch Size,tokens/s/GPU", "m,8192,H100,8,8,64,8192"),
      ("model,max_seq_len,gpu,#GPUs,dp,GBS,Step Time (ms)", "m,8192,H100,8,8,64,8000"),
-     ("model,seq_length,gpu,num_gpus,dp,global_batch,ms/step", "m,8192,H100,8,8,64,8000 ms")],
+     ("model,seq_length,gpu,num_gpus,dp,global_batch,ms/step", "m,8192,H100,8,8,64,8000 ms"),
+     ("model,context length,accelerator,n_gpus,dp_size,gbs,TGS", "m,8192,H100,8,8,64,8192"),
+     ("model,seq_len,GPU type,gpus,data_parallel_degree,gbs,s/iter", "m,8192,H100,8,8,64,8")],
 )  # fmt: skip
 def test_names_of_columns_as_people_write_them_are_read(header: str, cells: str, tmp_path: Path) -> None:
     runs = tmp_path / "runs.csv"

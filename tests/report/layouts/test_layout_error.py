@@ -17,7 +17,7 @@ from sim.spec.transformer import DeltaNet, Transformer
 
 GROUP = {
     "points": 10, "median": 0.1, "p90": 0.2, "low": 0.8, "high": 1.3, "sources": ["a"],
-    "most_gpus": 64, "most_sequence": 8192, "most_context": 2, "least_network": 50e9,
+    "most_gpus": 64, "most_sequence": 8192, "most_context": 2, "least_context_tokens": 1024, "least_network": 50e9,
 }  # fmt: skip
 KINDS = ("data", "tensor", "pipeline", "expert")
 
@@ -104,6 +104,7 @@ BEYOND: dict[str, dict[str, Any]] = {
     "128 GPUs, measured up to 64": {"gpus": 128},
     "sequences of 131,072 tokens, measured up to 8,192": {"sequence": 131_072},
     "8 context ranks, measured up to 2": {"context": 8},
+    "512 tokens per context rank, measured from 1,024": {"context": 2, "sequence": 1024},
     "a network of 10 Gbps per GPU, measured from 400 Gbps": {"gpus": 16, "network": 1.25e9},
 }
 
@@ -114,6 +115,19 @@ def test_runs_beyond_the_measured_ones_extrapolate(text: str, monkeypatch: pytes
     inside, beyond = (expected_layout_error(run("X", **{"gpus": 8, "tensor": 2, **more})) for more in ({}, BEYOND[text]))
     assert inside is not None and "interpolated" in inside["basis"] and not inside["extrapolates"]
     assert beyond is not None and beyond["basis"].endswith(f"extrapolated: {text}")
+
+
+def test_few_tokens_are_beyond_what_was_measured_only_on_context_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Oracle: the fewest tokens of a rank in a measured run; without a measured run with context ranks, their number is beyond already."""
+    monkeypatch.setattr(layout_error, "validated_groups", lambda _: {"tensor, X": GROUP})
+    for fields in ({"sequence": 512}, {"sequence": 2048, "context": 2}):
+        answer = expected_layout_error(run("X", 8, tensor=2, **fields))
+        assert answer is not None and not answer["extrapolates"]
+    monkeypatch.setattr(
+        layout_error, "validated_groups", lambda _: {"tensor, X": {**GROUP, "most_context": 1, "least_context_tokens": None}}
+    )
+    alone = expected_layout_error(run("X", 8, tensor=2, context=2, sequence=512))
+    assert alone is not None and alone["basis"].endswith("extrapolated: 2 context ranks, measured up to 1")
 
 
 def test_a_slow_network_does_not_matter_inside_a_node(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from sim.cli import main
 from sim.report.basis import merged_basis
-from sim.report.comparison import comparison_document
+from sim.report.comparison import comparison_document, comparison_text
 from sim.report.page.comparison import comparison_page
+from sim.spec.parallel import Parallel
 from tests.report.page.browser import browser, opened
 from tests.report.page.reading import Page, assert_figures_are_the_documents, assert_well_made, assert_words_are_the_figures
 from tests.report.test_comparison import job, machine
@@ -77,7 +79,9 @@ def test_time_and_cost_have_error_bars_of_the_same_share(written: Path) -> None:
 
 def test_without_any_machine_it_says_so() -> None:
     left_out = [{"hardware": "x", "nodes": None, "problem": "x is too small"}]
-    page = Page(comparison_page({"schema": 1, "workload": "w", "rows": [], "left_out": left_out, "prices": [], **merged_basis([])}))
+    page = Page(
+        comparison_page({"schema": 1, "workload": "w", "rows": [], "left_out": left_out, "note": "", "prices": [], **merged_basis([])})
+    )
     assert page.all("p", class_="verdict")[0].text == "No machine can run it."
     assert "x is too small" in {item.text for item in page.all("li")}
 
@@ -104,3 +108,20 @@ def test_a_budget_of_tokens_is_no_share_of_an_epoch() -> None:
     )
     heads = [head.text for head in page.all("th")]
     assert "whole job" in heads and not any("epoch" in head for head in heads)
+
+
+def test_the_page_notes_what_the_table_in_the_terminal_notes() -> None:
+    """Oracle: the text of the same document: a machine that runs a layout because the job does not fit, and one without a price."""
+    plain, planned = machine("a", 10.0, 4.0), machine("b", 20.0, None)
+    price = {"market": "on_demand", "usd_per_h": 1.0, "date": "", "region": "", "source": ""}
+    laid = {"parallel": Parallel(shard="optimizer").model_dump() | {"data": 8}, "micro_batches": 4, "activation_checkpointing": "none"}
+    rows = [
+        replace(plain, document={**(plain.document or {}), "precision": "bf16", "price": price}),
+        replace(planned, document={**(planned.document or {}), **laid, "precision": "bf16", "stack": "other", "layout_gap": 0.01}),
+    ]
+    document = {**comparison_document("w", rows), **merged_basis([])}
+    text = comparison_text(document)
+    noted = [item.text.replace("\u00a0", " ") for item in Page(comparison_page(document)).all("li")]
+    for start in ("The job as described does not fit", "b: ", "bf16 differs between machines", "No price for b"):
+        (line,) = (line.strip().removeprefix("- ") for line in text.splitlines() if line.strip().removeprefix("- ").startswith(start))
+        assert line in noted, start

@@ -202,12 +202,19 @@ def test_gpus_that_files_fix_are_those_of_the_next_command(tmp_path: Path, monke
             ["llama-3.1-8b", "torchrun --nproc-per-node 8 t.py --micro-batch-size 3 --global-batch-size 36"],
             "3 on 8 data-parallel ranks; wr",
         ),
+        (
+            ["llama-3.1-8b", "torchrun --nnodes 2 --nproc-per-node 8 t.py --pipeline-model-parallel-size 3 --tensor-model-parallel-size 2"],
+            "ranks are 6, which do not divide the 16 GPUs that the launch files request; write degrees whose product does, or 18 GPUs",
+        ),
     ],
 )
 def test_jobs_of_other_gpus_than_their_files_fix_are_refused(
     sources: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """_batch_assertion of deepspeed/runtime/config.py, torchtitan/distributed/parallel_dims.py, num_microbatches_calculator.py."""
+    """_batch_assertion of deepspeed/runtime/config.py, torchtitan/distributed/parallel_dims.py, num_microbatches_calculator.py.
+
+    The world size of Megatron-LM is a multiple of the model's ranks (megatron/training/arguments.py, validate_args).
+    """
     monkeypatch.chdir(tmp_path)
     Path("zero.json").write_text(json.dumps({**ZERO, "zero_optimization": {"stage": 1}}))
     Path("t.toml").write_text(f"{TITAN}data_parallel_shard_degree = 64\n")
@@ -222,3 +229,21 @@ def test_a_layout_that_does_not_fit_is_changed_with_a_note(tmp_path: Path, monke
     made = new_workload(["llama-3.1-8b", "zero.json"], Path("a.yaml"))
     changed = "--tp 2 --shard parameters"
     assert f" --nodes 4 {changed}" in made.command and any(note.endswith(f"the command below uses {changed}") for note in made.left_out)
+
+
+def test_a_trainer_whose_model_no_gpu_holds_gets_a_stack_of_layouts(tmp_path: Path) -> None:
+    """Oracle: 70.6 billion parameters of 16 bits are more than the 80 GiB of a GPU."""
+    options = "--model_name_or_path meta-llama/Llama-3.1-70B --per_device_train_batch_size 1 --max_length 512 --bf16"
+    made = new_workload([f"torchrun --nproc_per_node=8 sft.py {options}"], tmp_path / "w.yaml")
+    assert made.command.startswith("python -m sim plan hgx-h100 ")
+    assert load_workload(str(made.path)).spec.training.stack.name != "hf-transformers"
+    about_stacks = [note for note in made.left_out if "16 bits" in note or "hf-transformers" in note]
+    assert [note.partition(" as hf")[0] for note in about_stacks] == ["no GPU holds the whole model"]
+
+
+def test_a_layout_that_runs_nowhere_is_replaced_by_a_search_with_a_note(tmp_path: Path) -> None:
+    """10 ranks divide no number of nodes with 8 GPUs that is a power of two."""
+    line = "torchrun --nproc-per-node 10 t.py --pipeline-model-parallel-size 5 --tensor-model-parallel-size 2 --micro-batch-size 1"
+    made = new_workload(["llama-3.1-8b", line], tmp_path / "a.yaml")
+    assert made.command.startswith("python -m sim plan ")
+    assert any(note.startswith("the layout of the launch files does not divide") and "searches" in note for note in made.left_out)

@@ -132,6 +132,31 @@ def test_ties_are_within_the_expected_error_of_each_layout(made: LayoutPlan, mon
     assert {row["tie_within"] for row in plan_document(made)["layouts"]} == {report.TIE}
 
 
+def test_a_best_layout_beyond_the_measured_runs_names_the_best_within(made: LayoutPlan, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Oracle: errors by hand, with which all layouts tie, and of which those of some layouts are extrapolated."""
+    runs, beyond = [outcome.run for outcome in made.tally.outcomes], set[int]()
+
+    def error_of(run: LayoutRun) -> Any:
+        outside = runs.index(run) in beyond
+        basis = "10 runs (a: b), predicted; " + ("extrapolated: 4 context ranks, measured up to 2" if outside else "interpolated: within")
+        ends = {"low": 0.5, "high": 2.0}
+        return {"median": 9.0, "p90": 9.0, "basis": basis, "extrapolates": outside, "measured_over_predicted_95": ends, "not_validated": []}
+
+    monkeypatch.setattr(report, "expected_layout_error", error_of)
+    assert "extrapolated" not in plan_document(made)["verdict"]
+    beyond |= {0, 1}
+    document = plan_document(made)
+    place = next(number for number, row in enumerate(document["layouts"]) if number > 1 and row["memory_verdict"] == "fits")
+    lost = document["layouts"][place]["step_time_s"] / document["layouts"][0]["step_time_s"] - 1.0
+    told = f"row {place + 1}, the best within the sizes measured, ties with it at {100 * lost:+.1f}%."
+    assert document["verdict"].endswith(f"Its error is extrapolated (4 context ranks, measured up to 2); {told}")
+    assert [row["extrapolated"] for row in document["layouts"][:3]] == ["4 context ranks, measured up to 2"] * 2 + [""]
+    beyond |= set(range(len(runs)))
+    assert plan_document(made)["verdict"].endswith("as are those of all simulated layouts that tie with it.")
+    monkeypatch.setattr(report, "expected_layout_error", lambda run: None)
+    assert "extrapolated" not in plan_document(made)["verdict"]
+
+
 def test_equal_layouts_are_ordered_by_how_simple_they_are(made: LayoutPlan) -> None:
     """Of values within 0.05%, the layout with the fewest axes, recomputed blocks and chunks is first, in whatever order they were found."""
     near = [replace(each, value=1.0 + 1e-4 * number) for number, each in enumerate(made.tally.outcomes[:5])]

@@ -55,6 +55,15 @@ def test_a_machine_with_too_little_memory_is_compared_in_the_layout_that_plan_fi
     assert f"hgx-h100: {by_name['hgx-h100']['layout']}" in comparison_text(comparison)
 
 
+def test_a_machine_that_no_layout_fits_is_told_what_its_own_stack_would_need() -> None:
+    """Oracle: the options in the reason, which the same comparison takes."""
+    (row,) = comparison_rows(Scenario("", "llama-3.1-8b"), ["gpu_1x_h100_sxm5"])
+    options = "--set training.activation_checkpointing=blocks"
+    assert "fits in none of" in row.problem and row.problem.endswith(f"; on the workload's own stack, batch 1 fits with {options}")
+    (changed,) = comparison_rows(Scenario("", "llama-3.1-8b", (options.removeprefix("--set "),)), ["gpu_1x_h100_sxm5"])
+    assert changed.document is not None and "layout_gap" not in changed.document
+
+
 def test_a_layout_that_was_written_is_not_replaced() -> None:
     rows = comparison_rows(Scenario("", "llama-3.1-8b", layout=(("--shard", "parallel.shard", "none"),)), ["hgx-h100"])
     assert rows[0].document is None

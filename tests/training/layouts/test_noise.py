@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -35,13 +36,19 @@ def noisy(given: Workload, persistent: float, jitter: float, draw: bool = False)
 # --- closed forms ------------------------------------------------------------------------------------------------------
 
 
+@lru_cache(maxsize=4)
+def drawn_groups(groups: int, size: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return how late the slowest rank of each of *groups* groups is, and how late each group, in standard deviations, by draw."""
+    numbers = np.random.default_rng(1)
+    return numbers.standard_normal((DRAWS, groups, size)).max(axis=2), numbers.standard_normal((DRAWS, groups))
+
+
 @pytest.mark.parametrize(("groups", "size"), [(1, 4), (4, 1), (4, 8), (64, 8)])
 @pytest.mark.parametrize("shared", [0.0, 0.5, 2.0, 19.0, 25.0])
 def test_the_slowest_of_groups_that_share_a_part(groups: int, size: int, shared: float) -> None:
     """Monte Carlo, known to about 0.01 deviations."""
-    numbers = np.random.default_rng(1)
-    late = numbers.standard_normal((DRAWS, groups, size)).max(axis=2) + shared * numbers.standard_normal((DRAWS, groups))
-    every = late.max(axis=1)
+    slowest_of_group, of_group = drawn_groups(groups, size)
+    every = (slowest_of_group + shared * of_group).max(axis=1)
     assert slowest(groups, size, 1.0, shared) == pytest.approx(every.mean(), abs=4 * every.std() / math.sqrt(DRAWS))
 
 
@@ -127,19 +134,19 @@ def test_jitter_that_changes_within_a_step_is_refused_where_it_is_not_simulated(
 # --- whole steps -------------------------------------------------------------------------------------------------------
 
 
-def pipeline(late: NDArray[np.float64], micro_batches: int, steps: int, meets: bool) -> float:
-    """Return seconds of a GPipe step whose stages (replica, stage) take 1 + *late* of their mean; *meets*: all wait for all."""
-    replicas, stages = late.shape
-    free_at, before = np.zeros((replicas, stages)), 0.0
+def pipeline(late: NDArray[np.float64], micro_batches: int, steps: int, meets: bool) -> NDArray[np.float64]:
+    """Return seconds of GPipe steps whose stages (..., replica, stage) take 1 + *late* of their mean; *meets*: all wait for all."""
+    stages, every = late.shape[-1], (-2, -1)
+    free_at, before = np.zeros(late.shape), np.zeros(late.shape[:-2])
     for _ in range(steps):
-        before = float(free_at.max())
+        before = free_at.max(axis=every)
         for cost, order in ((FORWARD, range(stages)), (BACKWARD, range(stages - 1, -1, -1))):
             for _ in range(micro_batches):
-                handed = np.zeros(replicas)
+                handed = np.zeros(late.shape[:-1])
                 for stage in order:
-                    handed = free_at[:, stage] = np.maximum(free_at[:, stage], handed) + cost * (1 + late[:, stage])
-        free_at[:] = free_at.max() if meets else free_at.max(axis=0)
-    return float(free_at.max()) - before
+                    handed = free_at[..., stage] = np.maximum(free_at[..., stage], handed) + cost * (1 + late[..., stage])
+        free_at[:] = free_at.max(axis=every if meets else -2, keepdims=True)
+    return np.asarray(free_at.max(axis=every) - before)
 
 
 @pytest.mark.parametrize("clips", [True, False])
@@ -165,11 +172,9 @@ def test_lateness_of_a_step_is_that_of_a_pipeline_rank_by_rank(
     )  # fmt: skip
     hardware = free(tensor * stages * replicas)
     plain, late = (run_layout(hardware, noisy(given, each, 0.0)).step_time for each in (0.0, cv))
-    numbers, scale = np.random.default_rng(3), plain / pipeline(np.zeros((1, stages)), micro_batches, 3, clips)
-    lost = [
-        scale * pipeline(cv * numbers.standard_normal((replicas, stages, tensor)).max(axis=2), micro_batches, 3, clips) - plain
-        for _ in range(400)
-    ]
+    numbers, scale = np.random.default_rng(3), plain / float(pipeline(np.zeros((1, stages)), micro_batches, 3, clips))
+    drawn = cv * numbers.standard_normal((400, replicas, stages, tensor)).max(axis=3)
+    lost = scale * pipeline(drawn, micro_batches, 3, clips) - plain
     assert late - plain == pytest.approx(np.mean(lost), rel=0.15, abs=3 * float(np.std(lost)) / 20)
     scene = layout_scene(hardware, noisy(given, cv, 0.0), prepare(hardware, noisy(given, cv, 0.0)))
     assert least_time(scene) <= play(scene).time * (1 + 1e-9)

@@ -15,7 +15,7 @@ from sim.events import Cause
 from sim.mesh import compute_times_of, layout_scene, prepare, run_layout, times_of
 from sim.parallel.lower.layouts import program
 from sim.parallel.program import Copy, PassPart
-from sim.parallel.ring import RankElements, ring_of, ring_passes
+from sim.parallel.ring import RankElements, engine_passes, ring_of, ring_passes
 from sim.parallel.routing import places_reached, routing_of
 from sim.spec.hardware import Hardware
 from sim.spec.library import load_hardware, load_workload
@@ -270,6 +270,24 @@ def test_messages_of_a_ring_overlap_with_one_step_each_unless_compiled() -> None
         merges = [memory_time(ring_passes(shards, ranks, 2.0, ring, backward), card) for backward in (False, True)]
         computes.append([times(number, part).compute - merge for part, merge in zip("FB", merges, strict=True)])  # type: ignore[arg-type]
     assert computes[0] == pytest.approx(computes[1])
+
+
+def test_merges_around_transformer_engine_s_ring_take_memory_time() -> None:
+    """Against the same ranks with gathered keys, which are attended to in one step: the bytes of merges, and nothing else."""
+    ranks, hardware = 4, load_hardware("hgx-h100").spec
+    card, elements = hardware.groups[0].node.gpu, 4096 / ranks * 32 * 128
+    shards = RankElements(elements, elements, 2 * elements / 4)  # 8 heads of keys for 32 of queries
+    computes = []
+    for exchange in ("ring", "all_gather"):
+        own = ["stack=megatron-core", f"parallel.context={ranks}", f"parallel.context_exchange={exchange}", "precision=bf16", "batch=1"]
+        given = load_workload("llama-3.1-8b", ["model.sequence=4096", *(f"training.{each}" for each in own)]).spec
+        layout = prepare(hardware, given)
+        times = times_of(hardware, given, layout, PriceBook())[0]
+        number = next(number for number, unit in enumerate(layout.units) if unit.kind == "block")
+        computes.append([times(number, part).compute for part in ("F", "B")])  # type: ignore[arg-type]
+    merges = [memory_time(engine_passes(shards, ranks, 2.0, True, backward), card) for backward in (False, True)]
+    assert computes[0] == pytest.approx([gathered + merge for gathered, merge in zip(computes[1], merges, strict=True)])
+    assert all(merge > 0.0 for merge in merges)
 
 
 @pytest.mark.parametrize(

@@ -157,7 +157,13 @@ def scene_of(machine_: Any, draw: bool = False, cv: float = 0.02, **fields: Any)
 
 
 @pytest.mark.parametrize(
-    "fields", [{"pipeline": 2, "micro_batches": 32, "shard": "optimizer"}, {"micro_batches": 16, "shard": "parameters"}]
+    "fields",
+    [
+        {"pipeline": 2, "micro_batches": 24, "shard": "optimizer"},
+        pytest.param({"pipeline": 2, "micro_batches": 32, "shard": "optimizer"}, marks=pytest.mark.nightly),
+        {"micro_batches": 12, "shard": "parameters"},
+        pytest.param({"micro_batches": 16, "shard": "parameters"}, marks=pytest.mark.nightly),
+    ],
 )
 def test_each_drawn_step_settles_by_itself(fields: dict[str, Any]) -> None:
     """A drawn pace lasts a whole step: each step has turns of its own, all of them equal."""

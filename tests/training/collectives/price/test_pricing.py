@@ -363,6 +363,12 @@ def test_costs_are_kept(nbytes, op):
     assert price.uncontended_time > 0 and 0 <= price.latency_share <= 1 and all(weight >= 0 for weight in price.load.values())
 
 
+def test_inside_a_node_nothing_crosses_the_core() -> None:
+    toys = cluster(toy_node(4), core_bandwidth="1 GB/s")
+    plan = Rig(toys, fold=True).plan
+    assert {slot for algorithm in ("Ring", "Tree") for slot, _ in plan.cost_of(1e8, algorithm, "Simple", 1).load} == {"n0"}
+
+
 @given(nodes=st.integers(2, 32), nbytes=st.floats(1e3, 1e10), latency=st.floats(1e-6, 1e-3))
 def test_a_tree_shares_the_core_of_a_fabric(nodes, nbytes, latency):
     """Closed form: two trees of N-1 edges, S/2 on each both ways through 1 GB/s; the first piece meets on its way what goes its way."""
