@@ -180,7 +180,10 @@ def test_nvswitch_is_told_from_wires(count, links, gpu, switched, tmp_path):
     (DGX_H100, "H100-PCIe", "a GPU to 7 others, but PCIe boards such as H100-PCIe-80GB are joined only in pairs; .* as H100-SXM5-80GB$"),
     (FOUR_ON_NVSWITCH, "A100-PCIe-40GB", "a GPU to 3 others.* such as A100-SXM4-40GB$"),
     (DGX_1V, None, "does not name the GPU model; specify one with --gpu, such as --gpu A100-SXM4-40GB"),
-    (DGX_1V, "V100", "--gpu V100: is not in hardware/parts/gpus/; did you mean v100-pcie-16gb, v100-sxm2-16gb or v100-sxm2-32gb?"),
+    (
+        DGX_1V, "V100",
+        "--gpu V100: is not in hardware/parts/gpus/; did you mean v100-pcie-16gb, v100-pcie-32gb, v100-sxm2-16gb or v100-sxm2-32gb?",
+    ),
     (DGX_1V, "V1OO", r"--gpu V1OO: is not in hardware/parts/gpus/; 'python -m sim list gpus' shows all \d+"),
     (XML_H100.replace("0x2330", "0x9999"), None, "several GPUs have compute capability 9.0; specify one with --gpu: .*H100-"),
     (XML_H100.replace("0x2330", "0x9999").replace('sm="90"', 'sm="99"'), None, "no catalog GPU has compute capability 9.9"),
@@ -203,7 +206,7 @@ def test_a_gpu_that_cannot_be_is_refused(text, gpu, words, tmp_path):
     ("NVIDIA RTX 6000 Ada Generation", "rtx6000ada"),
     ("Quadro RTX 6000", "quadrortx6000"), ("NVIDIA RTX A6000", "rtxa6000"), ("Tesla K80", "k80"),
     ("Tesla P100-PCIE-16GB", "p100-pcie-16gb"), ("NVIDIA A10", "a10"), ("NVIDIA A100-PCIE-40GB", "a100-pcie-40gb"),
-    ("NVIDIA H100 NVL", "h100-nvl-94gb"), ("NVIDIA A30", "a30"), ("Tesla V100-PCIE-32GB", None),
+    ("NVIDIA H100 NVL", "h100-nvl-94gb"), ("NVIDIA A30", "a30"), ("Tesla V100-PCIE-32GB", "v100-pcie-32gb"),
     ("Tesla V100", None), ("", None), ("NVIDIA", None),
 ])  # fmt: skip
 def test_printed_names(printed, name):
