@@ -98,7 +98,7 @@ def _locate(name: str) -> tuple[Path, type[Any] | None]:
     try:
         return catalog.locate(name, "workloads"), None
     except SpecError as error:
-        if not str(error).endswith(catalog.command_that_lists("workloads")):
+        if catalog.command_that_lists("workloads") not in str(error):
             raise  # the error suggests workloads with similar names, or says what is at the path
         raise SpecError(
             f"{catalog.shown(name)}: no such file or catalog name; 'python -m sim list' shows all hardware and workloads"

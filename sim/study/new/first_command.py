@@ -113,7 +113,7 @@ def first_command(path: str, shown: str, global_batch: int | None = None, gpus: 
     room = ROOM * node * worker_node(load_hardware(machine.name).spec).gpu.memory
     enough = math.ceil(STATES * workload.model.parameters / room)
     nodes = least_nodes if enough <= least_nodes else 1 << (enough - 1).bit_length()  # as heads and experts: 17 would be 17 stages
-    return f"{SEARCH}{machine.name} {shlex.quote(shown)} --nodes {nodes}"
+    return f"python -m sim plan {machine.name} {shlex.quote(shown)} --nodes {nodes}"
 
 
 def _accumulated(workload: Workload, global_batch: int | None, gpus: int, scenario: Scenario) -> int:
