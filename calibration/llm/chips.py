@@ -38,7 +38,7 @@ TRAY: Final = 4
 BEFORE_AMPERE: Final = ("pascal", "volta", "turing")
 """Architectures with PCIe 3.0, and without products in bfloat16 (compute capability below 8.0)."""
 WITH_PCIE_5: Final = ("hopper", "blackwell", "cdna3", "cdna4")
-"""Architectures with PCIe 5.0 (data sheets of H100 PCIe, RTX 5090, RTX PRO 6000 Blackwell, MI300X and MI350X)."""
+"""Architectures with PCIe 5.0 (data sheets of H100 PCIe, RTX 5090 and RTX PRO 6000 Blackwell; AMD: hardware/mi300x-platform.yaml)."""
 
 
 @dataclass(frozen=True)

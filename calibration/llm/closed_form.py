@@ -204,14 +204,18 @@ def _context_traffic(case: Case, constants: Constants, wires: Wires, core_forwar
     """Return the exposed seconds of one layer's exchange of keys and values over context ranks, forward and backward together."""
     shape, mesh = case.shape, case.stack_file.mesh
     tokens = float(case.micro_batch) * case.seq / case.context / case.tensor
-    own = RankElements(tokens * shape.heads * shape.head_size, tokens * shape.heads * shape.value_size, 0.0)
-    groups = shape.heads if shape.mla is not None else shape.groups
+    how = None
     if mesh is not None and mesh.context_ring == "torch":
         compiled = any(case.stack_file.kernels.compilation)
         how = torch_ring(mesh, case.context_exchange, compiled, case.recompute == "operators")
-        own = own._replace(keys=tokens * (shape.heads if how.repeats_keys else groups) * (shape.head_size + shape.value_size))
+    repeated = shape.mla is not None or (how is not None and how.repeats_keys)
+    own = RankElements(
+        queries=tokens * shape.heads * shape.head_size,
+        results=tokens * shape.heads * shape.value_size,
+        keys=tokens * (shape.heads if repeated else shape.groups) * (shape.head_size + shape.value_size),
+    )
+    if how is not None:
         return _torch_ring(case, wires, own, how, (core_forward, core_backward))
-    own = own._replace(keys=tokens * groups * (shape.head_size + shape.value_size))
     if case.context_exchange == "all_gather":  # keys before both passes, and their gradients after
         return 3 * wires.gather(NARROW * own.keys * case.context, case.context, case.tensor)
     ring = (case.context - 1) * wires.turn(NARROW * own.keys, case.context, case.tensor)
@@ -227,10 +231,8 @@ def _torch_ring(case: Case, wires: Wires, own: RankElements, how: Ring, core: tu
         hideable = 0.0
         for message in ring_messages(WIDE * own.keys, case.context, how, backward):
             size = message.nbytes * NARROW / WIDE + message.wide
-            gathers = message.op == "all_gather"
-            seconds = (
-                wires.gather(size, case.context, case.tensor) if gathers else message.times * wires.turn(size, case.context, case.tensor)
-            )
+            one = wires.gather if message.op == "all_gather" else wires.turn
+            seconds = message.times * one(size, case.context, case.tensor)
             hideable += seconds if message.overlaps else 0.0
             added += 0.0 if message.overlaps else seconds
         added += max(0.0, hideable - core[backward])

@@ -1,4 +1,4 @@
-"""What do context ranks send and move in memory with ring attention? Messages of torch's, and passes between its steps; passes of others.
+"""What do context ranks send and move in memory with ring attention? Torch's messages and passes between steps; others' passes.
 
 ``torch.distributed.tensor.experimental``, ``_templated_ring_attention`` and its backward (torch 2.6 to 2.13). Each of n ranks attends in n
 steps, first to its own keys. The last rank is simulated, whose other steps see half of a rank's keys. Keys are all-gathered beside the

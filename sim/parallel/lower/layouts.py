@@ -26,22 +26,20 @@ class _KeptPrograms:
         self._kept: OrderedDict[Hashable, tuple[Program, object]] = OrderedDict()
         self._instructions = 0
 
-    def find(self, key: Hashable) -> Program | None:
-        """Return the program kept for *key*; None if there is none."""
-        if key not in self._kept:
-            return None
-        self._kept.move_to_end(key)
-        return self._kept[key][0]
-
-    def keep(self, key: Hashable, made: Program, held: object) -> None:
-        """Keep the program *made*, unless it is too long; *held* are objects whose identity is part of *key*."""
-        if len(made) > MOST_INSTRUCTIONS:
-            return
-        self._kept[key] = made, held
-        self._instructions += len(made)
+    def get_or_lower(self, layout: Layout, stage: int) -> Program:
+        """Return the program of *stage* of *layout*, which is kept unless it is too long, beside the units whose identity is in its key."""
+        key = stage, _determinants(layout)
+        if key in self._kept:
+            self._kept.move_to_end(key)
+            return self._kept[key][0]
+        made = _lower(layout, stage)
+        if len(made) <= MOST_INSTRUCTIONS:
+            self._kept[key] = made, layout.units
+            self._instructions += len(made)
         while self._instructions > MOST_INSTRUCTIONS:
             _, (oldest, _) = self._kept.popitem(last=False)
             self._instructions -= len(oldest)
+        return made
 
 
 _kept_programs = _KeptPrograms()
@@ -50,15 +48,8 @@ _kept_programs = _KeptPrograms()
 def program(layout: Layout, stage: int) -> Program:
     """Return the program of each rank of *stage* for one step, memoized in *layout*, and for layouts with equal programs."""
     if stage not in layout.programs:
-        if layout.own_passes is not None:  # the user's schedule may change
-            layout.programs[stage] = _lower(layout, stage)
-            return layout.programs[stage]
-        key = stage, _determinants(layout)
-        made = _kept_programs.find(key)
-        if made is None:
-            made = _lower(layout, stage)
-            _kept_programs.keep(key, made, layout.units)
-        layout.programs[stage] = made
+        own = layout.own_passes is not None  # the user's schedule may change
+        layout.programs[stage] = _lower(layout, stage) if own else _kept_programs.get_or_lower(layout, stage)
     return layout.programs[stage]
 
 

@@ -34,8 +34,6 @@ class NextMachine:
 
 
 MACHINE: Final = NextMachine("hgx-h100", 8)
-SEARCH: Final = "python -m sim plan "
-"""Beginning of the command if no usual layout fits."""
 STATES: Final = 16
 """Bytes of weights, gradients and optimizer states per parameter (AdamW in mixed precision)."""
 ROOM: Final = 0.5
@@ -114,6 +112,11 @@ def first_command(path: str, shown: str, global_batch: int | None = None, gpus: 
     enough = math.ceil(STATES * workload.model.parameters / room)
     nodes = least_nodes if enough <= least_nodes else 1 << (enough - 1).bit_length()  # as heads and experts: 17 would be 17 stages
     return f"python -m sim plan {machine.name} {shlex.quote(shown)} --nodes {nodes}"
+
+
+def is_search(command: str) -> bool:
+    """Return whether *command* searches for a layout: that of `first_command` if no usual one fits."""
+    return command.split()[3] == "plan"
 
 
 def _accumulated(workload: Workload, global_batch: int | None, gpus: int, scenario: Scenario) -> int:

@@ -27,7 +27,7 @@ from sim.spec.transformer import Transformer
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 from sim.study.new.file import NAME, for_editors, write_new
-from sim.study.new.first_command import MACHINE, SEARCH, NextMachine, first_command, machine_with
+from sim.study.new.first_command import MACHINE, NextMachine, first_command, is_search, machine_with
 from sim.study.new.length import length_option, with_defaults, without_stack
 from sim.study.new.sources import decoder_model, is_command_line, read_source
 from sim.units import pluralized, rounded
@@ -135,7 +135,7 @@ def write(
 
     machine, workload = _machine(told), written("")
     command = first_command(str(path), str(path), told.global_batch, told.gpus, machine)
-    if told.training.get("stack") == STACK and command.startswith(SEARCH):
+    if told.training.get("stack") == STACK and is_search(command):
         told = without_stack(told)
         workload = written("")
         command = first_command(str(path), str(path), told.global_batch, told.gpus, machine)
@@ -164,7 +164,7 @@ def _other_layout(told: LaunchSettings, command: str) -> list[str]:
     changed = re.findall(r" (--(?:tp|shard) \S+)", command)
     if not (told.parallel or told.sharded_by):
         return []
-    if not changed and not command.startswith(SEARCH):
+    if not changed and not is_search(command):
         return []
     instead = f"uses {' '.join(changed)}" if changed else "searches for others"
     return [

@@ -15,6 +15,7 @@ from calibration.llm.closed_form import predict
 from calibration.llm.constants import fitted_constants
 from calibration.llm.engine import hardware_of, memory_of, practice_overrides, simulate_case, workload_document, workload_of
 from sim.spec.library import load_hardware
+from sim.spec.yaml import SpecError
 from tests.calibration.llm.test_case import one
 from tests.calibration.llm.test_closed_form import nanotron
 
@@ -175,3 +176,11 @@ def test_packed_documents_attend_only_inside_each(tmp_path: Path) -> None:
     for predictor in (simulate_case, predict):
         saved = predictor(undivided, AT).step_time - predictor(squad, AT).step_time
         assert 1 < saved * squad.chip.peak["16bit"] / flop < 3
+
+
+def test_nodes_larger_than_any_machine_are_not_simulated_as_several(tmp_path: Path) -> None:
+    """H100 NVL: the machine of the catalog has two, and those of one node would exchange over NICs."""
+    nodes = {"gpu": "H100 NVL", "node_type": "", "network": "", "global_batch": "256"}
+    with pytest.raises(SpecError, match="has 2 of the 8 GPUs of a node"):
+        hardware_of(one(tmp_path, **nodes, nodes="2", gpus="16", dp="16"))
+    assert hardware_of(one(tmp_path, **nodes, nodes="8", gpus="16", dp="16")).groups[0].node.gpu_count == 2
