@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 S = TypeVar("S")
 T = TypeVar("T")
 
-_OF_HOST: Final = frozenset({"launch_cpu"})
-"""Fields of a stack that calibration changes and on which no layer's work depends."""
+_OF_HOST: Final = frozenset({"launch_cpu", "servers"})
+"""Fields of a stack that calibration changes and on which no layer's work depends, nor which gradients are sent together."""
 
 
 class IdentityKey:

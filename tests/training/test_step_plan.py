@@ -312,3 +312,24 @@ def test_a_plan_that_was_kept_is_the_one_worked_out_anew() -> None:
         for cache in (step_plan._plans, step_plan.timed_pass, layer_times._worked_out, step_program._untimed):
             cache.cache_clear()
         assert plan_step(*one) == cached
+
+
+def test_a_workers_step_does_not_depend_on_its_servers():
+    """So trials with other costs of servers share its plan; the oracle is a plan worked out from objects that no cache knows."""
+    layers = [layer(0.1, 1, 10), layer(0.2, 2), layer(0.3, 3, 30, 31)]
+    one = {"source": "test", "count": 1}
+    other = {
+        "source": "test",
+        "count": 4,
+        "sharding": "chunks",
+        "update_cpu": "1 ms",
+        "byte_cpu": "2 s/GB",
+        "racks": 2,
+        "placement": "colocated",
+    }
+    first, second = (toy_workload(layers, stack={"strategy": "parameter_server", "servers": servers}) for servers in (one, other))
+    apart = plan(first).step, plan(second).step
+    assert apart[0] is not apart[1] and apart[0] == apart[1]
+    trial = with_fields(first.training.stack, servers=second.training.stack.exchange.servers)
+    changed = first.model_copy(update={"training": first.training.model_copy(update={"stack": trial})})
+    assert plan(changed).step is plan(first).step
