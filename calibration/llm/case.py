@@ -50,8 +50,9 @@ from calibration.llm.words import (
 )
 from calibration.network_words import nic_of
 from sim.cluster.quantizing import recipe_of
+from sim.parallel.ring import Ring, torch_ring
 from sim.spec.fields import Fp8Recipe
-from sim.spec.fp8_recipe import Quantization, quantization, recipes_on, supports_recipe
+from sim.spec.fp8_recipe import recipes_on, supports_recipe
 from sim.spec.hardware import Gpu
 from sim.spec.library import load_part
 from sim.spec.stack import Stack
@@ -197,6 +198,14 @@ class Case:
         """Return the stack of this run."""
         return load_part(Stack, self.stack, "workloads/stacks")
 
+    @cached_property
+    def torch_ring(self) -> Ring | None:
+        """Return how torch's ring runs; None without context ranks, or if Transformer Engine exchanges keys and values."""
+        mesh = self.stack_file.mesh
+        if self.context == 1 or mesh is None or mesh.context_ring != "torch":
+            return None
+        return torch_ring(mesh, self.context_exchange, any(self.stack_file.kernels.compilation), self.recompute == "operators")
+
     @property
     def gradient_width(self) -> float:
         """Return the bytes of a gradient as the stack reduces it."""
@@ -207,21 +216,6 @@ class Case:
     def recipe(self) -> Fp8Recipe | None:
         """Return the FP8 recipe of the row or the scripts, or else of the stack; None for other precisions."""
         return (self.stated_recipe or recipe_of("fp8", self.stack_file.kernels, self.gpu)) if self.precision == "fp8" else None
-
-    @property
-    def quantizing(self) -> Quantization | None:
-        """Return how products quantize their operands; None if they do not."""
-        if self.precision == "16bit":
-            return None
-        return quantization("nvfp4" if self.precision == "fp4" else "fp8", self.recipe, self.gpu)
-
-    @property
-    def recipe_rate(self) -> float:
-        """Return the rate of products with this recipe, relative to that with one scale per tensor."""
-        recipe = self.recipe
-        kernels = self.gpu.kernels if recipe is not None else None
-        rates = kernels.fp8_rates.get(recipe) if kernels is not None and recipe is not None else None
-        return rates.of_step if rates is not None else 1.0
 
     @property
     def axes(self) -> str:

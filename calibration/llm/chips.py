@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, Literal, NamedTuple
 
@@ -19,7 +19,6 @@ from calibration.llm.shapes import LLM_RECORDS
 from sim.spec.catalog import catalog, suggestions
 from sim.spec.fields import Peak
 from sim.spec.hardware import Gpu
-from sim.spec.kernels import Kernels
 from sim.spec.library import load_hardware, load_part
 
 ProductPrecision = Literal["16bit", "fp8", "fp4"]
@@ -48,7 +47,6 @@ class Chip:
     name: str
     generation: str
     part: str
-    multiprocessors: int
     peak: Mapping[ProductPrecision, float]
     """Dense peak rates; a precision that the GPU lacks has the rate of the next wider one."""
     memory_bandwidth: float
@@ -63,8 +61,6 @@ class Chip:
     """Numbers of GPUs that the fabric joins in other nodes with this GPU."""
     dies: int = 1
     """GPUs, as software counts them, on one card."""
-    board: Mapping[ProductPrecision, float] = field(default_factory=dict)
-    """Factors on rates of products: what the power of this board leaves, relative to the usual one of its generation (default 1)."""
     is_mesh: bool = False
     """Whether the fabric is a link between every two GPUs of a domain, not a switch."""
 
@@ -147,18 +143,16 @@ def _gpus() -> GpuNames:
 
 @lru_cache(maxsize=64)
 def _chip_of_part(name: str) -> NamedChip | None:
-    """Return the part *name* of the catalog; None if its number of multiprocessors is unknown, or if it lacks 16-bit products."""
+    """Return the part *name* of the catalog; None if it lacks 16-bit products."""
     gpu = load_part(Gpu, name, PARTS_FOLDER)
     narrow = gpu.dense_16bit
-    multiprocessors = gpu.kernels.sm_count if gpu.kernels is not None else _multiprocessors().get(name, 0)
-    if not multiprocessors or not narrow:
+    if not narrow:
         return None
     pcie = _pcie_of(gpu.architecture)
     peak: Mapping[ProductPrecision, float] = {"16bit": narrow, "fp8": gpu.peak.get("fp8", narrow), "fp4": gpu.peak.get("fp8", narrow)}
     chip = Chip(
-        name=gpu.name, generation=gpu.architecture, part=name, multiprocessors=multiprocessors, peak=peak,
+        name=gpu.name, generation=gpu.architecture, part=name, peak=peak,
         memory_bandwidth=gpu.memory_bandwidth, memory=gpu.memory, fabric=PCIE[pcie], domain=PCIE_NODE, nic=PCIE_NIC, machine="",
-        board=_board(gpu),
     )  # fmt: skip
     return NamedChip(chip, f"{gpu.name}s of a node joined by PCIe {pcie}.0")
 
@@ -166,26 +160,6 @@ def _chip_of_part(name: str) -> NamedChip | None:
 def _pcie_of(generation: str) -> int:
     """Return the generation of PCIe of GPUs of the architecture *generation*."""
     return 3 if generation in BEFORE_AMPERE else 5 if generation in WITH_PCIE_5 else 4
-
-
-def _board(gpu: Gpu) -> dict[ProductPrecision, float]:
-    """Return the rates of long products on *gpu*, relative to the usual board of its generation: from kernels, not from training steps."""
-    if gpu.kernels is None:
-        return {}
-    usual = load_part(Kernels, gpu.kernels.name, "hardware/parts/kernels")
-    sustained = gpu.kernels.sustained / usual.sustained
-    factors: dict[ProductPrecision, float] = {}
-    for precision, name in PRECISIONS.items():
-        own, of_usual = gpu.kernels.product_share.get(name), usual.product_share.get(name)
-        factors[precision] = sustained * own / of_usual if own and of_usual else factors.get("16bit", 1.0)
-    return factors
-
-
-@lru_cache(maxsize=1)
-def _multiprocessors() -> dict[str, int]:
-    """Return the number of multiprocessors of those parts of the catalog that have no ``kernels``."""
-    lines = (LLM_RECORDS / "multiprocessors.csv").read_text(encoding="utf-8").splitlines()
-    return {cells["part"]: int(cells["multiprocessors"]) for cells in csv.DictReader(line for line in lines if not line.startswith("#"))}
 
 
 @lru_cache(maxsize=1)
@@ -199,7 +173,6 @@ def _chips() -> dict[str, Chip]:
             name=cells["name"],
             generation=cells["generation"],
             part=cells["part"],
-            multiprocessors=int(cells["multiprocessors"]),
             peak={"16bit": narrow, "fp8": eight, "fp4": float(cells["fp4_TFLOPS"] or 0) * 1e12 or eight},
             memory_bandwidth=float(cells["memory_GBps"]) * 1e9,
             memory=float(cells["memory_GiB"]) * 2.0**30,
@@ -210,7 +183,6 @@ def _chips() -> dict[str, Chip]:
             other_domains=tuple(int(size) for size in cells["other_domains"].split("|") if size),
             dies=int(cells["dies"] or 1),
             is_mesh=bool(cells["mesh"]),
-            board=_board(load_part(Gpu, cells["part"] or cells["name"].lower(), PARTS_FOLDER)) if cells["board"] else {},
         )
         for alias in (cells["name"], *cells["aliases"].split("|")):
             if alias:

@@ -8,7 +8,7 @@ Limits: one time for every micro-batch, no contention between groups, no skew be
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 from calibration.llm.case import Case
@@ -17,11 +17,11 @@ from calibration.llm.prediction import LlmPrediction
 from calibration.llm.priors import BLOCK_OPERATORS, EAGER_FAMILIES, EXPOSED_EXPERTS, TENSOR_OPERATORS, Constants
 from calibration.llm.weights import Weights, blocks_of_stages, stage_weights
 from calibration.llm.wires import Wires
-from calibration.llm.work import StepWork
+from calibration.llm.work import Passes, StepWork, total
 from sim.parallel.collective_check import check_time
 from sim.parallel.layer_messages import entering_scan
 from sim.parallel.lower.bucketed import slices_host_time
-from sim.parallel.ring import WIDE, RankElements, Ring, engine_passes, ring_messages, ring_passes, torch_ring
+from sim.parallel.ring import WIDE, RankElements, Ring, engine_passes, ring_messages, ring_passes
 from sim.parallel.routing import (
     BACKWARD_LAUNCHES,
     bias_operations,
@@ -46,8 +46,6 @@ EARLY_STOP_FAMILIES: Final = ("jax",)
 """Families whose recomputation skips outputs that backward does not read (``early_stop`` of workloads/stacks/xla-fsdp.yaml)."""
 NARROW: Final = 2.0
 """Bytes of an element of activations."""
-NORM_PASSES: Final = 2.0
-"""Memory passes of a fused norm's forward: a read and a write."""
 COALESCED_FAMILIES: Final = ("nanotron",)
 """Families whose sharded optimizer reduces all gradients after the last backward, in one operation, and gathers all weights in one
 (nanotron trainer.py, ``training_step``; optim/zero.py, ``_all_gather_params``)."""
@@ -69,10 +67,10 @@ def step(case: Case, constants: Constants) -> tuple[float, Mapping[str, float]]:
     work, wires = StepWork(case, constants), Wires(case, constants)
     weights = stage_weights(case)
     forward, backward, parts = _micro_batch(case, constants, work, wires, weights)
-    head_forward, head_backward = _head(case, constants, work)
     blocks, with_head = blocks_of_stages(case)
     stages = [count / weights.layers * (forward + backward) for count in blocks]
-    stages[with_head] += (1 + case.shape.prediction_layers) * (head_forward + head_backward)
+    stages[0] += work.ends["first"].both
+    stages[with_head] += (1 + case.shape.prediction_layers) * work.ends["last"].both
     slowest = max(stages)
     once = sum(stages) - slowest
     sends = _sends(case, constants, wires)
@@ -88,35 +86,13 @@ def step(case: Case, constants: Constants) -> tuple[float, Mapping[str, float]]:
 
 def _micro_batch(case: Case, constants: Constants, work: StepWork, wires: Wires, weights: Weights) -> tuple[float, float, dict[str, float]]:
     """Return the seconds of a middle stage's forward and backward of one micro-batch, and the parts of a whole step."""
-    shape, layers = case.shape, weights.layers
-    core_forward = core_backward = 0.0
-    projections, dense = (
-        work.attention_products(),
-        work.dense() if not shape.experts or shape.first_dense_layers or shape.moe_every > 1 else 0.0,
-    )
-    routed = work.experts() if shape.experts else 0.0
-    for layer in {shape.layers - 1, shape.layers - 2, 0} if shape.window or shape.moe_every > 1 else {shape.layers - 1}:
-        core_forward = max(core_forward, work.attention_core(layer, backward=False))
-        core_backward = max(core_backward, work.attention_core(layer, backward=True))
-    if shape.global_every:
-        local = next((layer for layer in range(shape.layers) if shape.window_of(layer)), 0)
-        weight = 1 / shape.global_every
-        core_forward = weight * core_forward + (1 - weight) * work.attention_core(local, backward=False)
-        core_backward = weight * core_backward + (1 - weight) * work.attention_core(local, backward=True)
-    share = shape.share_of("E")
-    if shape.pattern is None:
-        products = projections + (1 - share) * dense + share * routed
-        plain = (1 - share) * work.element_wise(False) + (share * work.element_wise(True) if share else 0.0)
-    else:
-        products, plain = work.hybrid_products(), work.hybrid_passes()
-        core_forward, core_backward = work.hybrid_core(core_forward, backward=False), work.hybrid_core(core_backward, backward=True)
-    factor = constants[f"compute:{case.family}"] * (constants["power.fp8"] if case.precision != "16bit" else 1.0)
-    compute_forward = factor * (products + core_forward + plain)
-    compute_backward = factor * ((1.0 if case.lora else 2.0) * products + core_backward + 1.6 * plain)
-    tensor, context, experts = _layer_traffic(case, constants, wires, core_forward, core_backward)
-    block = compute_forward + tensor / 2 - factor * _saved_forward(case, work, share, core_forward)
-    recomputed = {"none": 0.0, "full": block, "attention": factor * core_forward}.get(case.recompute, factor * (0.5 * products + plain))
-    recomputed += factor * _recomputed_modules(work, share) + (share * experts / 2 if "moe" in case.recomputed_modules else 0.0)
+    layers, share = weights.layers, case.shape.share_of("E")
+    products, core, plain = work.products, work.core, work.plain
+    compute_forward, compute_backward = total(products, core, plain)
+    tensor, context, experts = _layer_traffic(case, constants, wires, core)
+    block = compute_forward + tensor / 2 - _saved_forward(case, work)
+    recomputed = {"none": 0.0, "full": block, "attention": core.forward}.get(case.recompute, 0.5 * products.forward + plain.forward)
+    recomputed += sum(map(work.module, case.recomputed_modules)) + (share * experts / 2 if "moe" in case.recomputed_modules else 0.0)
     if case.recomputed_layers:
         recomputed *= min(1.0, case.recomputed_layers / layers)
     host, check = _host(case, constants), _check(case, constants, case.tensor)
@@ -137,9 +113,9 @@ def _micro_batch(case: Case, constants: Constants, work: StepWork, wires: Wires,
         one_forward, one_backward = _sharded(case, constants, wires, weights, one_forward, one_backward)
     steps = case.micro_batches * layers
     parts = {
-        "products": steps * factor * (2.0 if case.lora else 3.0) * products,
-        "attention": steps * factor * (core_forward + core_backward),
-        "elementwise": steps * factor * 2.6 * plain,
+        "products": steps * products.both,
+        "attention": steps * core.both,
+        "elementwise": steps * plain.both,
         "recompute": steps * recomputed,
         "tensor": steps * tensor,
         "context": steps * context,
@@ -148,39 +124,16 @@ def _micro_batch(case: Case, constants: Constants, work: StepWork, wires: Wires,
     return layers * one_forward, layers * one_backward, parts
 
 
-def _saved_forward(case: Case, work: StepWork, share: float, core: float) -> float:
-    """Return the seconds of a recomputed layer's forward that are not repeated: those of saved outputs and of an unread last product.
+def _saved_forward(case: Case, work: StepWork) -> float:
+    """Return the seconds of a recomputed block's forward that are not repeated: those of saved outputs and of an unread last product.
 
-    *share* is the share of layers with experts, which save nothing here and are repeated; *core* is the seconds of attention itself.
+    Layers of experts save nothing here.
     """
-    seconds: Mapping[str, Callable[[], float]] = {
-        "attention.qkv": work.attention_inputs,
-        "attention.core": lambda: core,
-        "attention.output": work.attention_output,
-        "feed.gate_up": lambda: (1 - share) * work.dense_up(),
-        "feed.down": lambda: (1 - share) * work.dense_down(),
-    }
     left = {*case.saved_layers, *(("feed.down",) if case.family in EARLY_STOP_FAMILIES else ())}
-    return sum(seconds[name]() for name in seconds if name in left)
+    return sum(map(work.layer, left))
 
 
-def _recomputed_modules(work: StepWork, share: float) -> float:
-    """Return the seconds of a layer's modules that are recomputed individually; *share* is the share of layers with experts.
-
-    Attention itself (``core_attn``) is covered by `Case.recompute`.
-    """
-    seconds: Mapping[str, Callable[[], float]] = {
-        "core_attn": lambda: 0.0,
-        "mlp": lambda: (1 - share) * (work.dense() + work.activation(experts=False)),
-        "moe": lambda: share * (work.experts() + work.activation(experts=True) + work.routed_traffic()) if share else 0.0,
-        "moe_act": lambda: share * work.activation(experts=True),
-        "layernorm": lambda: work.memory_passes(2 * NORM_PASSES, work.held_tokens, work.case.shape.hidden),
-        "mla_up_proj": work.latent_up,
-    }
-    return sum(seconds[module]() for module in work.case.recomputed_modules)
-
-
-def _layer_traffic(case: Case, constants: Constants, wires: Wires, core_forward: float, core_backward: float) -> tuple[float, float, float]:
+def _layer_traffic(case: Case, constants: Constants, wires: Wires, core: Passes) -> tuple[float, float, float]:
     """Return the exposed seconds of one layer's tensor, context and expert traffic, forward and backward together."""
     shape = case.shape
     activations = 2.0 * case.micro_batch * case.seq / case.context * shape.hidden
@@ -189,7 +142,7 @@ def _layer_traffic(case: Case, constants: Constants, wires: Wires, core_forward:
         / 2
         * (8 * wires.gather(activations, case.tensor, 1) * constants["exposed.tensor.overlap" if case.tensor_overlap else "exposed.tensor"])
     )
-    context = _context_traffic(case, constants, wires, core_forward, core_backward) if case.context > 1 else 0.0
+    context = _context_traffic(case, constants, wires, core) if case.context > 1 else 0.0
     if shape.pattern is not None:
         context = shape.share_of("*") * context + _scan_traffic(case, wires)
     experts = 0.0
@@ -200,14 +153,10 @@ def _layer_traffic(case: Case, constants: Constants, wires: Wires, core_forward:
     return tensor, context, experts
 
 
-def _context_traffic(case: Case, constants: Constants, wires: Wires, core_forward: float, core_backward: float) -> float:
+def _context_traffic(case: Case, constants: Constants, wires: Wires, core: Passes) -> float:
     """Return the exposed seconds of one layer's exchange of keys and values over context ranks, forward and backward together."""
-    shape, mesh = case.shape, case.stack_file.mesh
+    shape, how = case.shape, case.torch_ring
     tokens = float(case.micro_batch) * case.seq / case.context / case.tensor
-    how = None
-    if mesh is not None and mesh.context_ring == "torch":
-        compiled = any(case.stack_file.kernels.compilation)
-        how = torch_ring(mesh, case.context_exchange, compiled, case.recompute == "operators")
     repeated = shape.mla is not None or (how is not None and how.repeats_keys)
     own = RankElements(
         queries=tokens * shape.heads * shape.head_size,
@@ -215,16 +164,16 @@ def _context_traffic(case: Case, constants: Constants, wires: Wires, core_forwar
         keys=tokens * (shape.heads if repeated else shape.groups) * (shape.head_size + shape.value_size),
     )
     if how is not None:
-        return _torch_ring(case, wires, own, how, (core_forward, core_backward))
+        return _torch_ring(case, wires, own, how, core)
     if case.context_exchange == "all_gather":  # keys before both passes, and their gradients after
         return 3 * wires.gather(NARROW * own.keys * case.context, case.context, case.tensor)
     ring = (case.context - 1) * wires.turn(NARROW * own.keys, case.context, case.tensor)
-    hidden = max(0.0, ring - core_forward) + max(0.0, 2 * ring - core_backward)
+    hidden = max(0.0, ring - core.forward) + max(0.0, 2 * ring - core.backward)
     moved = sum(engine_passes(own, case.context, NARROW, True, backward) for backward in (False, True))
     return hidden + constants["exposed.context"] * 3 * ring + moved / case.chip.memory_bandwidth
 
 
-def _torch_ring(case: Case, wires: Wires, own: RankElements, how: Ring, core: tuple[float, float]) -> float:
+def _torch_ring(case: Case, wires: Wires, own: RankElements, how: Ring, core: Passes) -> float:
     """Return the seconds that torch's ring adds to a layer: passes, and messages that *core* seconds of attention do not hide."""
     added = 0.0
     for backward in (False, True):
@@ -316,15 +265,6 @@ def _over_shards(case: Case, wires: Wires, width: float, dense: float, experts: 
 def _gathered_width(case: Case) -> float:
     """Return the bytes of a parameter as ranks gather it: torchtitan's FSDP2 gathers 8-bit weights."""
     return 1.0 if case.precision != "16bit" and case.family == "fsdp2" else 2.0
-
-
-def _head(case: Case, constants: Constants, work: StepWork) -> tuple[float, float]:
-    """Return the seconds of output head and loss, forward and backward, of one micro-batch."""
-    columns = case.shape.vocab / case.tensor
-    product = work.product(work.tokens, case.shape.hidden, columns, narrow=False)
-    passes = constants["head"] * work.tokens * columns * work.elementwise / work.bandwidth
-    factor = constants[f"compute:{case.family}"]
-    return factor * (product + passes / 2), factor * ((1 if case.lora else 2) * product + passes / 2)
 
 
 def _sends(case: Case, constants: Constants, wires: Wires) -> float:

@@ -44,6 +44,8 @@ FP16_STEP: Final = 6
 """Bytes per element of a rank's share that DeepSpeed's step in float16 needs: flattened gradients, and gradients in 32 bits."""
 _PLAIN_STACKS: Final = ("torchtitan-2.x", "megatron-core")
 """Stacks that do not overlap tensor-parallel messages by default."""
+_OF_LAYOUT: Final = ("parallel", "activation_checkpointing", "recompute_blocks", "recompute_modules", "recompute_saves")
+"""Keys of a training that say nothing of a layer's time."""
 SCORE_PASSES: Final = 16
 """Memory passes of attention scores in a step if attention is not one kernel (``score_passes`` of workloads/stacks/megatron-deepspeed)."""
 
@@ -134,10 +136,21 @@ def practice_overrides(case: Case, constants: Constants) -> list[str]:
 
 def workload_of(case: Case, constants: Constants) -> Workload:
     """Return the workload of *case*, with the host times of its stack from *constants*. Raise SpecError if it is invalid."""
+    return _loaded(workload_document(case), practice_overrides(case, constants))
+
+
+def compute_workload(case: Case) -> Workload:
+    """Return what *case* computes, without a layout: its layers and how its stack runs them."""
+    document = workload_document(case)
+    training = {name: value for name, value in document["training"].items() if name not in _OF_LAYOUT}
+    return _loaded({**document, "training": training}, [f"training.stack.score_passes={0 if case.flash else SCORE_PASSES}"])
+
+
+def _loaded(document: Mapping[str, Any], overrides: Sequence[str]) -> Workload:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "measured.yaml"
-        path.write_text(yaml.safe_dump(workload_document(case)), encoding="utf-8")
-        return load(Workload, path, practice_overrides(case, constants)).spec
+        path.write_text(yaml.safe_dump(dict(document)), encoding="utf-8")
+        return load(Workload, path, overrides).spec
 
 
 def hardware_of(case: Case) -> Hardware:

@@ -17,7 +17,6 @@ from calibration.llm.priors import defaults, priors
 from calibration.llm.rules import model_flop
 from calibration.llm.weights import blocks_of_stages, stage_weights, total_parameters
 from calibration.llm.wires import Wires
-from calibration.llm.work import StepWork
 from tests.calibration.llm.test_case import one
 
 
@@ -45,16 +44,6 @@ def test_more_work_takes_longer_and_faster_parts_less(tmp_path: Path) -> None:
     shorter = [replace(case, precision="fp8"), replace(case, lora=True), replace(case, virtual_stages=4)]
     assert all(predict(other, at).step_time > step for other in longer)
     assert all(predict(other, at).step_time < step for other in shorter)
-
-
-@pytest.mark.parametrize(("gpu", "factor"), [("H100 PCIe", 0.765 / 0.887), ("H20", 0.92 / (0.887 * 0.94)), ("H100", 1.0), ("MI355X", 1.0)])
-def test_a_boards_power_bounds_its_products(gpu: str, factor: float, tmp_path: Path) -> None:
-    """By as much as kernels differ (`hardware/parts`), apart from the peak."""
-    chip = one(tmp_path, gpu=gpu, node_type="", network="").chip
-    work = StepWork(one(tmp_path, gpu=gpu, node_type="", network=""), defaults())
-    assert work.rate16 == pytest.approx(factor * chip.peak["16bit"] * defaults()[f"product.{chip.generation}"], rel=1e-9)
-    wide = work.product(8192, 8192, 8192)
-    assert wide > 2 * 8192.0**3 / work.rate16
 
 
 def memory(case: Case) -> float:
@@ -138,7 +127,7 @@ def test_a_gpu_that_no_machine_has_gets_no_verdict(tmp_path: Path) -> None:
 
 
 def test_a_fit_finds_constants_that_made_the_steps(tmp_path: Path) -> None:
-    truth = {**defaults(), "product.hopper": 0.6}
+    truth = {**defaults(), "product.hopper": 1.18}
     cases = []
     for case in varied(tmp_path):
         for source in ("a/x", "b/x", "c/x"):
@@ -149,7 +138,7 @@ def test_a_fit_finds_constants_that_made_the_steps(tmp_path: Path) -> None:
     before, after = (max(abs(predict(case, at).step_time / (case.measured or 1) - 1) for case in cases) for at in (defaults(), constants))
     assert before > 0.08
     assert after < 0.03
-    assert constants["product.hopper"] < 0.68
+    assert 1.06 < constants["product.hopper"] < 1.2
     assert set(without) == {"a/x", "b/x", "c/x"}
 
 
@@ -383,18 +372,19 @@ def test_gradients_that_are_reduced_whole_are_sent_twice(tmp_path: Path) -> None
 
 def test_windows_chunks_and_documents_count_in_rules_and_in_time(tmp_path: Path) -> None:
     """A window of a quarter of the sequence leaves 7/16 of the pairs, chunks of that size leave 1/4, documents of 1/8 leave 1/8."""
-    plain = one(tmp_path, seq_len="8192")
+    plain = one(tmp_path, seq_len="32768")
     of = {
-        "window": (replace(plain, shape=plain.shape.model_copy(update={"window": 2048})), 7 / 16),
-        "chunks": (replace(plain, shape=plain.shape.model_copy(update={"window": 2048, "chunked": True})), 1 / 4),
-        "documents": (replace(plain, document_tokens=1024), 1 / 8),
+        "window": (replace(plain, shape=plain.shape.model_copy(update={"window": 8192})), 7 / 16),
+        "chunks": (replace(plain, shape=plain.shape.model_copy(update={"window": 8192, "chunked": True})), 1 / 4),
+        "documents": (replace(plain, document_tokens=4096), 1 / 8),
     }
     products = model_flop(plain, attention=False)
     at = defaults()
     for name, (case, share) in of.items():
         attention = model_flop(case, attention=True) - products
         assert attention == pytest.approx(share * (model_flop(plain, attention=True) - products)), name
-        assert predict(case, at).parts["attention"] == pytest.approx(share * predict(plain, at).parts["attention"], rel=0.05), name
+        took = predict(case, at).parts["attention"] / predict(plain, at).parts["attention"]
+        assert share < took < 1.25 * share, name  # kernels take whole blocks of keys, and time to begin and end
 
 
 SIZE = 1e12

@@ -9,7 +9,7 @@ import pytest
 from calibration.cells import read_cell
 from calibration.llm import closed_form, engine
 from calibration.llm.case import Case, describe
-from calibration.llm.chips import _chips, _multiprocessors, chip_named
+from calibration.llm.chips import _chips, chip_named
 from calibration.llm.engine import workload_document
 from calibration.llm.priors import defaults
 from calibration.llm.shapes import CannotDescribe
@@ -452,12 +452,7 @@ def test_gpus_of_the_table_have_the_figures_of_their_parts() -> None:
         chip = chips[name]
         assert chip.generation == part.architecture
         assert chip.memory_bandwidth == pytest.approx(part.memory_bandwidth, rel=0.005)
-        assert part.kernels is None or chip.multiprocessors == part.kernels.sm_count
         if name != "H100-SXM5-96GB-HBM2e":
             assert chip.peak["16bit"] == pytest.approx(part.dense_16bit, rel=0.002)
         if name != "V100-PCIe-32GB":  # the catalog has the board of 16 GB
             assert chip.memory == pytest.approx(part.memory, rel=0.01)
-
-
-def test_multiprocessors_are_listed_only_where_the_catalog_has_none() -> None:
-    assert all(load_part(Gpu, name, "hardware/parts/gpus").kernels is None for name in _multiprocessors())

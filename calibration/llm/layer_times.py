@@ -1,0 +1,104 @@
+"""How long does each layer of a rank compute? As the simulator counts and times it, without its factors that were fitted to whole steps.
+
+A block's times are means over all blocks, so that windows, layers of experts and state-space layers count as often as they occur.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Mapping
+from functools import lru_cache
+from typing import Final, Literal, NamedTuple
+
+from calibration.llm.case import Case
+from calibration.llm.engine import compute_workload
+from sim.cluster.gpu import layer_time, layer_work
+from sim.parallel.ring import ring_attention
+from sim.parallel.shares import rank_layer
+from sim.parallel.units import units
+from sim.spec.fields import Peak
+from sim.spec.identity import IdentityKey, content
+from sim.spec.layer import Layer
+from sim.spec.parallel import Parallel
+from sim.spec.sections import with_fields
+
+LayerKind = Literal["product", "experts", "attention", "scan", "routing", "element-wise"]
+Place = Literal["first", "block", "last"]
+"""Embeddings before the first block, a block, or what comes after the last one."""
+NARROW: Final[Mapping[Peak, str]] = {"fp8": "fp8", "nvfp4": "fp4"}
+"""Products in fewer than 16 bits."""
+TILE: Final = 64
+"""Sizes of a product that are not a multiple of this are slower than the kernels' model says."""
+
+
+class LayerTime(NamedTuple):
+    """Seconds of a layer of one rank for one micro-batch; of a block's, the mean over all blocks."""
+
+    kind: LayerKind
+    narrow: str
+    """``fp8`` or ``fp4`` if it is a product in as few bits, else empty."""
+    is_aligned: bool
+    """Whether sizes of a product are multiples of `TILE`."""
+    forward: float
+    backward: float
+
+
+def layer_times(case: Case) -> Mapping[Place, Mapping[str, LayerTime]]:
+    """Return the times of the layers of one rank of *case*, by name without the number of the block."""
+    return _of_case(IdentityKey(id(case), case))
+
+
+@lru_cache(maxsize=4096)  # more than a table has rows, because a fit predicts each of them again for every constant
+def _of_case(same: IdentityKey) -> Mapping[Place, Mapping[str, LayerTime]]:
+    (case,) = same.held
+    workload = compute_workload(case)
+    stack = with_fields(workload.layer_stack, compute_factor=1.0, factor_by_kernels=False, accumulates_gradients=False)
+    precision = workload.training.precision
+    parallel = Parallel(
+        tensor=case.tensor, context=case.context, expert=case.expert, sequence=case.sequence_parallel if case.tensor > 1 else None
+    )
+    known: dict[Hashable, LayerTime] = {}
+
+    def timed(layer: Layer) -> LayerTime:
+        if case.torch_ring is not None and layer.attention is not None:
+            layer = layer.model_copy(update={"attention": ring_attention(layer.attention, case.torch_ring)})
+        passes = [layer_time(layer, case.gpu, precision, stack, case.micro_batch, backward).time for backward in (False, True)]
+        peak = layer_work(layer, case.gpu, precision, stack, case.micro_batch).peak
+        kind = _kind(layer)
+        narrow = NARROW.get(peak, "") if kind in ("product", "experts") else ""
+        return LayerTime(kind, narrow, all(size % TILE == 0 for size in layer.channels), *passes)
+
+    places: dict[Place, dict[str, list[LayerTime]]] = {"first": defaultdict(list), "block": defaultdict(list), "last": defaultdict(list)}
+    blocks = 0
+    for name, place, layers in units(workload.model):
+        blocks += place == "block"
+        for index, layer in enumerate(layers):
+            if place == "block" and layer.name.endswith((".head", ".loss")):  # of multi-token prediction: as long as those of the model
+                continue
+            key = (
+                layer.name.rpartition(".")[2],
+                *(content(value) for field, value in layer.__dict__.items() if field != "name"),
+                len(layers),
+            )
+            if key not in known:
+                known[key] = timed(rank_layer(layers, index, parallel))
+            places[place][layer.name.removeprefix(f"{name}.")].append(known[key])
+    return {place: _means(times, blocks if place == "block" else 1) for place, times in places.items()}
+
+
+def _means(times: Mapping[str, Iterable[LayerTime]], count: int) -> Mapping[str, LayerTime]:
+    """Return by name the sums of *times* over *count*."""
+    return {
+        name: same[0]._replace(forward=sum(one.forward for one in same) / count, backward=sum(one.backward for one in same) / count)
+        for name, same in ((name, list(those)) for name, those in times.items())
+    }
+
+
+def _kind(layer: Layer) -> LayerKind:
+    if layer.op == "attention":
+        return "attention"
+    if layer.op == "scan":
+        return "scan"
+    if layer.op == "gemm":
+        return "experts" if layer.share == "expert" else "product"
+    return "routing" if layer.name.endswith(("experts.dispatch", "experts.combine")) else "element-wise"

@@ -1,0 +1,91 @@
+"""How long do the layers of a rank take? Oracle: the simulator's times of a mean block, without its factors for whole steps."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from calibration.llm.case import Case
+from calibration.llm.closed_form import predict
+from calibration.llm.engine import simulation_inputs
+from calibration.llm.layer_times import layer_times
+from calibration.llm.priors import defaults
+from calibration.llm.work import StepWork
+from sim.mesh import compute_times_of, layout_prices, prepare
+from sim.parallel.program import PassPart
+from sim.spec.library import load_part
+from sim.spec.sections import with_fields
+from sim.spec.stack import Stack
+from tests.calibration.llm.test_case import one
+
+BLANK = dict.fromkeys(("layers", "hidden", "heads", "kv_heads", "ffn_hidden", "vocab"), "")
+SHAPES = {
+    "tensor": dict(tp="4"),
+    "tensor and pipeline": dict(tp="2", pp="4", virtual_pp="2"),
+    "FP8": dict(tp="2", precision="fp8"),
+    "eager": dict(framework="nanotron", tp="2"),
+    "FSDP": dict(framework="torchtitan", zero_stage="3"),
+    "windows": dict(BLANK, model="Gemma 2 9B"),
+    "unaligned heads": dict(source="bigscience-workshop/bigscience@1:x", gpu="A100", tp="4", heads="28", hidden="4200", kv_heads="28"),
+}
+
+
+def simulated(case: Case) -> tuple[float, float]:
+    """Return the simulator's seconds of a mean block without messages, forward and backward, with no factor fitted to whole steps."""
+    hardware, workload, (nodes, gpus_per_node) = simulation_inputs(case, defaults())
+    training = workload.training
+    stack = with_fields(training.stack, compute_factor=1.0, factor_by_kernels=False)
+    workload = workload.model_copy(
+        update={"training": training.model_copy(update={"stack": stack, "activation_checkpointing": "none", "recompute_modules": ()})}
+    )
+    layout = prepare(hardware, workload, gpus_per_node, nodes)
+    times = compute_times_of(hardware, workload, layout, layout_prices(hardware, workload, layout, None).book)
+    blocks = [number for number, unit in enumerate(layout.units) if unit.kind == "block"]
+
+    def mean(part: PassPart) -> float:
+        return sum(times(number, part).compute for number in blocks) / len(blocks)
+
+    return mean("F"), mean("B")
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_block_takes_as_long_as_simulated(shape: str, tmp_path: Path) -> None:
+    """One micro-batch, so that no gradient is accumulated."""
+    case = replace(one(tmp_path, **SHAPES[shape]), micro_batches=1, recompute="none", recomputed_modules=())  # type: ignore[arg-type]
+    own = [sum(getattr(time, part) for time in layer_times(case)["block"].values()) for part in ("forward", "backward")]
+    assert own == pytest.approx(list(simulated(case)), rel=0.01)
+
+
+def test_no_factor_of_a_stack_counts(tmp_path: Path) -> None:
+    """They were fitted to the runs that predictions are scored on."""
+    case = one(tmp_path, gpu="B200", framework="nanotron")
+    fitted = load_part(Stack, case.stack, "workloads/stacks").kernels
+    assert fitted.compute_factor != 1.0 or fitted.factor_by_kernels
+    times = layer_times(case)["block"]
+    vars(case)["stack_file"] = with_fields(case.stack_file, compute_factor=3.0)
+    assert layer_times(replace(case))["block"] == times
+
+
+def test_constants_scale_the_layers_they_name(tmp_path: Path) -> None:
+    case = one(tmp_path, precision="fp8", vocab="50257")
+    at = defaults()
+    times = layer_times(case)
+    narrow = [time.forward for time in times["block"].values() if time.narrow]
+    assert len(narrow) == 4 and not times["last"]["head"].narrow and not times["last"]["head"].is_aligned
+    forward = StepWork(case, at).products.forward
+    assert StepWork(case, {**at, "product.fp8": 2.0}).products.forward - forward == pytest.approx(sum(narrow))
+    assert StepWork(case, {**at, "product.hopper": 2.0}).products.forward == pytest.approx(2 * forward)
+    ends = [StepWork(case, {**at, "unaligned": factor}).ends["last"].forward for factor in (1.0, 2.0)]
+    assert ends[1] - ends[0] == pytest.approx(times["last"]["head"].forward)
+
+
+@pytest.mark.parametrize("gpu", ["V100-SXM2-32GB", "P100", "Titan V", "RTX 4090", "MI250X", "MI355X", "A800", "GB300"])
+def test_every_gpu_has_times(gpu: str, tmp_path: Path) -> None:
+    """Those without described kernels, by their efficiency; none beats its peak."""
+    case = one(tmp_path, gpu=gpu, node_type="", network="", precision="fp16" if gpu in ("P100", "V100-SXM2-32GB", "Titan V") else "bf16")
+    flop = 6.0 * 8192 * case.shape.hidden * case.shape.inner * 3
+    feed = sum(time.forward + time.backward for name, time in layer_times(case)["block"].items() if name in ("feed.gate_up", "feed.down"))
+    assert 1.0 < feed / (flop * case.micro_batch / case.chip.peak["16bit"]) < 6.0
+    assert predict(case, defaults()).step_time > 0
