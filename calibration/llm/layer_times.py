@@ -21,6 +21,7 @@ from sim.spec.identity import IdentityKey, content
 from sim.spec.layer import Layer
 from sim.spec.parallel import Parallel
 from sim.spec.sections import with_fields
+from sim.training.layouts.times import unfused_time
 
 LayerKind = Literal["product", "experts", "attention", "scan", "routing", "element-wise"]
 Place = Literal["first", "block", "last"]
@@ -52,8 +53,15 @@ def layer_times(case: Case) -> Mapping[Place, Mapping[str, LayerTime]]:
 def _of_case(same: IdentityKey) -> Mapping[Place, Mapping[str, LayerTime]]:
     (case,) = same.held
     workload = compute_workload(case)
-    stack = with_fields(workload.layer_stack, compute_factor=1.0, factor_by_kernels=False, accumulates_gradients=False)
-    precision = workload.training.precision
+    precision, options = workload.training.precision, case.stack_file.mesh
+    casts_once = options is not None and options.keeps_8bit_weights and case.precision != "16bit"
+    stack = with_fields(
+        workload.layer_stack,
+        compute_factor=1.0,
+        factor_by_kernels=False,
+        accumulates_gradients=False,
+        weight_casts=1.0 / case.micro_batches if casts_once else 1.0,
+    )
     parallel = Parallel(
         tensor=case.tensor, context=case.context, expert=case.expert, sequence=case.sequence_parallel if case.tensor > 1 else None
     )
@@ -63,6 +71,10 @@ def _of_case(same: IdentityKey) -> Mapping[Place, Mapping[str, LayerTime]]:
         if case.torch_ring is not None and layer.attention is not None:
             layer = layer.model_copy(update={"attention": ring_attention(layer.attention, case.torch_ring)})
         passes = [layer_time(layer, case.gpu, precision, stack, case.micro_batch, backward).time for backward in (False, True)]
+        if options is not None:
+            own = options.model_copy(update={"one_copy": case.one_copy})
+            beside = [unfused_time(layer, case.shape, own, case.gpu, precision, case.micro_batch, backward) for backward in (False, True)]
+            passes = [kernels + passes_over for kernels, passes_over in zip(passes, beside, strict=True)]
         peak = layer_work(layer, case.gpu, precision, stack, case.micro_batch).peak
         kind = _kind(layer)
         narrow = NARROW.get(peak, "") if kind in ("product", "experts") else ""

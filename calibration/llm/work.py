@@ -8,11 +8,10 @@ from typing import Final, NamedTuple
 from calibration.llm.case import Case
 from calibration.llm.layer_times import LayerKind, LayerTime, Place, layer_times
 from calibration.llm.priors import Constants
-from sim.cluster.kernels import indexed_time
-from sim.parallel.routing import BIAS_PASSES, BIAS_PASSES_FP32, CLAMP_PASSES, ROTATION_PASSES, PassCount, padded_bytes
+from sim.parallel.routing import padded_bytes
 
-BACKWARD_PASSES: Final = 1.6
-"""Passes outside fused kernels of a block's backward, relative to forward: estimate."""
+BACKWARD_ROUTING: Final = 1.6
+"""Passes over copies of tokens of a block's backward, relative to forward: estimate."""
 MODULES: Final[Mapping[str, Callable[[str], bool]]] = {
     "core_attn": lambda name: False,  # covered by `Case.recompute`
     "mlp": lambda name: name.startswith("feed."),
@@ -69,8 +68,7 @@ class StepWork:
     @property
     def plain(self) -> Passes:
         """Return the seconds of a mean block's element-wise layers, and of moving tokens to experts and back."""
-        again = self.routing + self.unfused
-        return total(self.of("element-wise"), Passes(again, BACKWARD_PASSES * again))
+        return total(self.of("element-wise"), Passes(self.routing, BACKWARD_ROUTING * self.routing))
 
     @property
     def ends(self) -> Mapping[Place, Passes]:
@@ -111,27 +109,3 @@ class StepWork:
         copies = self.held_tokens * shape.experts_per_token * shape.routed_width * shape.share_of("E") if shape.experts else 0.0
         padded = 2 * padded_bytes(1.0, case.precision != "16bit", case.one_copy) if case.family == "megatron" else 0.0
         return self._factor * (self.constants["moe.traffic"] + padded) * 2 * copies / self.bandwidth
-
-    @property
-    def unfused(self) -> float:
-        """Return the seconds of Megatron's passes over a mean block's activations outside fused kernels, forward, as the simulator's."""
-        shape, case = self.case.shape, self.case
-        if case.family != "megatron":
-            return 0.0
-        total = 0.0
-        if shape.rope_scaled:
-            total += self._passes(ROTATION_PASSES[0], self.tokens * (shape.heads + shape.groups) * shape.head_size / case.tensor)
-        if shape.experts and (shape.clamped or shape.has_bias("ffn")):
-            copies = self.held_tokens * shape.experts_per_token * shape.share_of("E")
-            inner = float(shape.expert_ffn or shape.inner)
-            if shape.clamped:
-                total += self._passes(CLAMP_PASSES[0], 2.0 * copies * inner)
-            if shape.has_bias("ffn"):
-                total += self._passes((BIAS_PASSES_FP32 if case.one_copy else BIAS_PASSES)[0], copies * shape.routed_width)
-        return self._factor * total
-
-    def _passes(self, passes: PassCount, elements: float) -> float:
-        """Return the seconds of *passes* over *elements* elements of 16 bits outside fused kernels."""
-        if self.case.gpu.kernels is None:  # not known: a read and a write
-            return (passes.moved + 2.0 * passes.indexed) * 2.0 * elements / self.bandwidth
-        return passes.moved * 2.0 * elements / self.bandwidth + indexed_time(passes.indexed * elements, self.case.gpu)

@@ -38,6 +38,7 @@ from sim.parallel.routing import (
     unfused_passes,
 )
 from sim.parallel.split import LayerPiece, Unit
+from sim.spec.fields import Precision
 from sim.spec.fp8_recipe import usual_recipe
 from sim.spec.hardware import Gpu
 from sim.spec.identity import content
@@ -45,6 +46,7 @@ from sim.spec.layer import WIDTHS, Layer
 from sim.spec.parallel import MeshOptions
 from sim.spec.precision import PRECISION_TRAITS
 from sim.spec.sections import with_fields
+from sim.spec.transformer import Transformer
 from sim.spec.workload import Workload
 from sim.training.layouts.group_price import MessageLoad
 from sim.training.layouts.pairs import pair_time
@@ -263,7 +265,7 @@ class UnitTimes:
         waits = self.options.expert_counts and not self.prices.mesh.parallel.pad_to_capacity
         drained = piece.awaits_counts and waits and not backward
         host = self._checked(messages) + self._started(messages) + self._routing(piece, backward)
-        busy += share * (self._sorted(messages, layer) + self._unfused(layer, backward))
+        busy += share * (self._sorted(messages, layer) + self.workload.training.compute_factor * self._unfused(layer, backward))
         beside = share * self._merged(layer, backward)
         sent = [message for message in messages for _ in range(message.times)] if self.sends else []
         return UnitTime(
@@ -320,21 +322,8 @@ class UnitTimes:
         return memory_time(moved, self.gpu) * training.compute_factor if moved else 0.0
 
     def _unfused(self, layer: Layer, backward: bool) -> float:
-        """Return the GPU time (s) of Megatron's or torchtitan's passes over tokens outside fused kernels."""
-        training, transformer, options = self.workload.training, self.workload.model.transformer, self.options
-        elements = indexed = 0.0
-        if options.permutes_tokens:
-            elements, indexed = permuted_passes(layer, backward)
-        elif transformer is not None and options.framework == "megatron":
-            elements, indexed = unfused_passes(layer, transformer, backward, options.one_copy)
-        if not elements and not indexed:
-            return 0.0
-        if self.gpu.kernels is None:  # not known: a read and a write
-            elements, indexed = elements + 2.0 * indexed, 0.0
-        seconds = memory_time(element_bytes(layer.op, training.precision) * training.batch * elements, self.gpu)
-        if indexed:
-            seconds += indexed_time(training.batch * indexed, self.gpu)
-        return seconds * training.compute_factor
+        training, transformer = self.workload.training, self.workload.model.transformer
+        return unfused_time(layer, transformer, self.options, self.gpu, training.precision, training.batch, backward)
 
     def _merged(self, layer: Layer, backward: bool) -> float:
         """Return the GPU time (s) of merges and additions around a ring, beside which no message moves."""
@@ -402,6 +391,23 @@ class UnitTimes:
             products = sum(self._kernels(piece.layer, True).time * _weight_share(piece.layer) for piece in unit.pieces)
             moved = overlap_time(products, moved, self.gpu.kernels.sharpness if self.gpu.kernels else math.inf) - products
         return UnitTime((Burst(moved, 0.0),))
+
+
+def unfused_time(
+    layer: Layer, transformer: Transformer | None, options: MeshOptions, gpu: Gpu, precision: Precision, batch: int, backward: bool
+) -> float:
+    """Return the GPU time (s) of Megatron's or torchtitan's passes over the tokens of *batch* samples outside fused kernels."""
+    elements = indexed = 0.0
+    if options.permutes_tokens:
+        elements, indexed = permuted_passes(layer, backward)
+    elif transformer is not None and options.framework == "megatron":
+        elements, indexed = unfused_passes(layer, transformer, backward, options.one_copy)
+    if not elements and not indexed:
+        return 0.0
+    if gpu.kernels is None:  # not known: a read and a write
+        elements, indexed = elements + 2.0 * indexed, 0.0
+    seconds = memory_time(element_bytes(layer.op, precision) * batch * elements, gpu)
+    return seconds + indexed_time(batch * indexed, gpu) if indexed else seconds
 
 
 def _weight_share(layer: Layer) -> float:

@@ -27,6 +27,7 @@ SHAPES = {
     "FP8": dict(tp="2", precision="fp8"),
     "eager": dict(framework="nanotron", tp="2"),
     "FSDP": dict(framework="torchtitan", zero_stage="3"),
+    "scaled rotation": dict(BLANK, model="Llama 3.1 8B"),
     "windows": dict(BLANK, model="Gemma 2 9B"),
     "unaligned heads": dict(source="bigscience-workshop/bigscience@1:x", gpu="A100", tp="4", heads="28", hidden="4200", kv_heads="28"),
 }
