@@ -210,7 +210,10 @@ def _require_spares(run: LongRun, courses: Courses) -> None:
 
 def _endless(run: LongRun, weeks: Weeks, drawn_share: float | None = None) -> str:
     """Return why *run*, or this share of its drawn courses, never ends, and what would help."""
+    between, persist = 1 / run.rate[1], run.saving.persist
+    slow_store = persist > between and run.saving.memory_interval is None
     advice = [
+        *(["a faster --store"] if slow_store else []),
         *(["more --spares"] if drawn_share is not None and run.spares and run.repairs else []),
         *(["a shorter --checkpoint-interval"] if weeks.interval != "auto" else []),
         *(["fewer --nodes"] if run.nodes > 1 else []),
@@ -218,13 +221,14 @@ def _endless(run: LongRun, weeks: Weeks, drawn_share: float | None = None) -> st
         *([] if weeks.in_place else ["--in-place"]),
         *(["a lower --failure-rate"] if weeks.mean_lifetime is None else []),
     ]
-    often = f"every {show(1 / run.rate[1], 'time', 2)} on average"
+    often = f"every {show(between, 'time', 2)} on average"
     if drawn_share is not None:
         return (
             f"{100 * drawn_share:.3g}% of {weeks.trials:,} simulated runs never end: they are interrupted more often than {often}, before "
             f"they save much work; write {any_of(advice)}"
         )
-    return f"the job never ends: it is interrupted {often}, before it saves much work; write {any_of(advice)}"
+    saves = f", and a checkpoint takes {show(persist, 'time')} to complete" if slow_store else ", before it saves much work"
+    return f"the job never ends: it is interrupted {often}{saves}; write {any_of(advice)}"
 
 
 class _SetUp(NamedTuple):
