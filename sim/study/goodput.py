@@ -210,8 +210,9 @@ def _require_spares(run: LongRun, courses: Courses) -> None:
 
 def _endless(run: LongRun, weeks: Weeks, drawn_share: float | None = None) -> str:
     """Return why *run*, or this share of its drawn courses, never ends, and what would help."""
-    between, persist = 1 / run.rate[1], run.saving.persist
-    slow_store = persist > between and run.saving.memory_interval is None
+    between, saving = 1 / run.rate[1], run.saving
+    at_once = replace(saving, interval=min(saving.interval, between), blocking=0.0, persist=0.0, load=0.0)
+    slow_store = saving.persist > between and pace(replace(run, saving=at_once)) >= _HOPELESS
     advice = [
         *(["a faster --store"] if slow_store else []),
         *(["more --spares"] if drawn_share is not None and run.spares and run.repairs else []),
@@ -227,7 +228,10 @@ def _endless(run: LongRun, weeks: Weeks, drawn_share: float | None = None) -> st
             f"{100 * drawn_share:.3g}% of {weeks.trials:,} simulated runs never end: they are interrupted more often than {often}, before "
             f"they save much work; write {any_of(advice)}"
         )
-    saves = f", and a checkpoint takes {show(persist, 'time')} to complete" if slow_store else ", before it saves much work"
+    saves = (
+        f", and a checkpoint takes {show(saving.persist, 'time')} to complete and {show(saving.load, 'time')} to load"
+        if slow_store else ", before it saves much work"
+    )  # fmt: skip
     return f"the job never ends: it is interrupted {often}{saves}; write {any_of(advice)}"
 
 
