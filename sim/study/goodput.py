@@ -38,6 +38,7 @@ from sim.study.power_cap import LimitedSteps, limit_steps
 from sim.study.saved_parts import require_room, saved_parts
 from sim.study.weeks import (
     MODES,
+    SPARES,
     Slowed,
     Steps,
     Weeks,
@@ -379,7 +380,8 @@ def _notes(steps: Steps, weeks: Weeks, reliability: Reliability, run: LongRun) -
             f"no spare nodes: a failed node is returned, and another is rented within {within} (--spares keeps some ready{or_repair})"
         )
     elif weeks.spares is None and run.spares:
-        notes.append(f"{pluralized(run.spares, 'spare node')}, 5% of the nodes (--spares)")
+        rounded_up = ", rounded up" if run.spares > SPARES * steps.nodes else ""
+        notes.append(f"{pluralized(run.spares, 'spare node')}, {100 * SPARES:g}% of the nodes{rounded_up} (--spares)")
     elif weeks.spares is None and any(run.rate):
         then = "waits until it is repaired" if run.repairs else "dies"
         notes.append(f"no spare node: if the node fails, the job {then} (--spares keeps another ready)")

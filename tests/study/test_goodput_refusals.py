@@ -136,7 +136,7 @@ def test_each_bad_input_has_one_sentence(tmp_path: Path) -> None:
         "'0.004' has no unit": {"rate": "0.004"},
         "2 checkpoints of 18.7 GB do not fit into 20 GB": {"store": str(small)},
         "to complete, and the next would begin before that": {"interval": "1 s"},
-        "a checkpoint takes 5,192 h to complete and 5,192 h to load; write a faster --store, fewer --nodes": {"store": str(slow)},
+        "a checkpoint takes 5,192 h to complete and 83,073 h to load; write a faster --store, fewer --nodes": {"store": str(slow)},
         "--days 1e+09: write 36,500 or less": {"days": 1e9},
         "--days 36500: ": {"days": 36_500.0, "rate": "0.2 /d"},
         "can be simulated; write a job of ": {"days": 36_500.0, "rate": "0.2 /d"},
