@@ -53,7 +53,7 @@ def test_power_is_the_share_of_each_activity_times_tdp(node: Node) -> None:
 
 @pytest.mark.parametrize(("gpus", "at_the_wall", "working"), [(1347.0, 2930.0, True), (480.0, 1421.0, False)])
 def test_a_node_draws_at_the_wall_what_its_parts_draw_and_its_supplies_lose(gpus: float, at_the_wall: float, working: bool) -> None:
-    """Measured: servers of 8 A100 and one NIC in AcmeTrace, the mean one and the one at the first percentile, with the power of their GPUs."""
+    """Measured: servers of 8 A100 and one NIC in AcmeTrace, the mean and the first percentile, with the power of their GPUs."""
     ampere = load_hardware("dgx-a100").spec.groups[0].node
     ampere = ampere.model_copy(update={"nic": ampere.nic.model_copy(update={"count": 1})})
     tdp, draw = 8 * (ampere.gpu.power or 0.0), gpu_power(ampere.gpu, power_model())
