@@ -154,7 +154,8 @@ def node_power(
     of_gpus = used * busy + (counted - used) * idle
     rest = part * node.gpu_count / model.host_gpus * (model.host if working else model.host_idle)
     cards = min(node.nic.count, node.gpu_count)  # more interfaces than GPUs share adapters, as EFA's 32 of 100 Gbps on a p5: estimate
-    adapters = part * max(0.0, cards - model.host_nics) * model.nic
+    of_hosts = model.host_nics * max(1.0, node.gpu_count / model.host_gpus)  # the host of a small node is a part, but has one adapter
+    adapters = part * max(0.0, cards - of_hosts) * model.nic
     at_the_wall = (of_gpus + rest + adapters) / model.supply_efficiency
     switches = part * cards * model.switch_ports * model.switch_port if several else 0.0
     return NodePower(of_gpus, at_the_wall - of_gpus - adapters, adapters + switches)

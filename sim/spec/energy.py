@@ -54,7 +54,7 @@ class PowerModel(Spec):
     host_gpus: Factor
     """Number of GPUs of the node to which ``host`` and ``host_idle`` refer; the draw of other nodes is proportional to their GPUs."""
     host_nics: Factor
-    """Number of network adapters whose draw ``host`` and ``host_idle`` include; a node with more draws ``nic`` for each of the others."""
+    """Number of network adapters of ``host_gpus`` GPUs whose draw ``host`` and ``host_idle`` include; each of the others draws ``nic``."""
     nic: Power
     """Draw of one network adapter with its optics, behind the power supplies of its node; InfiniBand or Ethernet at 100 Gbps and above."""
     switch_port: Power

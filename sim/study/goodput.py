@@ -417,7 +417,9 @@ def _spot_notes(steps: Steps, weeks: Weeks, run: LongRun) -> list[str]:
     if revoked := revocations(weeks, steps):
         after = show(steps.nodes / revoked, "time")
         lives = "at measured ages" if run.lives and isinstance(run.lives[0], Survival) else "at random"
-        notes.append(f"spot machines are revoked {lives}, after {after} on average; revocations count as failures")
+        on_demand = steps.market != "spot" and steps.usd_per_s is not None
+        price = "; they are paid at the price on demand (--market spot takes that of spot machines)" if on_demand else ""
+        notes.append(f"spot machines are revoked {lives}, after {after} on average; revocations count as failures{price}")
         if run.bursts is not None:
             notes.append(
                 "machines rented together are often revoked together: for the closed form, the formulas and the best interval, revocations "

@@ -73,6 +73,14 @@ def test_network_power_does_not_grow_with_interfaces_of_one_adapter() -> None:
     assert len({power.network for power in powers if power is not None}) == 1
 
 
+@pytest.mark.parametrize(("machine", "more"), [("p3.2xlarge", 0), ("p3.16xlarge", 0), ("p4d.24xlarge", 3), ("dgx-2", 6)])
+def test_the_host_s_own_adapter_counts_once(machine: str, more: int) -> None:
+    """By hand: of one adapter none is added, of p4d's four three; a DGX-2 has eight and, with 16 GPUs, two hosts' worth of the rest."""
+    node = load_hardware(machine).spec.groups[0].node
+    power = node_power(node, power_model(), (1.0, 0.0, 0.0), several=False)
+    assert power is not None and power.network == more * power_model().nic
+
+
 def test_idle_nodes_draw_what_was_measured(node: Node) -> None:
     """Oracle: BLOOM's nodes of 8 A100 and 4 NICs, idle, with the network: 256,646 kWh in 1,082,990 GPU-hours (arXiv 2211.02001).
 

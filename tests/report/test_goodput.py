@@ -94,3 +94,10 @@ def test_slower_steps_are_mentioned_where_they_matter() -> None:
     for slowed, shown in ((0.03, True), (3e-9, False)):
         text = goodput_text(document | {"checkpoint": document["checkpoint"] | {"blocking_s": 0.3, "slowed_s": slowed}})
         assert ("of it from slower steps" in text) == shown
+
+
+def test_revoked_machines_at_the_price_on_demand_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    job = ["goodput", "p3.16xlarge", "resnet50", "--nodes", "2", "--epochs", "1", "--trials", "4", "--fast", "--mean-lifetime", "20 h"]
+    for market, told in (([], True), (["--market", "spot"], False)):
+        assert main([*job, *market]) == 0
+        assert ("they are paid at the price on demand (--market spot takes that of spot machines)" in capsys.readouterr().out) == told
