@@ -225,11 +225,16 @@ _MINUTE = 60.0
 
 
 def own_level(row: Mapping[str, str]) -> Reliability:
-    """Return the reliability data of the level of *row*, without what its own fleet contributes to it (the cause *unseen*).
+    """Return the reliability data of the level of *row*, without the cause *unseen*, to which its own fleet contributes.
 
-    BLOOM's hangs set the detection of hangs at the high level; left out, collective timeouts end them, after 10 to 30 min.
+    BLOOM's hangs set the detection of hangs at the high level; left out, collective timeouts end them, after 10 to 30 min. Planned stops
+    are the row's own, if it has them.
     """
     data = reliability_level(row["level"])
+    if row["stops"]:
+        rate = float(row["stops"]) / float(row["days"]) / (int(row["gpus"]) / data.gpus_per_node) / DAY
+        own = {"rate": rate, "interval": None, "degrees_of_freedom": None}
+        data = data.model_copy(update={"planned": data.planned.model_copy(update=own)})
     causes = [cause.model_copy(update={"detection": _TIMEOUTS}) if cause.name == row["unseen"] else cause for cause in data.causes]
     return data.model_copy(update={"causes": tuple(causes)})
 

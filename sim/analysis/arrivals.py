@@ -78,12 +78,15 @@ class Arrivals:
         if share > 0:
             random = self.random["repeat"]
             follows, delay = random.random(self.trials), random.exponential(after, self.trials)
-            fertile = (kind <= REPEAT) & (follows[a] < self.again[a])
+            faults = np.flatnonzero(kind <= REPEAT)
+            if not faults.size:
+                return
+            fertile = faults[follows[a[faults]] < self.again[a[faults]]]
             parents = a[fertile]
             place = self.children[parents].argmax(axis=1)  # a free slot, or the latest repeat
             self.children[parents, place] = at[fertile] + delay[parents]
             self.idle_children[parents, place] = idle[fertile]
-            changed = a[(kind == REPEAT) | fertile]
+            changed = np.concatenate((repeated, parents))
             self.next_repeat[changed] = self.children[changed].min(axis=1)
 
     def _exponential(self, stream: str, rate: float, a: NDArray[np.intp] | slice = slice(None)) -> Array:

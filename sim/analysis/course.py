@@ -225,7 +225,8 @@ class _Fleet:
 
     def _drawn(self, stream: str, a: NDArray[np.intp] | slice) -> Array:
         """Return random numbers from 0 to 1 for the courses *a*; drawn for all, so that those of one do not depend on the others."""
-        return np.asarray(self.random[stream].random(self.trials)[a])
+        drawn = self.random[stream].random(self.trials)
+        return drawn if isinstance(a, slice) or a.size == self.trials else np.asarray(drawn[a])  # as many as there are: all, in order
 
     def _advance(self, a: NDArray[np.intp], until: Array, stopped: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Advance the courses *a* to *until*, when they are *stopped* or an event strikes; return which have ended."""
@@ -322,9 +323,10 @@ class _Fleet:
         first = np.zeros(a.size, dtype=np.bool_)
         if self.run.lives:
             life = self.run.lives[0].draws(self.trials, self.random["lives"])
-            self.crew.revoke(a[going & (kind == REVOKED)], life)
-            self.crew.skip_revocation(a[idle & (kind == REVOKED)], life)
-            first[going & (kind == JOINED)] = self.crew.join(a[going & (kind == JOINED)], life)
+            revoked, joined = kind == REVOKED, going & (kind == JOINED)
+            self.crew.revoke(a[going & revoked], life)
+            self.crew.skip_revocation(a[idle & revoked], life)
+            first[joined] = self.crew.join(a[joined], life)
         return first
 
     def _continue(
@@ -363,7 +365,7 @@ class _Fleet:
         if not faulty.any():
             return
         b, moment = a[faulty], at[faulty]
-        drawn = {name: values[faulty] for name, values in drawn.items()}
+        drawn = {name: values[faulty] for name, values in drawn.items()} if b.size < a.size else drawn
         several, joins = kind[faulty] == SEVERAL, kind[faulty] == JOINED
         member = (kind[faulty] >= REVOKED) & (self.run.elastic_rules is not None)
         cause = drawn["cause"]
@@ -379,7 +381,8 @@ class _Fleet:
         self.stored[b] = np.minimum(self.stored[b], restored)
         detection = np.where(joins, 0.0, drawn["detection"])
         detected = moment + detection
-        wait = self.spares.wait(b, several, replaced & ~several, detected, drawn["repair"], drawn["together"])
+        alone = replaced & ~several
+        wait = self.spares.wait(b, several, alone, detected, self._repair(cause, drawn["repair"], b, alone), drawn["together"])
         dead = ~np.isfinite(wait) & (detected < self.run.horizon)
         self._die(b[dead], detected[dead])
         wait[~np.isfinite(wait)] = 0.0
@@ -412,7 +415,7 @@ class _Fleet:
             "detection": self._spans(self.detection, cause, a) + self._spans(self.localization, cause, a),
             "spare": self._uniform(self.run.spare, "recovery", a),
             "start": self._start_time(a),
-            "repair": self._repair(cause, a),
+            "repair": self._drawn("repair", a),
             "together": self._uniform(self.run.correlated[2], "repair", a),
             "disk": self._drawn("disk", a),
         }
@@ -421,15 +424,16 @@ class _Fleet:
         low, length = bounds
         return np.asarray(low[which] + length[which] * self._drawn("recovery", a))
 
-    def _repair(self, cause: NDArray[np.intp], a: NDArray[np.intp]) -> Array:
-        uniform = self._drawn("repair", a)
-        drawn = np.full(a.size, math.inf)
+    def _repair(self, cause: NDArray[np.intp], uniform: Array, b: NDArray[np.intp], leaves: NDArray[np.bool_]) -> Array:
+        """Return the repair times of the nodes of the courses *b* that *leaves* selects; infinite in the others."""
+        times, some = np.full(b.size, math.inf), np.flatnonzero(leaves)
         if self.run.repairs:
-            drawn = np.interp(uniform, self.repair_shares, self.repair_times) * self.others["repair"][a]
+            times[some] = np.interp(uniform[some], self.repair_shares, self.repair_times) * self.others["repair"][b[some]]
         for number, one in enumerate(self.run.causes):
             if one.repair is not None:
-                drawn = np.where(cause == number, one.repair.low + (one.repair.high - one.repair.low) * uniform, drawn)
-        return np.asarray(drawn)
+                of_cause = some[cause[some] == number]
+                times[of_cause] = one.repair.low + (one.repair.high - one.repair.low) * uniform[of_cause]
+        return times
 
     def _loses_checkpoint(self, several: NDArray[np.bool_], uniform: Array) -> NDArray[np.bool_]:
         """Return whether a node that leaves, or one of *several*, takes part of the checkpoints with it; *uniform*: uniform draws."""

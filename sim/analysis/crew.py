@@ -163,17 +163,19 @@ class CountedCrew(Crew):
             raise ValueError("nodes that are not replaced, and the first one of them, must be told apart")
         super().__init__(nodes, trials, lives, rules, replacement, random)
         self.replacement = replacement
+        self.next_leave = self.leave_times.earliest(np.arange(trials))
+        """Time of the next revocation of a node."""
         self.joins = np.full((trials, 8), np.inf)
         """Times at which missing nodes rejoin, in order, in a ring that begins at `first_join`."""
         self.first_join = np.zeros(trials, dtype=np.intp)
 
     def next_times(self, a: RowNumbers) -> tuple[Array, Array]:
         """Return when the next node of each course *a* is revoked, and when the next one joins."""
-        return self.leave_times.earliest(a), self.joins[a, self.first_join[a]]
+        return self.next_leave[a], self.joins[a, self.first_join[a]]
 
     def revoke(self, b: RowNumbers, life: Array) -> None:
         """Revoke a node of the courses *b*; *life* (one per course) is the time until the next revocation of all nodes together."""
-        moment, missing = self.leave_times.earliest(b), self.missing_counts[b]
+        moment, missing = self.next_leave[b], self.missing_counts[b]
         present = (self.nodes - 1 - missing) * (self.nodes - 2 - missing) / ((self.nodes - 1) * (self.nodes - 2))  # both neighbors
         self.lost_copies[b] = self.random.random(self.lost_copies.size)[b] >= present
         if (missing == self.joins.shape[1]).any():
@@ -185,7 +187,7 @@ class CountedCrew(Crew):
 
     def skip_revocation(self, b: RowNumbers, life: Array) -> None:
         """Skip the next revocation of the courses *b*."""
-        self._draw_next(b, self.leave_times.earliest(b), life)
+        self._draw_next(b, self.next_leave[b], life)
 
     def join(self, b: RowNumbers, life: Array) -> NDArray[np.bool_]:
         """Let the next node join the courses *b*; return that it is the first node in none of them."""
@@ -199,7 +201,7 @@ class CountedCrew(Crew):
     def _draw_next(self, b: RowNumbers, moment: Array, life: Array) -> None:
         """Set the next revocation of the courses *b* after *moment*: at random, so it does not matter when the last one was."""
         with np.errstate(divide="ignore"):
-            self.leave_times.put(b, np.zeros_like(b), moment + life[b] * (self.nodes / self.node_counts(b)))
+            self.next_leave[b] = moment + life[b] * (self.nodes / self.node_counts(b))
 
     def _lengthen(self) -> None:
         """Double the length of the ring of each course, which begins at its first join from then on."""

@@ -2,8 +2,8 @@
 
 A GPU draws a share of its TDP. The share is highest while matrix products bound its kernels, lower while memory bandwidth bounds them or a
 communication kernel spins, and lowest while the GPU is idle, which includes the time while kernels start (`sim.spec.energy`). A node adds
-its host, what its power supplies lose of both, and, in a job of several nodes, its NICs and switch ports. The energy of the site is the
-energy of the computers times PUE. CO2 is the energy of the site times the grid's mean intensity over a year. A power cap slows only
+its host, its NICs, what its power supplies lose of all of these, and, in a job of several nodes, switch ports. The energy of the site is
+the energy of the computers times PUE. CO2 is the energy of the site times the grid's mean intensity over a year. A power cap slows only
 compute, according to a measured curve over the ratio of the cap to the uncapped draw; waits for input get as much shorter, others stay the
 same.
 
@@ -55,7 +55,7 @@ class GridIntensity(NamedTuple):
 
 
 class NodePower(NamedTuple):
-    """Mean power (W) of one node: all its GPUs, the rest of the machine with what its power supplies lose, and its part of the network."""
+    """Mean power (W) of one node: all its GPUs, the rest of the machine with what its power supplies lose, and NICs and switch ports."""
 
     gpus: float
     host: float
@@ -140,7 +140,7 @@ def node_power(
 ) -> NodePower | None:
     """Return the mean power of *node* while its GPUs (or *gpus* of them) spend *shares* of the time computing, spinning and idle.
 
-    *several*: whether the job has more nodes, so that the network counts; *working*: whether the host is busy; *mix*: what bounds the
+    *several*: whether the job has more nodes, so that switches count; *working*: whether the host is busy; *mix*: what bounds the
     kernels, if available; *cap*: power limit of each GPU (W). If other jobs use *others* of the GPUs, the job has a part of idle GPUs,
     host and network in proportion to its GPUs. Return None if the TDP is unknown.
     """
@@ -153,10 +153,12 @@ def node_power(
     part, counted = used / (used + others), gpus_of_share(node.gpu_count, used, others)
     of_gpus = used * busy + (counted - used) * idle
     rest = part * node.gpu_count / model.host_gpus * (model.host if working else model.host_idle)
-    at_the_wall = (of_gpus + rest) / model.supply_efficiency
     cards = min(node.nic.count, node.gpu_count)  # more interfaces than GPUs share adapters, as EFA's 32 of 100 Gbps on a p5: estimate
-    network = cards * (model.nic + model.switch_port) if several else 0.0
-    return NodePower(of_gpus, at_the_wall - of_gpus, part * network)
+    of_hosts = model.host_nics * max(1.0, node.gpu_count / model.host_gpus)  # the host of a small node is a part, but has one adapter
+    adapters = part * max(0.0, cards - of_hosts) * model.nic
+    at_the_wall = (of_gpus + rest + adapters) / model.supply_efficiency
+    switches = part * cards * model.switch_ports * model.switch_port if several else 0.0
+    return NodePower(of_gpus, at_the_wall - of_gpus - adapters, adapters + switches)
 
 
 def gpus_of_share(gpu_count: int, used: int, others: int) -> float:

@@ -45,14 +45,12 @@ class Spares:
         In courses with *single*, one node leaves and is back after *repair*; with *several*, several nodes leave and are back after
         *together*.
         """
-        back = detected + repair
-        wait = repair
+        wait = np.zeros(b.size)
+        alone = np.flatnonzero(single)
+        if alone.size:
+            wait[alone] = self._wait_for_one(b[alone], detected[alone], repair[alone])
         if self.run.spares:
-            slot, ready = self._next_spare(b, detected)
-            taken = single & (np.maximum(ready, detected) <= back)  # otherwise the repaired node is back first
-            wait = np.where(taken, np.maximum(ready - detected, 0.0), repair)
-            self.pool[b[taken], slot[taken]] = back[taken]
-        wait = np.where(single, wait, 0.0)
+            self.turn[b] += 1
         for place in np.flatnonzero(several):
             wait[place] = self._wait_for_several(b[place], float(detected[place]), float(together[place]))
         wait = self._go_without(b, wait, detected, several) if self.run.elastic else wait
@@ -61,10 +59,19 @@ class Spares:
         self.began[b[ends]], self.complete[b[ends]] = detected[ends], detected[ends] + wait[ends]
         return wait
 
+    def _wait_for_one(self, b: RowNumbers, detected: Array, repair: Array) -> Array:
+        """Return how long each of the courses *b* waits for a spare or, if it is back first, for the node that leaves."""
+        if not self.run.spares:
+            return repair
+        back = detected + repair
+        slot, ready = self._next_spare(b, detected)
+        taken = np.maximum(ready, detected) <= back
+        self.pool[b[taken], slot[taken]] = back[taken]
+        return np.where(taken, np.maximum(ready - detected, 0.0), repair)
+
     def _next_spare(self, b: RowNumbers, moment: Array) -> tuple[RowNumbers, Array]:
         """Return a spare of each course *b* that is ready at *moment*, or else the one that is ready first, and the time it is ready."""
         slot = self.turn[b] % self.run.spares
-        self.turn[b] += 1
         ready = self.pool[b, slot]
         late = np.flatnonzero(ready > moment)
         if late.size:
@@ -87,6 +94,8 @@ class Spares:
         """Return *wait*, set to 0 for courses that go on without the nodes, and record until when the nodes are missing."""
         left = np.where(several, self.run.correlated[1], 1)
         waiting = np.flatnonzero(wait > 0)
+        if not waiting.size:
+            return wait
         out = (self.missing[b[waiting]] > moment[waiting, None]).sum(axis=1)
         free = waiting[out + left[waiting] <= len(self.run.elastic)]
         for place in free:
@@ -100,6 +109,8 @@ class Spares:
         """Return the node-seconds missing from the courses *a* during *length* seconds from *since*."""
         absent = np.zeros(a.size)
         some = np.flatnonzero(self.last_return[a] > since)
+        if not some.size:
+            return absent
         absent[some] = np.clip(self.missing[a[some]] - since[some, None], 0.0, length[some, None]).sum(axis=1)
         return absent
 
@@ -107,6 +118,8 @@ class Spares:
         """Return the mean speed of the courses *a* during *length* seconds from *since*, with the replicas that are complete."""
         speed = np.ones(a.size)
         some = np.flatnonzero((self.last_return[a] > since) & (length > 0))
+        if not some.size:
+            return speed
         span = length[some]
         missed = np.sort(np.clip(self.missing[a[some]] - since[some, None], 0.0, span[:, None]), axis=1)[:, ::-1]
         speed[some] += (missed * self.steps).sum(axis=1) / span

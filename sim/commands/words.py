@@ -40,20 +40,22 @@ EQUIVALENTS: Final[Mapping[str, str]] = {
 """Options of other programs, and how to write the same here."""
 
 _PRICE: Final = {"--price": "--set price.on_demand='10 USD/h'"}
+_REGION: Final = {"--region": "--set price.region=FRA"}
 _AXES_OF_PLAN: Final = ("tp", "pp", "cp", "ep", "shard", "schedule", "replicate", "batch")
 HERE: Final[Mapping[str, Mapping[str, str]]] = {
     "spot": {"--nodes": "--workers N, the number of spot machines", "--hours": "--epochs N or --steps N"},
     "goodput": {**_PRICE, "--hours": "--days N", "--workers": "--nodes N"},
-    "run": {**_PRICE, "--days": "--hours N", "--workers": "--nodes N"},
+    "run": {**_PRICE, **_REGION, "--days": "--hours N", "--workers": "--nodes N"},
     "whatif": _PRICE,
     "plan": {
         **_PRICE,
+        **_REGION,
         **{f"--{axis}": f"--fix {axis}={'NAME' if axis in ('shard', 'schedule') else 'N'}" for axis in _AXES_OF_PLAN},
         "--micro-batches": "--fix micro_batches=N",
     },
-    "compare": {"--gpus": "--where gpus=N, machines with N GPUs", "--hardware": "the names of machines, without an option"},
-    "recommend": {"--gpus": "--where gpus=N, machines with N GPUs"},
-    "sweep": {"--gpus": "--vary gpus=N", "--global-batch": "--vary global_batch=N", "--sequence": "--set model.sequence=N"},
+    "compare": {**_REGION, "--gpus": "--where gpus=N, machines with N GPUs", "--hardware": "the names of machines, without an option"},
+    "recommend": {**_REGION, "--gpus": "--where gpus=N, machines with N GPUs"},
+    "sweep": {**_REGION, "--gpus": "--vary gpus=N", "--global-batch": "--vary global_batch=N", "--sequence": "--set model.sequence=N"},
 }
 """For each command, options of other commands, and its own equivalents."""
 

@@ -42,6 +42,8 @@ NAMES = {
     "planned": "planned stops",
 }  # fmt: skip
 _INTERVALS = {"interval50": (0.25, 0.75), "interval95": (0.025, 0.975)}
+_SHOWN_SLOWDOWN = 1e-3
+"""Least part of what a checkpoint costs training that slower steps are mentioned for."""
 
 
 def goodput_of(
@@ -432,7 +434,8 @@ def _sized(document: Mapping[str, Any], key: str, name: str, units: tuple[str, s
 
 def _on_checkpoints(saved: Mapping[str, Any], step: float) -> list[str]:
     times = {name: show(saved[f"{name}_s"], "time") for name in ("blocking", "persist", "load", "slowed")}
-    slower = f" ({times['slowed']} of it from slower steps)" if saved["slowed_s"] > 0 else ""
+    counts = saved["slowed_s"] >= _SHOWN_SLOWDOWN * saved["blocking_s"] > 0
+    slower = f" ({times['slowed']} of it from slower steps)" if counts else ""
     every = {name: show(seconds, "time") for name, seconds in saved["interval_s"].items() if seconds is not None}
     shortest = f"; shortest interval used: {every['shortest']}, --checkpoint-interval takes any" if "shortest" in every else ""
     parts = f"{pluralized(saved['writers'], 'part')}{_at_most(saved)}"

@@ -46,17 +46,21 @@ class PowerModel(Spec):
     gpus: tuple[GpuPower, ...] = Field(min_length=1)
     """Power draw of each kind of GPU by activity."""
     host: Power
-    """Draw of one working node without its GPUs, behind its power supplies: processors, memory, fans, disks."""
+    """Draw of one working node without its GPUs, behind its power supplies: processors, memory, fans, disks and ``host_nics`` adapters."""
     host_idle: Power
     """Draw of one waiting node without its GPUs, behind its power supplies."""
     supply_efficiency: Factor
     """Efficiency of the power supplies of a node: what GPUs and the rest of it draw, relative to what it takes from the mains."""
     host_gpus: Factor
     """Number of GPUs of the node to which ``host`` and ``host_idle`` refer; the draw of other nodes is proportional to their GPUs."""
+    host_nics: Factor
+    """Number of network adapters of ``host_gpus`` GPUs whose draw ``host`` and ``host_idle`` include; each of the others draws ``nic``."""
     nic: Power
-    """Draw of one network interface, its cable and the switch port; InfiniBand or Ethernet at 100 Gbps and above."""
+    """Draw of one network adapter with its optics, behind the power supplies of its node; InfiniBand or Ethernet at 100 Gbps and above."""
     switch_port: Power
-    """Draw of one switch port above the first layer."""
+    """Draw of one switch port with its optics."""
+    switch_ports: Factor
+    """Number of switch ports for each network adapter of a job of several nodes."""
     cap: Curve
     """Fraction of the compute speed that remains, as a function of the power cap relative to the uncapped draw."""
     pue: Factor

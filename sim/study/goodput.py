@@ -38,6 +38,7 @@ from sim.study.power_cap import LimitedSteps, limit_steps
 from sim.study.saved_parts import require_room, saved_parts
 from sim.study.weeks import (
     MODES,
+    SPARES,
     Slowed,
     Steps,
     Weeks,
@@ -210,7 +211,11 @@ def _require_spares(run: LongRun, courses: Courses) -> None:
 
 def _endless(run: LongRun, weeks: Weeks, drawn_share: float | None = None) -> str:
     """Return why *run*, or this share of its drawn courses, never ends, and what would help."""
+    between, saving = 1 / run.rate[1], run.saving
+    at_once = replace(saving, interval=min(saving.interval, between), blocking=0.0, persist=0.0, load=0.0)
+    slow_store = saving.persist > between and pace(replace(run, saving=at_once)) >= _HOPELESS
     advice = [
+        *(["a faster --store"] if slow_store else []),
         *(["more --spares"] if drawn_share is not None and run.spares and run.repairs else []),
         *(["a shorter --checkpoint-interval"] if weeks.interval != "auto" else []),
         *(["fewer --nodes"] if run.nodes > 1 else []),
@@ -218,13 +223,17 @@ def _endless(run: LongRun, weeks: Weeks, drawn_share: float | None = None) -> st
         *([] if weeks.in_place else ["--in-place"]),
         *(["a lower --failure-rate"] if weeks.mean_lifetime is None else []),
     ]
-    often = f"every {show(1 / run.rate[1], 'time', 2)} on average"
+    often = f"every {show(between, 'time', 2)} on average"
     if drawn_share is not None:
         return (
             f"{100 * drawn_share:.3g}% of {weeks.trials:,} simulated runs never end: they are interrupted more often than {often}, before "
             f"they save much work; write {any_of(advice)}"
         )
-    return f"the job never ends: it is interrupted {often}, before it saves much work; write {any_of(advice)}"
+    saves = (
+        f", and a checkpoint takes {show(saving.persist, 'time')} to complete and {show(saving.load, 'time')} to load"
+        if slow_store else ", before it saves much work"
+    )  # fmt: skip
+    return f"the job never ends: it is interrupted {often}{saves}; write {any_of(advice)}"
 
 
 class _SetUp(NamedTuple):
@@ -371,7 +380,8 @@ def _notes(steps: Steps, weeks: Weeks, reliability: Reliability, run: LongRun) -
             f"no spare nodes: a failed node is returned, and another is rented within {within} (--spares keeps some ready{or_repair})"
         )
     elif weeks.spares is None and run.spares:
-        notes.append(f"{pluralized(run.spares, 'spare node')}, 5% of the nodes (--spares)")
+        rounded_up = ", rounded up" if run.spares > SPARES * steps.nodes else ""
+        notes.append(f"{pluralized(run.spares, 'spare node')}, {100 * SPARES:g}% of the nodes{rounded_up} (--spares)")
     elif weeks.spares is None and any(run.rate):
         then = "waits until it is repaired" if run.repairs else "dies"
         notes.append(f"no spare node: if the node fails, the job {then} (--spares keeps another ready)")
@@ -407,7 +417,9 @@ def _spot_notes(steps: Steps, weeks: Weeks, run: LongRun) -> list[str]:
     if revoked := revocations(weeks, steps):
         after = show(steps.nodes / revoked, "time")
         lives = "at measured ages" if run.lives and isinstance(run.lives[0], Survival) else "at random"
-        notes.append(f"spot machines are revoked {lives}, after {after} on average; revocations count as failures")
+        on_demand = steps.market != "spot" and steps.usd_per_s is not None
+        price = "; they are paid at the price on demand (--market spot takes that of spot machines)" if on_demand else ""
+        notes.append(f"spot machines are revoked {lives}, after {after} on average; revocations count as failures{price}")
         if run.bursts is not None:
             notes.append(
                 "machines rented together are often revoked together: for the closed form, the formulas and the best interval, revocations "

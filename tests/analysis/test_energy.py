@@ -39,8 +39,13 @@ def test_power_is_the_share_of_each_activity_times_tdp(node: Node) -> None:
     draw = gpu_power(node.gpu, model)
     assert power is not None
     assert power.gpus == pytest.approx(8 * 700 * (0.6 * draw.compute + 0.25 * draw.waiting + 0.15 * draw.idle))
-    assert (power.gpus + power.host) * 0.95 == pytest.approx(power.gpus + model.host)  # what power supplies lose counts to the host
-    assert power.network == 8 * (model.nic + model.switch_port)
+    adapters = 7 * model.nic  # the eighth is part of the host
+    assert power.network == adapters + 8 * 2 * model.switch_port
+    inside = power.gpus + model.host + adapters
+    assert power.total - 8 * 2 * model.switch_port == pytest.approx(inside / 0.95)
+    assert power.host == pytest.approx(inside / 0.95 - power.gpus - adapters)  # what power supplies lose counts to the host
+    alone = node_power(node, model, shares_of(STALLS), several=False)
+    assert alone is not None and alone.network == adapters  # adapters are in the node, and its meter covers them, whatever the job
     half = node_power(node, model, (1.0, 0.0, 0.0), several=False, gpus=4)
     assert half is not None and half.gpus == pytest.approx(700 * (4 * draw.compute + 4 * draw.idle))
     assert node_power(node.model_copy(update={"gpu": node.gpu.model_copy(update={"power": None})}), model, (1, 0, 0), False) is None
@@ -48,8 +53,9 @@ def test_power_is_the_share_of_each_activity_times_tdp(node: Node) -> None:
 
 @pytest.mark.parametrize(("gpus", "at_the_wall", "working"), [(1347.0, 2930.0, True), (480.0, 1421.0, False)])
 def test_a_node_draws_at_the_wall_what_its_parts_draw_and_its_supplies_lose(gpus: float, at_the_wall: float, working: bool) -> None:
-    """Measured: servers of 8 A100 in AcmeTrace, the mean one and the one at the first percentile, with the power of their GPUs."""
+    """Measured: servers of 8 A100 and one NIC in AcmeTrace, the mean and the first percentile, with the power of their GPUs."""
     ampere = load_hardware("dgx-a100").spec.groups[0].node
+    ampere = ampere.model_copy(update={"nic": ampere.nic.model_copy(update={"count": 1})})
     tdp, draw = 8 * (ampere.gpu.power or 0.0), gpu_power(ampere.gpu, power_model())
     computing = (gpus / tdp - draw.idle) / (draw.compute - draw.idle)
     power = node_power(ampere, power_model(), (computing, 0.0, 1 - computing), several=False, working=working)
@@ -65,6 +71,14 @@ def test_network_power_does_not_grow_with_interfaces_of_one_adapter() -> None:
         for name in ("hgx-h100", "p5.48xlarge", "p5en.48xlarge")
     ]
     assert len({power.network for power in powers if power is not None}) == 1
+
+
+@pytest.mark.parametrize(("machine", "more"), [("p3.2xlarge", 0), ("p3.16xlarge", 0), ("p4d.24xlarge", 3), ("dgx-2", 6)])
+def test_the_host_s_own_adapter_counts_once(machine: str, more: int) -> None:
+    """By hand: of one adapter none is added, of p4d's four three; a DGX-2 has eight and, with 16 GPUs, two hosts' worth of the rest."""
+    node = load_hardware(machine).spec.groups[0].node
+    power = node_power(node, power_model(), (1.0, 0.0, 0.0), several=False)
+    assert power is not None and power.network == more * power_model().nic
 
 
 def test_idle_nodes_draw_what_was_measured(node: Node) -> None:

@@ -63,6 +63,14 @@ def test_bloom_s_row_is_what_its_logbook_gives() -> None:
     assert float(row["events"]) == pytest.approx(108.4 * dead + 3, abs=0.05)
 
 
+def test_planned_stops_are_a_row_s_own() -> None:
+    """By hand: 47 stops of Llama 3 in 54 days (arXiv 2407.21783 Table 5); OPT's logbook does not tell planned stops from failures."""
+    rows = {row["fleet"]: row for row in read_rows("goodput")}
+    assert own_level(rows["llama3"]).planned.rate == pytest.approx(47 / 54 / 2048 / DAY)
+    assert float(rows["bloom"]["stops"]) == round(108.4 * 24 / 100) + 10
+    assert own_level(rows["opt"]).planned == reliability_level("high").planned
+
+
 def test_bloom_is_not_scored_with_its_own_hangs() -> None:
     row = next(row for row in read_rows("goodput") if row["fleet"] == "bloom")
     of_level, of_row = ({cause.name: cause.detection for cause in data.causes} for data in (reliability_level("high"), own_level(row)))

@@ -78,3 +78,26 @@ def test_the_error_of_the_energy_is_told_beside_the_spread_of_runs() -> None:
             assert [low / predicted, high / predicted] == pytest.approx(ratios[of_ratio]["interval95"], rel=0.06)  # runs differ by little
         assert "Energy: 95% between" in goodput_text(document)
     assert "unknown" in energy_error_text(given | {"energy": given["energy"] | {"with_errors": None}})
+
+
+def test_a_default_of_spares_that_is_rounded_up_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    """One spare of two nodes is half of them; 1 of 20 nodes is exactly 5%."""
+    job = ["gpt2-xl", "--batch", "4", "--days", "3", "--trials", "4", "--fast"]
+    for nodes, says in (("2", "1 spare node, 5% of the nodes, rounded up (--spares)"), ("20", "1 spare node, 5% of the nodes (--spares)")):
+        assert main(["goodput", "hgx-h100", *job, "--nodes", nodes]) == 0
+        assert says in capsys.readouterr().out
+
+
+def test_slower_steps_are_mentioned_where_they_matter() -> None:
+    """Of 300 ms that a checkpoint costs, 30 ms of slower steps are shown, and 3 ns are not."""
+    document = goodput_document(weeks())
+    for slowed, shown in ((0.03, True), (3e-9, False)):
+        text = goodput_text(document | {"checkpoint": document["checkpoint"] | {"blocking_s": 0.3, "slowed_s": slowed}})
+        assert ("of it from slower steps" in text) == shown
+
+
+def test_revoked_machines_at_the_price_on_demand_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    job = ["goodput", "p3.16xlarge", "resnet50", "--nodes", "2", "--epochs", "1", "--trials", "4", "--fast", "--mean-lifetime", "20 h"]
+    for market, told in (([], True), (["--market", "spot"], False)):
+        assert main([*job, *market]) == 0
+        assert ("they are paid at the price on demand (--market spot takes that of spot machines)" in capsys.readouterr().out) == told

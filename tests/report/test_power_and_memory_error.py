@@ -61,7 +61,7 @@ def test_a_layout_quotes_both() -> None:
     assert document["energy"]["expected_error"]["gpu"] == "H100-SXM5-80GB"
     text = layout_text(answer.run, document, False)
     assert "12 measured runs of torchtitan" in text
-    assert "error of node power: median 6%" in text
+    assert "error of node power: median 3%" in text
 
 
 def test_energy_and_co2_are_quoted_with_all_errors() -> None:

@@ -95,6 +95,8 @@ def test_each_bad_input_has_one_sentence(tmp_path: Path) -> None:
     inherited.write_text("extends: middle\nrate: {value: 0.003 /d}\n", encoding="utf-8")
     small = tmp_path / "small.yaml"
     small.write_text("name: small\nbandwidth: 1 GB/s\nsize: 20 GB\nsource: test\n", encoding="utf-8")
+    slow = tmp_path / "slow.yaml"
+    slow.write_text("name: slow\nbandwidth: 1 kB/s\nsource: test\n", encoding="utf-8")
     edited = {
         "detection: [2 s, 5 min]": "detection: [5 min, 2 s]", "  share: 0.2\n  interval: [0.17, 0.26]\n": "  share: 1\n",
         "factor: 1.34": "factor: 0.5", "within: 30 d": "within: 0 d", "name: hang": "name: gpu",
@@ -134,6 +136,7 @@ def test_each_bad_input_has_one_sentence(tmp_path: Path) -> None:
         "'0.004' has no unit": {"rate": "0.004"},
         "2 checkpoints of 18.7 GB do not fit into 20 GB": {"store": str(small)},
         "to complete, and the next would begin before that": {"interval": "1 s"},
+        "a checkpoint takes 5,192 h to complete and 83,073 h to load; write a faster --store, fewer --nodes": {"store": str(slow)},
         "--days 1e+09: write 36,500 or less": {"days": 1e9},
         "--days 36500: ": {"days": 36_500.0, "rate": "0.2 /d"},
         "can be simulated; write a job of ": {"days": 36_500.0, "rate": "0.2 /d"},

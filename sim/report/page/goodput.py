@@ -79,7 +79,7 @@ def _tiles(figures: Figures) -> Html:
         ("Effective share", figures.format("effective_share", as_precise_percent), f"95% of runs: {low} to {high}%"),
         ("Interruptions", figures.format("interruptions", as_expected), _replaced(figures)),
         ("Duration", figures.format("days", days_text), None),
-        ("Cost", figures.format("cost_usd", as_money), "spares included"),
+        ("Cost", figures.format("cost_usd", as_money), "no price" if figures.value("cost_usd") is None else "spares included"),
         ("Energy", figures.format("energy_kwh", as_energy), join(figures.format("co2_kg", as_carbon), " CO2")),
         (
             "Closed form",

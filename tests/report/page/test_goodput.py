@@ -73,6 +73,18 @@ def test_a_job_that_may_die_is_a_page_without_infinities(tmp_path: Path) -> None
         assert said in said_of_energy
 
 
+def said_in(path: Path) -> str:
+    """Return the text of the page's body."""
+    return read(path).all("body")[0].text
+
+
+def test_a_cost_that_is_unknown_is_not_said_to_include_spares(path: Path, tmp_path: Path) -> None:
+    unpriced = written(tmp_path, ["goodput", "hgx-h100", "resnet50", "--nodes", "2", "--days", "2", "--trials", "20", "--fast"])
+    assert document(unpriced, "goodput")["cost_usd"] is None
+    assert "no price" in said_in(unpriced) and "spares included" not in said_in(unpriced)
+    assert "spares included" in said_in(path)
+
+
 @pytest.mark.skipif(browser() is None, reason="no Chromium or Chrome on this machine")
 def test_it_works_in_a_browser(path: Path, tmp_path: Path) -> None:
     """A machine of no region has the long name of a source in its text, which a phone breaks."""
