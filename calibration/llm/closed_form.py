@@ -13,6 +13,7 @@ from typing import Final
 
 from calibration.llm.case import Case
 from calibration.llm.chips import PRECISIONS
+from calibration.llm.engine import memory_need
 from calibration.llm.prediction import LlmPrediction
 from calibration.llm.priors import BLOCK_OPERATORS, EAGER_FAMILIES, EXPOSED_EXPERTS, TENSOR_OPERATORS, Constants
 from calibration.llm.weights import Weights, blocks_of_stages, stage_weights
@@ -61,7 +62,7 @@ UNPAIRED_SEND_FAMILIES: Final = ("deepspeed",)
 def predict(case: Case, constants: Constants) -> LlmPrediction:
     """Return the predicted step of *case* with the constants *constants*, and its memory, which is the simulator's."""
     seconds, parts = step(case, constants)
-    return LlmPrediction(seconds, case.memory_need.nbytes, case.memory_need.verdict, parts)
+    return LlmPrediction(seconds, memory_need(case).nbytes, memory_need(case).verdict, parts)
 
 
 def step(case: Case, constants: Constants) -> tuple[float, Mapping[str, float]]:

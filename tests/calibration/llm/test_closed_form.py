@@ -12,6 +12,7 @@ import pytest
 
 from calibration.llm.case import Case
 from calibration.llm.closed_form import predict
+from calibration.llm.engine import memory_need
 from calibration.llm.fit import NOISE, fit
 from calibration.llm.priors import defaults, priors
 from calibration.llm.rules import model_flop
@@ -58,7 +59,7 @@ def test_a_boards_power_bounds_its_products(gpu: str, factor: float, tmp_path: P
 
 
 def memory(case: Case) -> float:
-    return case.memory_need.nbytes
+    return memory_need(case).nbytes
 
 
 def test_states_are_those_of_zero(tmp_path: Path) -> None:
@@ -133,7 +134,7 @@ def test_sharded_gradients_leave_with_each_micro_batch(tmp_path: Path, framework
 
 def test_a_gpu_that_no_machine_has_gets_no_verdict(tmp_path: Path) -> None:
     case = one(tmp_path, gpu="H200 NVL")
-    assert case.memory_need.verdict == "unknown"
+    assert memory_need(case).verdict == "unknown"
     assert predict(case, defaults()).step_time > 0
 
 
