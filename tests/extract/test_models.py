@@ -41,7 +41,7 @@ def counted(model: Any, batch: int, shape: tuple[int, ...]) -> tuple[int, int]:
         ("resnet18", 224, True),
         ("squeezenet1_0", 224, True),
         ("vgg16", 224, True),
-        ("inception_v3", 299, True),
+        pytest.param("inception_v3", 299, True, marks=pytest.mark.nightly),
         ("mobilenet_v2", 224, False),  # the counter's backward counts every group of a grouped convolution in full
         pytest.param("shufflenet_v2_x0_5", 224, False, marks=pytest.mark.nightly),
     ],
