@@ -23,11 +23,12 @@ from sim.spec.listing import HARDWARE, hardware_rows, select, without_match
 from sim.spec.own_prices import require_machines
 from sim.spec.yaml import SpecError
 from sim.study.computing import ALL_CORES, Computing, Task, compute
+from sim.study.infeasible import Infeasible
 from sim.study.jobs_file import jobs_file
 from sim.study.journal import Journal, RowFigures
 from sim.study.one_batch import at_global_batch
 from sim.study.pool import process_count
-from sim.study.scenario import Infeasible, Scenario, sorted_overrides
+from sim.study.scenario import Scenario, sorted_overrides
 
 Item = TypeVar("Item")
 _ABOUT_NODES: Final = re.compile(r"\s*nodes\b")

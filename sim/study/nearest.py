@@ -17,10 +17,11 @@ from sim.spec.hardware import Hardware
 from sim.spec.library import load_hardware, load_workload
 from sim.spec.listing import Row, hardware_rows
 from sim.spec.yaml import SpecError
+from sim.study.infeasible import Infeasible
 from sim.study.layout import checked_hardware
 from sim.study.plan.machines import is_planned, layout_fits, no_fit
 from sim.study.power_cap import require_measured
-from sim.study.scenario import Infeasible, Scenario, has_layout, loaded_hardware, prepare, sorted_overrides
+from sim.study.scenario import Scenario, has_layout, loaded_hardware, prepare, sorted_overrides
 from sim.units import show
 
 

@@ -30,9 +30,10 @@ from sim.spec.workload import Workload
 from sim.spec.yaml import Document, Mark, SpecError
 from sim.study.bottleneck import bottlenecks
 from sim.study.hardware_notes import hardware_notes
+from sim.study.infeasible import Infeasible
 from sim.study.jobs_file import jobs_file, place_jobs
 from sim.study.layout_options import FIELDS
-from sim.study.memory_fit import Shortage, largest_fitting_batch, memory_problem, memory_shortage
+from sim.study.memory_fit import largest_fitting_batch, memory_problem, memory_shortage
 from sim.study.nccl_names import nccl_variables_named
 from sim.study.sensitivity import Progress, estimate_warnings
 from sim.training.job import Job
@@ -211,28 +212,6 @@ class CheckedScenario(NamedTuple):
     jobs: Sequence[Job]
     inputs: Mapping[str, str]
     warnings: Sequence[str]
-
-
-class Infeasible(SpecError):
-    """Raised for a valid question that cannot run on this number of nodes and GPUs; *brief* is the reason for a cell of a table.
-
-    With *shortage*, data parallelism needs more memory than the first kind of GPU that is too small has.
-    """
-
-    def __init__(
-        self,
-        problems: Sequence[str],
-        nodes: int,
-        gpus: int,
-        brief: str = "",
-        nothing_qualifies: bool = False,
-        shortage: Shortage | None = None,
-    ) -> None:
-        super().__init__(list(problems), nothing_qualifies)
-        self.nodes = nodes
-        self.gpus = gpus
-        self.brief = brief or self.problems[0]
-        self.shortage = shortage
 
 
 def prepare(scenario: Scenario) -> CheckedScenario:

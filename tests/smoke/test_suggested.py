@@ -1,4 +1,4 @@
-"""Does every command that a message, a help text, README or docs suggest run? All are parsed, a quarter of the short ones run, others nightly."""
+"""Does every command that a message, a help text, README or docs suggest run? All are parsed and a sample runs; others run nightly."""
 
 from __future__ import annotations
 
@@ -123,7 +123,8 @@ LONG = (
     "calibration kernels --left-out", "calibration kernels --refit", "calibration lab --", "calibration servers ", "calibration validate ",
     "sim batches ", "sim check -v", "sim compare resnet50", "sim compare vgg16", "sim compare WL", "sim extract my_file.py",
     "sim extract torch",
-    "sim goodput hgx-h100 gpt2-xl --nodes 256", "sim goodput hgx-h100 llama", "sim new workload my_file.py", "sim plan ", "sim profile p3", "sim recommend ",
+    "sim goodput hgx-h100 gpt2-xl --nodes 256", "sim goodput hgx-h100 llama", "sim new workload my_file.py",
+    "sim plan ", "sim profile p3", "sim recommend ",
     "sim run HW WL -o", "sim share ", "sim study accpar", "sim study stash2022", "sim sweep p3", "sim ui ",
     "sim run p3.16xlarge vgg16 --nodes 1..16", "sim run p3.16xlarge resnet18-and-vgg16",
 )  # fmt: skip

@@ -17,10 +17,11 @@ from sim.report.plan import candidate_name, plan_document
 from sim.report.plan_text import plan_text
 from sim.report.whole_job import long_time
 from sim.spec.yaml import SpecError
+from sim.study.infeasible import Infeasible
 from sim.study.plan.question import LayoutPlan, PlanQuestion, plan, prepare_plan
 from sim.study.plan.search import Limits
 from sim.study.plan.sensitivity import sensitivity
-from sim.study.scenario import Infeasible, Scenario
+from sim.study.scenario import Scenario
 from sim.units import rounded_dollars, show
 from tests.study.plan.planned import ANY_SCHEDULE, SMALL, UNEVEN_EXPERTS, WRAPPED, assert_commands_repeat
 
