@@ -179,7 +179,7 @@ def test_intervals_of_other_rates_reach_the_draws() -> None:
     """Oracle: the file's numbers; the same weeks without intervals, or with wider ones, have figures that spread less, or more."""
     level, job = reliability_of("middle"), steps(128)
     assert level.planned.interval == pytest.approx((0.0000456 / DAY, 0.00172 / DAY)) and level.new_fleet.interval == (0.03, 0.10)
-    run = simulate_weeks(job, Weeks(days=54.0, trials=2, rate="0.003 /d", new_fleet=True, spares=40), changes=False).run
+    run = simulate_weeks(job, Weeks(days=18.0, trials=2, rate="0.003 /d", new_fleet=True, spares=40), changes=False).run
     assert run.spreads["planned"] == pytest.approx((0.0456 / 0.28, 1.72 / 0.28, 5)) and run.degrees_of_freedom == 4
     assert run.spreads["cause silent"] == pytest.approx((0.00178 / 0.0065, 0.0237 / 0.0065, math.inf))
     assert run.spreads["cause gpu"] == pytest.approx((0.131 / 0.4767, 1 / 0.4767, math.inf))

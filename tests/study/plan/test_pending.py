@@ -257,18 +257,18 @@ def test_a_search_with_a_gap_ends_within_it_and_compares_fewer_layouts(gap: floa
     assert near.bounded < 0.7 * best.bounded
 
 
-def test_the_first_of_a_sample_changes_no_row_of_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("most", [3, pytest.param(40, marks=pytest.mark.nightly)])
+def test_the_first_of_a_sample_changes_no_row_of_the_table(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Oracle: the plan whose first layout is chosen from all; the first of a sample counts once."""
     everything = plan(QUESTION).tally
-    for most in (3, 40):
-        monkeypatch.setattr(search, "SAMPLE", most)
-        seen: list[int] = []
-        tally = plan(QUESTION, lambda tally, seen=seen: seen.append(len(tally.outcomes))).tally  # type: ignore[misc]
-        assert seen[0] == 1 and tally.complete and tally.gap == 0.0
-        table, rows = ([(each.placed_layout.candidate, each.value) for each in one.outcomes] for one in (tally, everything))
-        assert table[:10] == rows[:10]
-        assert len(set(table)) == len(table)
-        assert tally.excluded + tally.infeasible + len(table) == tally.candidates == everything.candidates
+    monkeypatch.setattr(search, "SAMPLE", most)
+    seen: list[int] = []
+    tally = plan(QUESTION, lambda tally: seen.append(len(tally.outcomes))).tally
+    assert seen[0] == 1 and tally.complete and tally.gap == 0.0
+    table, rows = ([(each.placed_layout.candidate, each.value) for each in one.outcomes] for one in (tally, everything))
+    assert table[:10] == rows[:10]
+    assert len(set(table)) == len(table)
+    assert tally.excluded + tally.infeasible + len(table) == tally.candidates == everything.candidates
 
 
 def test_nothing_is_proven_if_a_search_is_stopped_before_all_layouts_are_bounded() -> None:
