@@ -68,7 +68,7 @@ def test_published_parameter_totals(tmp_path: Path) -> None:
     assert not wrong
 
 
-@pytest.mark.parametrize("every", [6, pytest.param(1, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.nightly)])
 def test_the_same_rows_without_the_name_of_their_source(every: int) -> None:
     """What scripts set belongs to software where it can: without its name, most sources are predicted as with it.
 
