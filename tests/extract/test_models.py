@@ -81,7 +81,7 @@ def test_bert_order_equals_a_real_backward() -> None:
     assert_same_order(extract("workloads/models/sources/bert.py:BertForPretraining", inputs, "bert", size), order)
 
 
-@pytest.mark.parametrize("name", ["alexnet", "resnet10_noresidue", "bert-base-seq384"])
+@pytest.mark.parametrize("name", ["alexnet", "resnet10_noresidue", pytest.param("bert-base-seq384", marks=pytest.mark.nightly)])
 def test_the_command_in_a_header_writes_the_same_file(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = MODELS[name]
     table = load_part(Model, str(path), "workloads/models")

@@ -233,7 +233,9 @@ def test_each_size_has_its_best_layout_with_time_and_cost_of_the_job() -> None:
     assert plan_text(document | {"nodes": [1]}).count("per step, ") == 1, "one size has no such list"
 
 
-@pytest.mark.parametrize(("batch", "note"), [(12, "--global-batch 16 allows them"), (16, ""), (4, "")])
+@pytest.mark.parametrize(
+    ("batch", "note"), [(12, "--global-batch 16 allows them"), (16, ""), pytest.param(4, "", marks=pytest.mark.nightly)]
+)
 def test_a_batch_that_the_gpus_do_not_divide_is_named(batch: int, note: str) -> None:
     """By hand: 8 GPUs have no equal shares of 12 samples, but of 16; 4 samples are fewer than the GPUs, whose other axes split them."""
     text = plan_text(plan_document(plan(PlanQuestion(Scenario("hgx-h100", "gpt2", global_batch=batch), limits=Limits(simulations=1)))))
