@@ -82,6 +82,7 @@ def program(name: str) -> Any:
 def parsed(words: list[str]) -> str:
     """Why the command line *words* cannot be parsed; empty where it can."""
     group = program(words[0])
+    root = group.context_class(group, info_name=words[0], **group.context_settings)  # without it, click keeps a help option without -h
     rest, options = words[1:], {}
     while rest and rest[0].startswith("-"):
         options[rest.pop(0)] = True
@@ -94,7 +95,7 @@ def parsed(words: list[str]) -> str:
     if hasattr(group, "commands") or not rest:
         return ""  # the program or a command by name alone: "see python -m sim list"
     try:
-        group.make_context(name, [word for word in rest if word not in ("--quiet", "-q", "--debug")])
+        group.make_context(name, [word for word in rest if word not in ("--quiet", "-q", "--debug")], parent=root)
     except SystemExit as stopped:
         return "" if not stopped.code else "stopped"
     except typer.Exit:
