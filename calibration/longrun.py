@@ -385,13 +385,12 @@ def longrun_text(document: Mapping[str, Any]) -> str:
     ]
     lines += ["", "| share of causes | observed | predicted | 95% between | inside |", "|---|--:|--:|---|---|"]
     lines += [
-        f"| {row['name']} | {100 * row['observed']:.1f}% | {100 * row['predicted']:.1f}% | "
-        f"{100 * row['low']:.1f} to {100 * row['high']:.1f}% | {_yes(row['inside'])} |"
+        f"| {row['name']} | {100 * row['observed']:.1f}% | {_predicted_between(row)} | {_yes(row['inside'])} |"
         for row in document["causes"]
     ]
     lines += ["", "| effective share, own rate | published | predicted | points |", "|---|--:|--:|--:|"]
     lines += [
-        f"| {row['name']} | {'> ' * row['bound']}{100 * row['observed']:.1f}% | {100 * row['predicted']:.1f}% | "
+        f"| {row['name']} | {_published(row)} | {100 * row['predicted']:.1f}% | "
         f"{_kept(row) if row['bound'] else format(100 * row['error'], '+.1f')} |"
         for row in document["effective_shares"]
     ]
@@ -399,8 +398,7 @@ def longrun_text(document: Mapping[str, Any]) -> str:
     lines += [f"| {row['name']} | {row['what']} | {100 * row['predicted']:.1f}% |" for row in document["effective_shares_varied"]]
     lines += ["", "| effective share, rates of other fleets | published | predicted | 95% between | inside |", "|---|--:|--:|---|---|"]
     lines += [
-        f"| {row['name']} | {'> ' * row['bound']}{100 * row['observed']:.1f}% | {100 * row['predicted']:.1f}% | "
-        f"{100 * row['low']:.1f} to {100 * row['high']:.1f}% | {_kept(row) if row['bound'] else _yes(row['inside'])} |"
+        f"| {row['name']} | {_published(row)} | {_predicted_between(row)} | {_kept(row) if row['bound'] else _yes(row['inside'])} |"
         for row in document["effective_shares_of_others"]
     ]
     lines += ["", "| held-out log-likelihood | rows | ours | plain model |", "|---|--:|--:|--:|"]
@@ -424,3 +422,11 @@ def _yes(inside: bool) -> str:
 
 def _kept(row: Mapping[str, Any]) -> str:
     return f"bound {'kept' if row['inside'] else 'broken'}"
+
+
+def _published(row: Mapping[str, Any]) -> str:
+    return f"{'> ' * row['bound']}{100 * row['observed']:.1f}%"
+
+
+def _predicted_between(row: Mapping[str, Any]) -> str:
+    return f"{100 * row['predicted']:.1f}% | {100 * row['low']:.1f} to {100 * row['high']:.1f}%"

@@ -134,19 +134,20 @@ def questions(records: Sequence[RunRecord], folders: Folders) -> list[RunQuestio
 
 def describe_runs(records: Sequence[RunRecord], folders: Folders) -> tuple[list[RunQuestion], list[SkippedRun]]:
     """Return the questions of those *records* that can be simulated, and the reasons why the others cannot."""
-    questions, refused = _try_questions(records, folders)
-    return questions, [SkippedRun(record.where, row_name(record.hardware, record.workload), str(error)) for record, error in refused]
+    described, refused = _try_questions(records, folders)
+    return described, [SkippedRun(record.where, row_name(record.hardware, record.workload), str(error)) for record, error in refused]
 
 
 def _try_questions(records: Sequence[RunRecord], folders: Folders) -> tuple[list[RunQuestion], list[tuple[RunRecord, SpecError]]]:
-    questions: list[RunQuestion] = []
+    """Return the questions of those *records* that can be simulated, and the others with what is wrong."""
+    described: list[RunQuestion] = []
     refused: list[tuple[RunRecord, SpecError]] = []
     for record in records:
         try:
-            questions.append(_question(record, folders))
+            described.append(_question(record, folders))
         except SpecError as error:
             refused.append((record, error))
-    return questions, refused
+    return described, refused
 
 
 def _problem_text(problem: str, rows: Sequence[RunRecord]) -> str:
@@ -193,9 +194,9 @@ def _question(record: RunRecord, folders: Folders) -> RunQuestion:
         for_workload = (*for_workload, *(override for overrides in lacking.values() for override in overrides))
         workload = workload_named(record.workload, for_workload, folders.workloads, folders.without)
     require(precision_problems(machine, workload))
-    question = RunQuestion(record, machine, Job(workload, place(machine, None, pattern)), "\n".join(lacking))
-    _require_one_speed(question)
-    return question
+    described = RunQuestion(record, machine, Job(workload, place(machine, None, pattern)), "\n".join(lacking))
+    _require_one_speed(described)
+    return described
 
 
 def _what_it_lacks(workload: Workload, machine: Hardware, record: RunRecord, nodes: int) -> dict[str, tuple[str, ...]]:

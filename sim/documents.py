@@ -235,7 +235,7 @@ def _rows_left(
     without_batch, counts = replace(scenario, plan=None, global_batch=None), list(renting.nodes)
     reasons = {name: unrentable(without_batch, name, markets, renting.mean_lifetime) for name in names}
     excluded = [name for name in names if reasons[name]]  # planning for these would be useless
-    rentable, layout_document = [name for name in names if not reasons[name]], make_document.layout_document
+    rentable, of_layout = [name for name in names if not reasons[name]], make_document.layout_document
     with _computing(without_batch, names, make_document, renting) as by, caching_inside():
         contest = _contest(replace(scenario, global_batch=global_batch), markets, renting)
         as_it_is = None if contest is None else Exclusion(contest, work=LeastRun(contest.scenario))
@@ -258,9 +258,9 @@ def _rows_left(
             exclusion = Exclusion(contest, () if needs_plan else rows)
         hears = _with_best(hears, exclusion, notice)
         if needs_plan:
-            rows = planned_rows(with_batch, rentable, counts, layout_document, hears, renting.power_cap, by, exclusion) + unpriced
+            rows = planned_rows(with_batch, rentable, counts, of_layout, hears, renting.power_cap, by, exclusion) + unpriced
         else:
-            rows = with_planned_layouts(with_batch, rows, layout_document, hears, excluded, renting.power_cap, by, exclusion)
+            rows = with_planned_layouts(with_batch, rows, of_layout, hears, excluded, renting.power_cap, by, exclusion)
     left = {(row.hardware, row.nodes) for row in rows} | {(name, count) for name in excluded for count in counts}
     rules = [(exclusion if point in simulated else as_it_is, point) for point in product(names, counts) if point not in left]
     bounds = [least for rule, point in rules if rule is not None for least in rule.least(point)]

@@ -197,3 +197,24 @@ def test_no_star_imports() -> None:
         if any(alias.name == "*" for alias in node.names)
     ]
     assert stars == []
+
+
+def imported(path: Path) -> set[str]:
+    """What the module at *path* imports when it runs, also inside functions: not for type checks alone."""
+    typed = {id(inner) for node in tree(path).body if isinstance(node, ast.If) for inner in ast.walk(node)}
+    own = [node for node in nodes(path)[ast.ImportFrom] if id(node) not in typed and not node.level]
+    names = {name for node in own for name in (node.module or "", *(f"{node.module}.{alias.name}" for alias in node.names))}
+    return names
+
+
+def dotted(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts)
+
+
+def test_no_modules_import_one_another_in_a_circle() -> None:
+    """Such modules can only be read, and changed, together. A package's ``__init__`` is no module here."""
+    left = {dotted(path): imported(path) for path in MODULES if path.name != "__init__.py"}
+    while ends := [name for name, others in left.items() if not others & left.keys()]:
+        for name in ends:
+            del left[name]
+    assert sorted(left) == [], "these, or what they import, import one another"

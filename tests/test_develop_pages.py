@@ -45,7 +45,7 @@ def typed(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, encoding="utf-8", timeout=240)
 
 
-EVERY_TIME = ("own-collective", "own-schedule")
+EVERY_TIME = ("own-schedule",)
 
 
 @pytest.mark.parametrize("page", [

@@ -261,7 +261,7 @@ def test_jobs_without_a_common_period_are_simulated_until_each_is_steady(monkeyp
         return observe(self, step, now, state._replace(times=(*state.times, drift * step * state.scale)))
 
     jobs = [
-        Job(toy_workload([layer(share * 0.03, share * 0.06, 1000)], loader="pytorch", prep=0.01, samples=3000), (Placement(0, (gpu,)),))
+        Job(toy_workload([layer(share * 0.03, share * 0.06, 1000)], loader="pytorch", prep=0.01, samples=1500), (Placement(0, (gpu,)),))
         for gpu, share in enumerate((2**0.5, 1.0))
     ]
     monkeypatch.setattr(sim.epoch.PeriodDetector, "observe", drifting)

@@ -11,10 +11,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from calibration.llm.case import Case, describe
+from calibration.llm.case import Case
 from calibration.llm.choice import choice_document, choice_text, rank_runs, sample_sweeps
 from calibration.llm.closed_form import step
 from calibration.llm.constants import FILE, known_runs
+from calibration.llm.describe import describe
 from calibration.llm.fit import fit, thin
 from calibration.llm.intervals import fit_law, pooled, traits_of
 from calibration.llm.prediction import LlmPrediction

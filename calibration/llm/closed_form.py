@@ -13,6 +13,7 @@ from typing import Final
 
 from calibration.llm.case import Case
 from calibration.llm.chips import PRECISIONS
+from calibration.llm.engine import memory_need
 from calibration.llm.prediction import LlmPrediction
 from calibration.llm.priors import BLOCK_OPERATORS, EAGER_FAMILIES, EXPOSED_EXPERTS, TENSOR_OPERATORS, Constants
 from calibration.llm.weights import Weights, blocks_of_stages, stage_weights
@@ -21,7 +22,7 @@ from calibration.llm.work import Passes, StepWork, total
 from sim.parallel.collective_check import check_time
 from sim.parallel.layer_messages import entering_scan
 from sim.parallel.lower.bucketed import slices_host_time
-from sim.parallel.ring import WIDE, RankElements, Ring, engine_passes, ring_messages, ring_passes
+from sim.parallel.ring import MERGED_WIDTH, RankElements, Ring, engine_passes, ring_messages, ring_passes
 from sim.parallel.routing import (
     BACKWARD_LAUNCHES,
     bias_operations,
@@ -44,7 +45,7 @@ LATE_REDUCE_FAMILIES: Final = ("deepspeed", "megatron-2021")
 """Families that reduce gradients after the last backward, not during it (``overlap_gradients: false`` of workloads/stacks)."""
 EARLY_STOP_FAMILIES: Final = ("jax",)
 """Families whose recomputation skips outputs that backward does not read (``early_stop`` of workloads/stacks/xla-fsdp.yaml)."""
-NARROW: Final = 2.0
+ELEMENT_WIDTH: Final = 2.0
 """Bytes of an element of activations."""
 COALESCED_FAMILIES: Final = ("nanotron",)
 """Families whose sharded optimizer reduces all gradients after the last backward, in one operation, and gathers all weights in one
@@ -59,7 +60,7 @@ UNPAIRED_SEND_FAMILIES: Final = ("deepspeed",)
 def predict(case: Case, constants: Constants) -> LlmPrediction:
     """Return the predicted step of *case* with the constants *constants*, and its memory, which is the simulator's."""
     seconds, parts = step(case, constants)
-    return LlmPrediction(seconds, case.memory_need.nbytes, case.memory_need.verdict, parts)
+    return LlmPrediction(seconds, memory_need(case).nbytes, memory_need(case).verdict, parts)
 
 
 def step(case: Case, constants: Constants) -> tuple[float, Mapping[str, float]]:
@@ -166,10 +167,10 @@ def _context_traffic(case: Case, constants: Constants, wires: Wires, core: Passe
     if how is not None:
         return _torch_ring(case, wires, own, how, core)
     if case.context_exchange == "all_gather":  # keys before both passes, and their gradients after
-        return 3 * wires.gather(NARROW * own.keys * case.context, case.context, case.tensor)
-    ring = (case.context - 1) * wires.turn(NARROW * own.keys, case.context, case.tensor)
+        return 3 * wires.gather(ELEMENT_WIDTH * own.keys * case.context, case.context, case.tensor)
+    ring = (case.context - 1) * wires.turn(ELEMENT_WIDTH * own.keys, case.context, case.tensor)
     hidden = max(0.0, ring - core.forward) + max(0.0, 2 * ring - core.backward)
-    moved = sum(engine_passes(own, case.context, NARROW, True, backward) for backward in (False, True))
+    moved = sum(engine_passes(own, case.context, ELEMENT_WIDTH, True, backward) for backward in (False, True))
     return hidden + constants["exposed.context"] * 3 * ring + moved / case.chip.memory_bandwidth
 
 
@@ -178,14 +179,14 @@ def _torch_ring(case: Case, wires: Wires, own: RankElements, how: Ring, core: Pa
     added = 0.0
     for backward in (False, True):
         hideable = 0.0
-        for message in ring_messages(WIDE * own.keys, case.context, how, backward):
-            size = message.nbytes * NARROW / WIDE + message.wide
+        for message in ring_messages(MERGED_WIDTH * own.keys, case.context, how, backward):
+            size = message.nbytes * ELEMENT_WIDTH / MERGED_WIDTH + message.wide
             one = wires.gather if message.op == "all_gather" else wires.turn
             seconds = message.times * one(size, case.context, case.tensor)
             hideable += seconds if message.overlaps else 0.0
             added += 0.0 if message.overlaps else seconds
         added += max(0.0, hideable - core[backward])
-        added += ring_passes(own, case.context, NARROW, how, backward) / case.chip.memory_bandwidth
+        added += ring_passes(own, case.context, ELEMENT_WIDTH, how, backward) / case.chip.memory_bandwidth
     return added
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakKeyDictionary
 
 import yaml
 
@@ -233,6 +234,19 @@ def memory_of(case: Case) -> Memory:
     gpu = hardware.groups[0].node.gpu
     stages = memory_by_stage(prepare(hardware, workload, gpus_per_node, nodes, check_deadlock=False), workload, gpu)
     return Memory(reported_memory(case, stages), max((stage.verdict(gpu) for stage in stages), key=VERDICTS.index))
+
+
+def memory_need(case: Case) -> Memory:
+    """Return `memory_of` for *case*, computed once; unknown if it is refused."""
+    if case not in _MEMORY_NEEDS:
+        try:
+            _MEMORY_NEEDS[case] = memory_of(case)
+        except (SpecError, ValueError):
+            _MEMORY_NEEDS[case] = Memory(math.nan, "unknown")
+    return _MEMORY_NEEDS[case]
+
+
+_MEMORY_NEEDS: Final[WeakKeyDictionary[Case, Memory]] = WeakKeyDictionary()
 
 
 def reported_memory(case: Case, stages: Sequence[StageMemory]) -> float:

@@ -21,6 +21,7 @@ from calibration import FOLDER
 from calibration.llm import closed_form
 from calibration.llm.case import Case
 from calibration.llm.constants import fitted_constants, kind_of
+from calibration.llm.engine import memory_need
 from calibration.llm.fit import thin
 from calibration.llm.prediction import LlmPrediction
 from calibration.llm.published_runs import PREDICTIONS, kept_steps, predictions_csv
@@ -218,7 +219,7 @@ def memory_errors(described: Sequence[Case]) -> dict[str, Any]:
     """Return the errors of predicted peak memory of finished runs by framework, which `sim run` quotes."""
     by_framework: dict[str, list[tuple[float, Case]]] = defaultdict(list)
     for case in described:
-        measured, predicted = case.measured_memory, case.memory_need.nbytes
+        measured, predicted = case.measured_memory, memory_need(case).nbytes
         if case.row.status in ("ok", "suspect") and measured is not None and not math.isnan(predicted):
             by_framework[case.family].append((abs(predicted / measured - 1.0), case))
     return {

@@ -12,8 +12,9 @@ from statistics import fmean
 from typing import Any, Final
 
 from calibration.llm import closed_form
-from calibration.llm.case import Case, describe
+from calibration.llm.case import Case
 from calibration.llm.constants import FittedConstants, fitted_constants
+from calibration.llm.describe import describe
 from calibration.llm.prediction import LlmPrediction
 from calibration.llm.priors import Constants, defaults
 from calibration.llm.rules import ideal_time, rule_times

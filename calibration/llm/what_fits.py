@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-if TYPE_CHECKING:
-    from calibration.llm.case import Case
+from calibration.llm.case import Case
+from calibration.llm.engine import memory_need
 
 NOT_STATED: Final = "what is recomputed or offloaded: the run would not fit as described"
 ONE_SAMPLE: Final = "micro_batch 1"
@@ -34,10 +34,10 @@ def _with_sharded_optimizer(case: Case) -> Case:
     stated = case.row.text_or_number("zero_stage") or case.row.text["fsdp_mode"]
     if stated or case.zero or case.family != "megatron" or case.lora or case.data * case.context == 1:
         return case
-    if case.memory_need.verdict != "does_not_fit":
+    if memory_need(case).verdict != "does_not_fit":
         return case
     sharded = replace(case, zero=1, assumptions=(*case.assumptions, SHARDED_TO_FIT))
-    return sharded if sharded.memory_need.verdict != "does_not_fit" else case
+    return sharded if memory_need(sharded).verdict != "does_not_fit" else case
 
 
 def _with_recomputation(case: Case) -> Case:
@@ -45,7 +45,7 @@ def _with_recomputation(case: Case) -> Case:
 
     If nothing fits, a note says so.
     """
-    if case.row.text["activation_checkpointing"] or case.recompute == "full" or case.memory_need.verdict != "does_not_fit":
+    if case.row.text["activation_checkpointing"] or case.recompute == "full" or memory_need(case).verdict != "does_not_fit":
         return case
     if case.family in _RECOMPUTE_TO_FIT:
         checkpointed = replace(
@@ -56,7 +56,7 @@ def _with_recomputation(case: Case) -> Case:
             saved_layers=(),
             assumptions=(*case.assumptions, RECOMPUTED_TO_FIT),
         )
-        if checkpointed.memory_need.verdict != "does_not_fit":
+        if memory_need(checkpointed).verdict != "does_not_fit":
             return checkpointed
     return case if case.recompute != "none" else replace(case, assumptions=(*case.assumptions, NOT_STATED))
 
@@ -73,7 +73,7 @@ def _with_largest_micro_batch(case: Case) -> Case:
         for count in counts
         if count >= case.pipeline and (case.virtual_stages == 1 or count % case.pipeline == 0)
     ]
-    fitting = bisect_left(possible, True, key=lambda each: each.memory_need.verdict != "fits")
+    fitting = bisect_left(possible, True, key=lambda each: memory_need(each).verdict != "fits")
     if fitting == 0:
         return case
     largest = possible[fitting - 1]

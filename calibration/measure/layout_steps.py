@@ -235,20 +235,20 @@ def _sent(interface: str) -> int:
 
 def part_times(rank: LayoutRank, steps: int) -> Mapping[str, float]:
     """Return the time (s) of each part of a step, summed over its passes; the median over *steps* steps."""
-    part_times: list[dict[str, float]] = []
+    by_step: list[dict[str, float]] = []
     last = [time.perf_counter()]
 
     def mark(part: str) -> None:
         now = time.perf_counter()
-        part_times[-1][part] += now - last[0]
+        by_step[-1][part] += now - last[0]
         last[0] = now
 
     rank.mark = mark
     for _ in range(steps):
-        part_times.append(defaultdict(float))
+        by_step.append(defaultdict(float))
         last[0] = time.perf_counter()
         rank.step()
-    return {part: statistics.median(step[part] for step in part_times) for part in part_times[0]}
+    return {part: statistics.median(times[part] for times in by_step) for part in by_step[0]}
 
 
 def _join_fake_group(layout_request: LayoutRequest) -> None:

@@ -196,12 +196,13 @@ class Network:
         bundles = list(reached)
         for bundle in bundles:  # grows during the iteration
             for number, activity in bundle.active.items():
-                if number not in component:
-                    component[number] = activity
-                    for other in activity.bundles:
-                        if other not in reached:
-                            reached[other] = None
-                            bundles.append(other)
+                if number in component:
+                    continue
+                component[number] = activity
+                for other in activity.bundles:
+                    if other not in reached:
+                        reached[other] = None
+                        bundles.append(other)
         return [component[number] for number in sorted(component) if number in self.active]
 
     def _rate(self, activities: list[Activity]) -> None:

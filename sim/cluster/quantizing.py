@@ -16,9 +16,9 @@ from sim.spec.hardware import Gpu
 from sim.spec.layer import Layer
 from sim.spec.stack import Stack, StackKernels
 
-NARROW: Final[float] = 2.0
+_OPERAND_WIDTH: Final[float] = 2.0
 """Bytes of an element of activations, and of the weights that layouts keep or gather."""
-WIDE: Final[float] = 4.0
+_MASTER_WIDTH: Final[float] = 4.0
 """Bytes of an element of weights if no narrower copy is kept."""
 
 
@@ -53,21 +53,21 @@ def operand_bytes(own: Quantization, gpu: Gpu, by_columns: bool, fused: bool = F
     *fused*: the operator before the product can do part of this (`Quantizing.norm`), which saves a pass in 16 bits.
     """
     if fused and own.norm == "writes":
-        return own.activation - NARROW + (2.0 * own.activation if by_columns and needs_transposes(gpu) else 0.0)
+        return own.activation - _OPERAND_WIDTH + (2.0 * own.activation if by_columns and needs_transposes(gpu) else 0.0)
     reads = own.reads + (own.column_reads if by_columns else 0.0) - (fused and own.norm == "amax")
-    return NARROW * reads + own.activation * (own.copies(gpu) if by_columns else 1.0)
+    return _OPERAND_WIDTH * reads + own.activation * (own.copies(gpu) if by_columns else 1.0)
 
 
 def column_bytes(own: Quantization, scaled: bool = False) -> float:
     """Return the bytes moved per element to quantize an activation by columns only; *scaled*: the scale of its tensor is available."""
-    return NARROW * (own.column_reads or own.reads - (scaled and own.norm == "amax")) + own.activation
+    return _OPERAND_WIDTH * (own.column_reads or own.reads - (scaled and own.norm == "amax")) + own.activation
 
 
 def weight_bytes(own: Quantization, gpu: Gpu, stack: Stack, is_stored: bool) -> float:
     """Return the bytes moved per element to quantize a weight by rows and by columns; *is_stored*: it is already stored in few bits."""
     if is_stored:
         return 2.0 * own.weight if needs_transposes(gpu) else 0.0
-    return (NARROW if stack.mesh is not None else WIDE) * own.weight_reads + own.weight * own.copies(gpu)
+    return (_OPERAND_WIDTH if stack.mesh is not None else _MASTER_WIDTH) * own.weight_reads + own.weight * own.copies(gpu)
 
 
 def _kept_narrow(own: Quantization, stack: Stack) -> bool:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from sim.spec.yaml import SpecError
-from sim.study.scenario import Infeasible, Scenario
+from sim.study.infeasible import Infeasible
+from sim.study.scenario import Scenario
 from sim.terminal import messages, print_json, show_text, write_report, wrote_trace
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from sim.spec.layer import Attention
 from sim.spec.parallel import MeshOptions
 from sim.spec.training import Training
 
-WIDE: Final = 4.0
+MERGED_WIDTH: Final = 4.0
 """Bytes of an element of what is merged and added."""
 
 
@@ -109,18 +109,18 @@ def ring_passes(own: RankElements, ranks: int, width: float, ring: Ring, backwar
 
 def _eager_forward(own: RankElements, ranks: int, width: float) -> float:
     """Return the bytes of keys that are made contiguous and put together for each message, and of merges (``_SDPAMerger``)."""
-    converted = width + WIDE if width != WIDE else 0.0
-    merge = converted + 8.0 * WIDE  # a difference of results, times a number of each row, subtracted
+    converted = width + MERGED_WIDTH if width != MERGED_WIDTH else 0.0
+    merge = converted + 8.0 * MERGED_WIDTH  # a difference of results, times a number of each row, subtracted
     return 2.0 * width * ranks * own.keys + (converted + (ranks - 1) * merge + converted) * own.results
 
 
 def _eager_backward(own: RankElements, ranks: int, width: float) -> float:
     """Return the bytes of zeros, of keys as in forward, of additions, of gradients that are put together, and of conversions."""
-    converted = width + WIDE if width != WIDE else 0.0
-    added = width + 2.0 * WIDE
-    first = WIDE + added + 2.0 * WIDE  # a copy for the first message: zeros have the order of the keys' axes
-    keys = first + 2.0 * width * ranks + (ranks - 1) * (0.5 * added + 2.0 * WIDE) + ranks * 2.0 * WIDE + converted
-    queries = WIDE + ranks * added + converted
+    converted = width + MERGED_WIDTH if width != MERGED_WIDTH else 0.0
+    added = width + 2.0 * MERGED_WIDTH
+    first = MERGED_WIDTH + added + 2.0 * MERGED_WIDTH  # a copy for the first message: zeros have the order of the keys' axes
+    keys = first + 2.0 * width * ranks + (ranks - 1) * (0.5 * added + 2.0 * MERGED_WIDTH) + ranks * 2.0 * MERGED_WIDTH + converted
+    queries = MERGED_WIDTH + ranks * added + converted
     return keys * own.keys + queries * own.queries
 
 
@@ -131,7 +131,7 @@ def _compiled_forward(own: RankElements, ranks: int, width: float, ring: Ring) -
 
 def _compiled_backward(own: RankElements, ranks: int, width: float, ring: Ring) -> float:
     """Return the bytes of additions to half of the gradients of keys, with copies of all for each message, and of sums over steps."""
-    keys = width + WIDE + (ranks - 1) * (width + 5.0 * WIDE) + width + WIDE
+    keys = width + MERGED_WIDTH + (ranks - 1) * (width + 5.0 * MERGED_WIDTH) + width + MERGED_WIDTH
     keys += 0.0 if ring.keeps_keys else _compiled_keys(ranks, width, ring)
     return keys * own.keys + (ranks + 1) * width * own.queries
 

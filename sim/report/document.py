@@ -26,6 +26,7 @@ from sim.report.verdict import assumptions, moment_warning, verdict, warnings
 from sim.report.whole_job import job_of_run
 from sim.simulate import Run
 from sim.study.rent import gpus_by_node, price_of_job
+from sim.training.job import Job
 from sim.training.server_plan import ServerPlan
 from sim.units import pluralized, show
 
@@ -100,6 +101,22 @@ def _utilization(run: Run, number: int) -> float | None:
     return model_flops_utilization(job.job.workload.model.layers, job.throughput, lent)
 
 
+def job_settings(job: Job) -> dict[str, Any]:
+    """Return what *job* is: workload, stack, GPUs, batch and precision."""
+    training = job.workload.training
+    micro_batches = training.gradient_accumulation_steps
+    return {
+        "workload": job.workload.name,
+        "stack": training.stack.name,
+        "nodes": len(job.placement),
+        "gpus": job.ranks,
+        "batch_per_gpu": training.batch,
+        **({"batches_per_gpu": list(training.batches)} if training.batches else {}),
+        **({"micro_batches": micro_batches} if micro_batches > 1 else {}),
+        "precision": training.precision,
+    }
+
+
 def run_figures(run: Run, number: int = 0, market: Market = "on_demand") -> dict[str, Any]:
     """Return the figures of one job: the first part of its document, and all that a table of many runs shows."""
     job = run.jobs[number]
@@ -109,14 +126,7 @@ def run_figures(run: Run, number: int = 0, market: Market = "on_demand") -> dict
     figures = {
         "schema": SCHEMA,
         "hardware": run.hardware.name,
-        "workload": workload.name,
-        "stack": workload.training.stack.name,
-        "nodes": len(job.job.placement),
-        "gpus": job.job.ranks,
-        "batch_per_gpu": workload.training.batch,
-        **({"batches_per_gpu": list(workload.training.batches)} if workload.training.batches else {}),
-        **({"micro_batches": micro_batches} if (micro_batches := workload.training.gradient_accumulation_steps) > 1 else {}),
-        "precision": workload.training.precision,
+        **job_settings(job.job),
         "step_time_s": job.warm.step_time,
         "throughput_samples_per_s": job.throughput,
         **({} if tokens is None else {"tokens_per_s": job.throughput * tokens}),

@@ -94,7 +94,7 @@ def error_sentence(error: ExpectedError | None) -> str:
 
 def extrapolation_reason(error: ExpectedError) -> str:
     """Return in what, first of all, a run is beyond those from which its *error* is known; empty if it is not."""
-    return error["basis"].partition("; extrapolated: ")[2].partition("; ")[0] if error["extrapolates"] else ""
+    return next(iter(error["beyond"]), "")
 
 
 def interval_text(error: ExpectedError, step: float) -> str:
@@ -157,6 +157,7 @@ def _widen_to(answer: ExpectedError, other: ExpectedError | None, factor: float,
         "p90": max(answer["p90"], other["p90"]),
         "basis": f"{answer['basis']}; at least the errors of {other['basis'].partition('; ')[0]}{with_factor}",
         "extrapolates": answer["extrapolates"],
+        "beyond": answer["beyond"],
         "measured_over_predicted_95": {"low": min(ends["low"], round(low, 4)), "high": max(ends["high"], round(high, 4))},
     }
 
@@ -176,6 +177,7 @@ def _answer(name: str, errors: Mapping[str, Any], beyond: Sequence[str]) -> Expe
         "p90": errors["p90"],
         "basis": f"based on {which} ({', '.join(errors['sources'])}); {reach}",
         "extrapolates": bool(beyond),
+        "beyond": list(beyond),
         "measured_over_predicted_95": {"low": errors["low"], "high": errors["high"]},
     }
 

@@ -27,6 +27,8 @@ class ExpectedError(TypedDict):
     basis: str
     """Which runs, how many and from where, then whether this run is within what was measured."""
     extrapolates: bool
+    beyond: list[str]
+    """In what this run is beyond those runs, most important first; empty unless it extrapolates."""
     measured_over_predicted_95: MeasuredRange
     for_new_source: NotRequired[bool]
     """Whether the range holds for a cluster that was not measured."""

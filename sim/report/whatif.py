@@ -8,6 +8,7 @@ from typing import Any, Final
 from sim.causes import Resource
 from sim.report.basis import run_basis
 from sim.report.columns import Title, align
+from sim.report.document import job_settings
 from sim.report.expected_error import error_sentence, expected_error
 from sim.report.kinds import batch_text
 from sim.report.picture import Picture, figure, picture
@@ -35,18 +36,11 @@ LABELS = {"twice": "twice as fast", "infinite": "infinitely fast"}
 def whatif_document(answer: WhatIf) -> dict[str, Any]:
     """Return the JSON document of *answer*, with its resources in ranked order."""
     job, now = answer.job, answer.now
-    workload, rate = job.job.workload, price_of_job(answer.run)
+    rate = price_of_job(answer.run)
     return {
         "schema": 1,
         "hardware": answer.run.hardware.name,
-        "workload": workload.name,
-        "stack": workload.training.stack.name,
-        "nodes": len(job.job.placement),
-        "gpus": job.job.ranks,
-        "batch_per_gpu": workload.training.batch,
-        **({"batches_per_gpu": list(workload.training.batches)} if workload.training.batches else {}),
-        **({"micro_batches": micro_batches} if (micro_batches := workload.training.gradient_accumulation_steps) > 1 else {}),
-        "precision": workload.training.precision,
+        **job_settings(job.job),
         "step_time_s": now.step_time,
         "throughput_samples_per_s": job.throughput,
         "epoch_time_s": now.epoch_time,

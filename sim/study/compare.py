@@ -23,6 +23,7 @@ from sim.spec.listing import HARDWARE, hardware_rows, select, without_match
 from sim.spec.own_prices import require_machines
 from sim.spec.yaml import SpecError
 from sim.study.computing import ALL_CORES, Computing, Task, compute
+from sim.study.infeasible import Infeasible
 from sim.study.jobs_file import jobs_file
 from sim.study.journal import Journal, RowFigures
 from sim.study.one_batch import at_global_batch
@@ -53,6 +54,8 @@ class ComparedMachine:
     """The provider that rents it out; empty if there is none."""
     least_step: float | None = None
     """Lower bound of the seconds of a step, if no layout was simulated because others are better than that; otherwise None."""
+    memory_remedy: str | None = None
+    """`Shortage.remedy` if GPU memory is too small for data parallelism; otherwise None."""
 
 
 class ExclusionRule(Protocol):
@@ -241,7 +244,8 @@ def _row(documents: MakesDocument, global_batch: int | None, scenario: Scenario)
             scenario.hardware, scenario.nodes, documents(question), provider=load_hardware(scenario.hardware).spec.provider
         )
     except SpecError as error:
-        return ComparedMachine(scenario.hardware, scenario.nodes, None, str(error))
+        shortage = error.shortage if isinstance(error, Infeasible) else None
+        return ComparedMachine(scenario.hardware, scenario.nodes, None, str(error), memory_remedy=shortage.remedy if shortage else None)
 
 
 def front(points: Iterable[tuple[float, float | None]]) -> list[bool]:

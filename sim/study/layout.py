@@ -22,11 +22,12 @@ from sim.spec.hardware import Hardware
 from sim.spec.library import Loaded, fingerprint, load_workload
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
+from sim.study.infeasible import Infeasible
 from sim.study.nccl_names import nccl_variables_named
 from sim.study.not_validated import not_validated
 from sim.study.one_batch import micro_batches_option
 from sim.study.pretraining import PretrainingPart, parts_of
-from sim.study.scenario import Infeasible, Scenario, loaded_hardware, notes_on_hardware, sorted_overrides
+from sim.study.scenario import Scenario, loaded_hardware, notes_on_hardware, sorted_overrides
 from sim.training.layouts.play import MOST_CLASSES, MOST_RANKS
 from sim.units import pluralized
 

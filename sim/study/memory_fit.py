@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from sim.analysis.memory import gpu_memory, largest_batch
 from sim.spec.hardware import Gpu
@@ -12,24 +11,30 @@ from sim.spec.stack import AsyncParameterServer
 from sim.spec.workload import Workload
 from sim.units import show
 
-_NEEDS: Final = "of GPU memory"
-_FITS: Final = re.compile(r"; (batch \d+ fits with --[^;]*)")
 
+class Shortage(NamedTuple):
+    """A step that does not fit into the memory of a GPU."""
 
-def is_shortage(problem: str) -> bool:
-    """Return whether *problem* is a message of `memory_problem`."""
-    return _NEEDS in problem
-
-
-def remedy_in(problem: str) -> str:
-    """Return the part of a message of `memory_problem` on the options with which a batch fits; empty if there are none."""
-    return match[1] if (match := _FITS.search(problem)) else ""
+    sentence: str
+    """What does not fit, and what would."""
+    brief: str
+    """The same in a few words, for a cell of a table."""
+    remedy: str
+    """The options with which a batch fits, such as ``batch 16 fits with --precision amp_fp16``; empty if none of the usual ones helps."""
 
 
 def memory_problem(
     gpu: Gpu, workload: Workload, ranks: int, channels: int | None = None, plan: str = "", of_global: bool = False
 ) -> str | None:
-    """Return a sentence on what does not fit into the GPU's memory, and what would; None if everything fits.
+    """Return the sentence of `memory_shortage`; None if everything fits."""
+    shortage = memory_shortage(gpu, workload, ranks, channels, plan, of_global)
+    return None if shortage is None else shortage.sentence
+
+
+def memory_shortage(
+    gpu: Gpu, workload: Workload, ranks: int, channels: int | None = None, plan: str = "", of_global: bool = False
+) -> Shortage | None:
+    """Return what does not fit into the GPU's memory, and what would; None if everything fits.
 
     *plan* is the command that looks for a layout of this job, suggested if no smaller change helps. *of_global*: whether the user set
     the global batch.
@@ -46,9 +51,13 @@ def memory_problem(
         single = workload.model_copy(update={"training": workload.training.model_copy(update={"batch": 1})})
         least = show(gpu_memory(single, gpu, ranks=ranks, channels=channels).total, "binary size")
         would = "" if workload.training.batch == 1 else f"; even batch 1 needs {least}"
-    return (
-        f"batch {workload.training.batch} per GPU needs {show(needed, 'binary size')} {_NEEDS}, "
-        f"{gpu.name} has {show(gpu.memory, 'binary size')}{would}{_remedy(gpu, workload, ranks, channels, plan, of_global)}"
+    sizes = show(needed, "binary size"), show(gpu.memory, "binary size")
+    remedy = _remedy(gpu, workload, ranks, channels, of_global)
+    hint = f"; {remedy}" if remedy else _sharding(gpu, workload, ranks, channels, plan)
+    return Shortage(
+        f"batch {workload.training.batch} per GPU needs {sizes[0]} of GPU memory, {gpu.name} has {sizes[1]}{would}{hint}",
+        f"does not fit: needs {sizes[0]} of {sizes[1]}",
+        remedy,
     )
 
 
@@ -82,19 +91,19 @@ _REMEDIES: Final[tuple[tuple[str, dict[str, str]], ...]] = (
 """Changes that reduce a step's memory and (nearly) keep its result, smallest change first."""
 
 
-def _remedy(gpu: Gpu, workload: Workload, ranks: int, channels: int | None, plan: str, of_global: bool) -> str:
-    """Return the first remedy with which the requested batch would fit, else the largest that fits with blocks recomputed, else a hint."""
+def _remedy(gpu: Gpu, workload: Workload, ranks: int, channels: int | None, of_global: bool) -> str:
+    """Return the first remedy with which the requested batch fits, else the largest that fits with blocks recomputed, if any does."""
     full = workload.training.precision in ("fp32", "tf32")
     for options, changes in _REMEDIES:
         training = workload.training.model_copy(update=changes)
         smaller = workload.model_copy(update={"training": training})
         if (full or "precision" not in changes) and gpu_memory(smaller, gpu, ranks=ranks, channels=channels).total <= gpu.memory:
-            return f"; batch {workload.training.batch} fits with {options}"
+            return f"batch {workload.training.batch} fits with {options}"
     if not of_global and not largest_batch(workload, gpu, ranks=ranks, channels=channels):
         training = workload.training.model_copy(update=_BLOCKS)
         if most := largest_batch(workload.model_copy(update={"training": training}), gpu, ranks=ranks, channels=channels):
-            return f"; batch {most} fits with --batch {most} {_REMEDIES[0][0]}"
-    return _sharding(gpu, workload, ranks, channels, plan)
+            return f"batch {most} fits with --batch {most} {_REMEDIES[0][0]}"
+    return ""
 
 
 def _sharding(gpu: Gpu, workload: Workload, ranks: int, channels: int | None, plan: str) -> str:
@@ -111,9 +120,3 @@ def _sharding(gpu: Gpu, workload: Workload, ranks: int, channels: int | None, pl
 def largest_fitting_batch(gpus: Sequence[Gpu], workload: Workload, ranks: int, channels: int | None = None) -> int:
     """Return the largest batch per GPU that fits every one of *gpus*; 1 if not even that fits, for a later check to refuse."""
     return max(1, min((largest_batch(workload, gpu, ranks=ranks, channels=channels) for gpu in gpus), default=1))
-
-
-def brief_shortage(gpu: Gpu, workload: Workload, ranks: int, channels: int | None = None) -> str:
-    """Return the problem of `memory_problem` in a few words, for a cell of a table."""
-    needed = gpu_memory(workload, gpu, ranks=ranks, channels=channels).total
-    return f"does not fit: needs {show(needed, 'binary size')} of {show(gpu.memory, 'binary size')}"

@@ -17,8 +17,8 @@ from sim.spec.hardware import Hardware
 from sim.spec.library import load_hardware, load_workload
 from sim.spec.listing import Row, hardware_rows
 from sim.spec.yaml import SpecError
+from sim.study.infeasible import Infeasible
 from sim.study.layout import checked_hardware
-from sim.study.memory_fit import is_shortage
 from sim.study.plan.machines import is_planned, layout_fits, no_fit
 from sim.study.power_cap import require_measured
 from sim.study.scenario import Scenario, has_layout, loaded_hardware, prepare, sorted_overrides
@@ -51,7 +51,7 @@ def nearest_that_runs(scenario: Scenario, tried: Collection[str]) -> str:
             return f"nearest that can: {smallest['name']}, {_gpus(smallest)}, in a layout; 'python -m sim plan' searches for the best one"
         problem = no_fit(replace(scenario, hardware=str(rows[-1]["name"]))) or problem
     if not problem and rows:
-        problem = next(iter(_problems(scenario, rows[-1])), "")
+        problem = _problem(scenario, rows[-1])
     return f"the catalog machine with the largest GPUs cannot either: {problem}" if problem else "no other catalog machine can"
 
 
@@ -90,14 +90,21 @@ def _require_measured(scenario: Scenario, hardware: Hardware) -> None:
         require_measured(hardware.first_workers.node, workload, scenario.power_cap)
 
 
-def _problems(scenario: Scenario, row: Row) -> list[str]:
+def _problem(scenario: Scenario, row: Row) -> str:
+    """Return why *scenario* cannot run on the machine of *row*; empty if it can."""
     try:
         prepare(replace(scenario, hardware=str(row["name"])))
     except SpecError as error:
-        return list(error.problems)
-    return []
+        return error.problems[0]
+    return ""
 
 
 def _lacks_memory(scenario: Scenario, row: Row) -> bool:
     """Return whether *scenario* needs more GPU memory than the machine of *row* has."""
-    return any(map(is_shortage, _problems(scenario, row)))
+    try:
+        prepare(replace(scenario, hardware=str(row["name"])))
+    except Infeasible as error:
+        return error.shortage is not None
+    except SpecError:
+        return False
+    return False

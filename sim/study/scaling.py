@@ -10,7 +10,8 @@ from sim.analysis.cost import Market
 from sim.analysis.whole_job import JobPlan
 from sim.simulate import Run
 from sim.spec.yaml import SpecError
-from sim.study.scenario import Answer, CheckedScenario, Infeasible, Scenario, answer, answer_to, prepare
+from sim.study.infeasible import Infeasible
+from sim.study.scenario import Answer, CheckedScenario, Scenario, answer, answer_to, prepare
 
 
 def scaling(scenario: Scenario, nodes: Sequence[int], gpus: Sequence[int]) -> list[Scenario]:

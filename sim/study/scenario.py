@@ -30,9 +30,10 @@ from sim.spec.workload import Workload
 from sim.spec.yaml import Document, Mark, SpecError
 from sim.study.bottleneck import bottlenecks
 from sim.study.hardware_notes import hardware_notes
+from sim.study.infeasible import Infeasible
 from sim.study.jobs_file import jobs_file, place_jobs
 from sim.study.layout_options import FIELDS
-from sim.study.memory_fit import brief_shortage, largest_fitting_batch, memory_problem
+from sim.study.memory_fit import largest_fitting_batch, memory_problem, memory_shortage
 from sim.study.nccl_names import nccl_variables_named
 from sim.study.sensitivity import Progress, estimate_warnings
 from sim.training.job import Job
@@ -213,16 +214,6 @@ class CheckedScenario(NamedTuple):
     warnings: Sequence[str]
 
 
-class Infeasible(SpecError):
-    """Raised for a valid question that cannot run on this number of nodes and GPUs; *brief* is the reason for a cell of a table."""
-
-    def __init__(self, problems: Sequence[str], nodes: int, gpus: int, brief: str = "", nothing_qualifies: bool = False) -> None:
-        super().__init__(list(problems), nothing_qualifies)
-        self.nodes = nodes
-        self.gpus = gpus
-        self.brief = brief or self.problems[0]
-
-
 def prepare(scenario: Scenario) -> CheckedScenario:
     """Return the checked hardware and the jobs on it.
 
@@ -257,11 +248,13 @@ def prepare(scenario: Scenario) -> CheckedScenario:
         loaded = _with_batch(loaded, largest_fitting_batch(gpus, loaded.spec, job.ranks, channels), "--batch max")
     job = job_on(machine.spec, loaded.spec, placement)
     plan = scenario.plan_command if len(gpus) == 1 else ""  # layouts run on one group of workers
-    fits = partial(memory_problem, ranks=job.ranks, channels=channels, plan=plan, of_global=scenario.global_batch is not None)
+    of_global = scenario.global_batch is not None
+    fits = partial(memory_problem, ranks=job.ranks, channels=channels, plan=plan, of_global=of_global)
     if problems := check_job(machine.spec, loaded.spec, fit=fits, documents=(machine.document, loaded.document)):
         own = [loaded.spec.model_copy(update={"training": loaded.spec.training.for_group(number)}) for number in range(len(gpus))]
-        short = [brief_shortage(gpu, task, job.ranks, channels) for gpu, task in zip(gpus, own, strict=True) if fits(gpu, task)]
-        raise Infeasible(problems, len(placement), job.ranks, next(iter(short), ""))
+        shortages = (memory_shortage(gpu, task, job.ranks, channels, plan, of_global) for gpu, task in zip(gpus, own, strict=True))
+        shortage = next(filter(None, shortages), None)
+        raise Infeasible(problems, len(placement), job.ranks, shortage.brief if shortage else "", shortage=shortage)
     notes += job_warnings(machine.spec, loaded.spec, max(len(part.gpus) for part in placement), job.ranks)
     inputs = {
         "hardware": machine.sha256,

@@ -23,11 +23,12 @@ from sim.spec.overrides import single_overrides
 from sim.spec.yaml import SpecError
 from sim.study.arguments import require_power_cap
 from sim.study.computing import Computing, compute, question_of
+from sim.study.infeasible import Infeasible
 from sim.study.jobs_file import jobs_file
 from sim.study.journal import Journal, RowFigures
 from sim.study.layout_options import FIELDS
 from sim.study.order import compute_order
-from sim.study.scenario import OPTION_KEYS, Infeasible, Scenario, prepare
+from sim.study.scenario import OPTION_KEYS, Scenario, prepare
 from sim.study.space import Point
 
 Runner = Callable[[Scenario], RowFigures]

@@ -22,8 +22,9 @@ from sim.report.rows import run_csv
 from sim.simulate import Run
 from sim.spec.library import load_workload
 from sim.spec.yaml import SpecError
+from sim.study.infeasible import Infeasible
 from sim.study.layout import checked_hardware, layout_answer
-from sim.study.scenario import Infeasible, Scenario, answer, has_layout, loaded_hardware, prepare, sorted_overrides
+from sim.study.scenario import Scenario, answer, has_layout, loaded_hardware, prepare, sorted_overrides
 from sim.terminal import named_as_called, program
 from sim.ui.choice import KEYS, Choice, choice_of, command_of, query_of, quote_words, scenario_of
 

@@ -121,7 +121,7 @@ def test_time_is_conserved_whatever_happens() -> None:
         {**SPOT, "elastic_rules": ElasticRules(LINEAR, restarts=False, restarts_with_chief=True), "saving": PLAIN.saving},
         {**SPOT, "elastic_rules": ElasticRules((0.0,) * 99 + (1.0,)), "horizon": math.inf, "work": DAY, "spares": 64},
     ):  # fmt: skip
-        courses = draw(replace(replace(FULL, horizon=6 * DAY), **change), 20, seed=1)
+        courses = draw(replace(replace(FULL, horizon=6 * DAY), **change), 8, seed=1)
         assert conserved(courses) < 1e-5
         assert all((courses.lost[name] >= 0).all() for name in LOST_CATEGORIES)
         assert (courses.share <= 1).all()
@@ -266,12 +266,12 @@ def test_more_spares_rarer_failures_and_faster_storage_never_lower_the_share() -
 
 def test_what_else_helps_and_hurts() -> None:
     full = replace(FULL, horizon=8 * DAY)
-    base = draw(full, 150, seed=4)
+    base = draw(full, 75, seed=4)
     cases = {
-        "memory": draw(replace(full, saving=Saving(600.0, 3.0, 60.0, 20.0, 30.0, 0.1, 5.0)), 150, seed=4),
-        "elastic": draw(replace(full, spares=2, elastic=LINEAR[-2::-1]), 150, seed=4),
-        "waiting": draw(replace(full, spares=2), 150, seed=4),
-        "silent": draw(replace(full, causes=[replace(cause, silent_for=2 * HOUR) for cause in CAUSES]), 150, seed=4),
+        "memory": draw(replace(full, saving=Saving(600.0, 3.0, 60.0, 20.0, 30.0, 0.1, 5.0)), 75, seed=4),
+        "elastic": draw(replace(full, spares=2, elastic=LINEAR[-2::-1]), 75, seed=4),
+        "waiting": draw(replace(full, spares=2), 75, seed=4),
+        "silent": draw(replace(full, causes=[replace(cause, silent_for=2 * HOUR) for cause in CAUSES]), 75, seed=4),
     }
     assert cases["memory"].lost["rework"].mean() < 0.3 * base.lost["rework"].mean()
     assert cases["elastic"].share.mean() > cases["waiting"].share.mean()

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tests.cluster.bench import Bench
 from tests.cluster.systems import LINKS, amounts, capacities, caps, counts, usages
+from tests.examples import examples
 
 # --- many ------------------------------------------------------------------------------------------------------------
 
@@ -93,7 +94,7 @@ def intervals(changes):
             yield time, following[0], dict(rate), usage
 
 
-@given(scenes)
+@examples(20, None, scenes)
 def test_every_activity_gets_its_volume_and_no_link_carries_too_much(scene):
     """Conservation: the integral of the logged rates is the volume; at each instant the loads fit the capacity of that time."""
     activities, capacity, new_capacities, _ = scene

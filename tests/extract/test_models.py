@@ -41,7 +41,7 @@ def counted(model: Any, batch: int, shape: tuple[int, ...]) -> tuple[int, int]:
         ("resnet18", 224, True),
         ("squeezenet1_0", 224, True),
         ("vgg16", 224, True),
-        ("inception_v3", 299, True),
+        pytest.param("inception_v3", 299, True, marks=pytest.mark.nightly),
         ("mobilenet_v2", 224, False),  # the counter's backward counts every group of a grouped convolution in full
         pytest.param("shufflenet_v2_x0_5", 224, False, marks=pytest.mark.nightly),
     ],
@@ -81,7 +81,7 @@ def test_bert_order_equals_a_real_backward() -> None:
     assert_same_order(extract("workloads/models/sources/bert.py:BertForPretraining", inputs, "bert", size), order)
 
 
-@pytest.mark.parametrize("name", ["alexnet", "resnet10_noresidue", "bert-base-seq384"])
+@pytest.mark.parametrize("name", ["alexnet", "resnet10_noresidue", pytest.param("bert-base-seq384", marks=pytest.mark.nightly)])
 def test_the_command_in_a_header_writes_the_same_file(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = MODELS[name]
     table = load_part(Model, str(path), "workloads/models")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, Self
 
 import pytest
@@ -12,17 +11,14 @@ from sim.analysis.layout_memory import StageMemory, memory_by_stage, memory_time
 from sim.spec.model import Model
 from sim.spec.workload import Workload
 from tests.harness import toy_node, toy_workload
+from tests.late import Late, torch
 from tests.parallel.layouts import block_model, copied, layout, sent
+from tests.parallel.recorder import Recorder, fake_group, nbytes_of
 
-torch = pytest.importorskip("torch")
-
-from torch import nn  # noqa: E402
-
-from tests.parallel.recorder import Recorder, fake_group, nbytes_of  # noqa: E402
-
+pytestmark = pytest.mark.needs("torch")
+nets: Any = Late("tests.parallel.sharded_nets")
 RANKS = 16
 GPU = toy_node(1).gpu
-WIDTH = 16
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -31,96 +27,10 @@ def _group() -> Iterator[None]:
         yield
 
 
-# --- models: an embedding, numbered blocks, a norm and a head ---------------------------------------------------------
-
-
-class Attention(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm = nn.LayerNorm(WIDTH)
-        self.qkv = nn.Linear(WIDTH, 3 * WIDTH, bias=False)
-        self.output = nn.Linear(WIDTH, WIDTH)
-
-    def forward(self, x: Any) -> Any:
-        q, k, v = self.qkv(self.norm(x)).chunk(3, -1)
-        return x + self.output(nn.functional.scaled_dot_product_attention(q, k, v))
-
-
-class Feed(nn.Module):
-    def __init__(self, inner: int = 4 * WIDTH) -> None:
-        super().__init__()
-        self.up, self.down = nn.Linear(WIDTH, inner), nn.Linear(inner, WIDTH, bias=False)
-
-    def forward(self, x: Any) -> Any:
-        return x + self.down(nn.functional.gelu(self.up(x)))
-
-
-class Adapted(nn.Module):
-    """A frozen product and the factors beside it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.base = nn.Linear(WIDTH, WIDTH, bias=False).requires_grad_(False)
-        self.a, self.b = nn.Linear(WIDTH, RANKS, bias=False), nn.Linear(RANKS, WIDTH, bias=False)
-
-    def forward(self, x: Any) -> Any:
-        return x + self.base(x) + self.b(self.a(x))
-
-
-class Net(nn.Module):
-    def __init__(self, blocks: Sequence[nn.Module], tied: bool = False) -> None:
-        super().__init__()
-        self.tokens = nn.Embedding(32, WIDTH)
-        self.layers = nn.ModuleList(blocks)
-        self.last = nn.Sequential(OrderedDict(norm=nn.LayerNorm(WIDTH), head=nn.Linear(WIDTH, 32, bias=False)))
-        if tied:
-            self.last.head.weight = self.tokens.weight
-
-    def forward(self, x: Any) -> Any:
-        x = self.tokens(x)
-        for block in self.layers:
-            x = block(x)
-        return self.last(x)
-
-
-def _plain(*parts: type[nn.Module] | nn.Module) -> Net:
-    return Net([part() if isinstance(part, type) else part for part in parts])
-
-
-def _frozen_below(count: int) -> Net:
-    net = _plain(Feed, Attention, Feed, Attention)
-    for part in (net.tokens, *net.layers[:count]):
-        part.requires_grad_(False)
-    return net
-
-
-def _adapted() -> Net:
-    net = _plain(Adapted, Adapted, Adapted)
-    for part in (net.tokens, net.last.norm, net.last.head):
-        part.requires_grad_(False)
-    return net
-
-
-MODELS = {
-    "feed": lambda: _plain(Feed, Feed, Feed),
-    "decoder": lambda: _plain(Attention, Feed, Attention, Feed),
-    "uneven": lambda: _plain(Feed(2 * WIDTH), Feed(16 * WIDTH), Attention),
-    "one block": lambda: _plain(Attention),
-    "adapters": _adapted,
-    "frozen below": lambda: _frozen_below(2),
-    "frozen above": lambda: _frozen_from_above(),
-}
 MESHES: list[tuple[int, int]] = [(1, 2), (1, 4), (1, 8), (2, 2), (2, 4), (4, 4)]
 
 
-def _frozen_from_above() -> Net:
-    net = _plain(Feed, Attention, Feed)
-    net.layers[1].requires_grad_(False)
-    net.last.head.requires_grad_(False)
-    return net
-
-
-def _table(net: Net) -> Model:
+def _table(net: Any) -> Model:
     """Return the layer table of *net*: a row for each module that holds parameters."""
     sizes, frozen = {}, []
     for path, module in net.named_modules():
@@ -132,7 +42,7 @@ def _table(net: Net) -> Model:
     return block_model(sizes, frozen)
 
 
-def _sharded(net: Net, mesh: tuple[int, int], reshard: bool | int | None, root: bool, listed: bool = True) -> None:
+def _sharded(net: Any, mesh: tuple[int, int], reshard: bool | int | None, root: bool, listed: bool = True) -> None:
     """Wrap *net* with ``fully_shard`` as torchtitan does, norm and head *listed* or as one module; or its blocks and the *root* alone."""
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
@@ -152,7 +62,7 @@ def _sharded(net: Net, mesh: tuple[int, int], reshard: bool | int | None, root: 
     fully_shard(net, reshard_after_forward=reshard is True, **keys)
 
 
-def _of_torch(net: Net, micro_batches: int, each: bool) -> tuple[list[tuple[str, int, float]], dict[str, float]]:
+def _of_torch(net: Any, micro_batches: int, each: bool) -> tuple[list[tuple[str, int, float]], dict[str, float]]:
     with Recorder() as recorder:
         for number in range(micro_batches):
             net.set_requires_gradient_sync(each or number == micro_batches - 1)
@@ -162,7 +72,7 @@ def _of_torch(net: Net, micro_batches: int, each: bool) -> tuple[list[tuple[str,
 
 def _compared(name: str, mesh: tuple[int, int], reshard: bool | int | None, root: bool, micro_batches: int, each: bool) -> str | None:
     torch.manual_seed(0)
-    net = MODELS[name]()
+    net = nets.MODELS[name]()
     table = _table(net)
     _sharded(net, mesh, reshard, root)
     theirs, copies = _of_torch(net, micro_batches, each)
@@ -180,7 +90,7 @@ def _compared(name: str, mesh: tuple[int, int], reshard: bool | int | None, root
 def _cases() -> Iterator[Mapping[str, Any]]:
     """Yield every model on every mesh, freed after forward or not, wrapped as torchtitan does or not; then gradient accumulation."""
     plain: dict[str, Any] = {"micro_batches": 1, "each": False}
-    for number, name in enumerate(MODELS):
+    for number, name in enumerate(nets.MODELS):
         for index, mesh in enumerate(MESHES):
             reshard = (None, False, True)[(index + number) % 3]
             yield plain | {"name": name, "mesh": mesh, "reshard": reshard, "root": (index + number) % 2 == 1}
@@ -247,10 +157,10 @@ class _LoneCopies(Recorder):
 @pytest.mark.parametrize("divides", [False, True])
 def test_one_rank_copies_what_fully_shard_copies(divides: bool) -> None:
     """Weights are cast and copied; gradients are put together, divided by a factor that is given, and copied into the shards."""
-    for name in MODELS:
+    for name in nets.MODELS:
         for reshard in (None, False, True):
             torch.manual_seed(0)
-            net = MODELS[name]()
+            net = nets.MODELS[name]()
             table = _table(net)
             _sharded(net, (1, 1), reshard, False)
             if divides:
@@ -271,7 +181,7 @@ def adam_workload() -> Workload:
     return toy_workload(optimizer="adam")
 
 
-def _tracked(net: Net, steps: int = 2) -> dict[str, float]:
+def _tracked(net: Any, steps: int = 2) -> dict[str, float]:
     """Return the bytes of each kind at the fullest moment of the second step that torch's tracker sees, on one token."""
     from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
 
@@ -306,7 +216,7 @@ def _memory_compared(name: str, mesh: tuple[int, int], reshard: bool | None) -> 
     Of moments that are equally full here, to 1 %, the few bytes of activations decide in torch; the one that is nearest is compared.
     """
     torch.manual_seed(0)
-    net = MODELS[name]()
+    net = nets.MODELS[name]()
     table = _table(net)
     _sharded(net, mesh, reshard, False, listed=False)  # the tracker's hooks take modules of a list apart
     theirs = _tracked(net)
@@ -358,6 +268,6 @@ def test_memory_by_kind_is_that_of_torchs_tracker_on_every_mesh() -> None:
     what a rank gathers from.
     """
     wrong = [
-        text for name in MODELS for mesh in MESHES for reshard in (None, False, True) for text in _memory_compared(name, mesh, reshard)
+        text for name in nets.MODELS for mesh in MESHES for reshard in (None, False, True) for text in _memory_compared(name, mesh, reshard)
     ]
     assert not wrong, "\n".join(wrong)

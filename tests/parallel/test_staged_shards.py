@@ -169,8 +169,8 @@ SCHEDULES: tuple[tuple[Schedule, int, int, int], ...] = (
 """Schedule, stages, chunks on each, micro-batches."""
 
 
-def _cases() -> Iterator[dict[str, Any]]:
-    """Yield every pattern under some of all schedules, freed after forward or not, among replicas or not.
+def _cases(every: int) -> Iterator[dict[str, Any]]:
+    """Yield every pattern under some of all schedules, one of *every*, freed after forward or not, among replicas or not.
 
     Where backward is cut in halves and weights are freed, torch loses gradients: `test_freed_weights_lose_their_gradients_in_torch`.
     """
@@ -178,7 +178,7 @@ def _cases() -> Iterator[dict[str, Any]]:
         for index, (schedule, pipeline, virtual, many) in enumerate(SCHEDULES):
             reshard = None if schedule.startswith("zb") or (index + number) % 2 else True
             shared = {"replicate": 1 + (index == 1), "shards": (2, 4)[number % 2], "reshard": reshard, "virtual": virtual}
-            if (index + number) % 3 == 0:
+            if (index + number) % every == 0:
                 yield {"wrap": wrap, "schedule": schedule, "pipeline": pipeline, "micro_batches": many, **shared}
 
 
@@ -200,8 +200,9 @@ def _wrong(case: Mapping[str, Any], compared: Callable[[list[Operation]], list[O
     return problems
 
 
-def test_stages_send_what_fully_shard_sends_on_the_same_modules() -> None:
-    wrong = [text for case in _cases() for text in _wrong(case)]
+@pytest.mark.parametrize("every", [5, pytest.param(3, marks=pytest.mark.nightly)])
+def test_stages_send_what_fully_shard_sends_on_the_same_modules(every: int) -> None:
+    wrong = [text for case in _cases(every) for text in _wrong(case)]
     assert not wrong, "\n".join(wrong)
 
 

@@ -192,7 +192,7 @@ def _of_torch(name: str, wrapping: Wrapping, ranks: int) -> list[tuple[str, int,
         outputs = net(inputs, inputs, inputs) if name.startswith("bert") else net(inputs)
         torch.stack([each.float().sum() for each in (outputs if isinstance(outputs, tuple | list) else (outputs,))]).sum().backward()
     del net, outputs
-    gc.collect()  # modules and their hooks hold each other
+    gc.collect(1)  # modules and their hooks hold each other; they are young, and all that other tests keep would take seconds
     return recorder.seen
 
 

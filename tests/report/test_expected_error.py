@@ -11,7 +11,7 @@ from sim.cli import main
 from sim.cluster.build import place
 from sim.report import expected_error
 from sim.report.document import run_document
-from sim.report.expected_error import interval_text, missing_factor, traffic
+from sim.report.expected_error import error_sentence, interval_text, missing_factor, traffic
 from sim.report.layouts import layout_error
 from sim.report.table import run_text
 from sim.report.validated import validated_groups
@@ -35,7 +35,8 @@ def test_a_gpu_that_nobody_measured_quotes_others() -> None:
     answered = answer(Scenario("p3.2xlarge", "resnet18", ("node.gpu.name=my-gpu",)))
     error = run_document(answered.run, answered.inputs)["expected_error"]
     assert "measured runs on one GPU" in error["basis"] and "extrapolated: no measured run on my-gpu" in error["basis"]
-    assert error["extrapolates"]
+    assert error["extrapolates"] and error["beyond"] == ["no measured run on my-gpu"]
+    assert error_sentence(error).endswith("; extrapolated: no measured run on my-gpu.")
 
 
 def test_the_interval_of_a_step_stands_in_words() -> None:

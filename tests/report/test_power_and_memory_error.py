@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from calibration.energy import LEAST_ROWS, expected_errors
-from calibration.llm.case import Case, describe
+from calibration.llm.case import Case
+from calibration.llm.describe import describe
 from calibration.llm.published import memory_errors
 from calibration.llm.table import read_table
 from calibration.longrun import RECORDS

@@ -156,6 +156,7 @@ def test_what_runs_needs_no_bounds_of_layouts(monkeypatch: pytest.MonkeyPatch) -
     assert document["best"] is not None and heard[0][0] == 0 < heard[-1][0] <= heard[-1][1]
 
 
+@pytest.mark.nightly
 def test_the_replicas_that_are_left_out_do_not_depend_on_the_number_of_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two processes simulate 32 machines at once, one 4. A table of three is soon full."""
     monkeypatch.setattr(excluded, "SHOWN", 3)
@@ -234,7 +235,7 @@ def test_no_layout_works_less_than_a_whole_batch_on_one_gpu(workload: str, name:
 @pytest.mark.parametrize(
     ("workload", "stack", "samples", "sequence"),
     [
-        ("qwen3-30b-a3b", None, 1024, 512),
+        pytest.param("qwen3-30b-a3b", None, 1024, 512, marks=pytest.mark.nightly),
         pytest.param("gpt-oss-20b", None, 1024, 512, marks=pytest.mark.nightly),
         ("deepseek-v2-lite", "megatron-core", 512, 1024),
     ],

@@ -236,8 +236,17 @@ def _plain(run: LongRun) -> LongRun:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("mode", ["sync", "async"])
-@pytest.mark.parametrize("length", [{"days": 0.4}, {"days": 2.0}, {"days": None, "epochs": 30.0}])
+@pytest.mark.parametrize(
+    ("length", "mode"),
+    [
+        ({"days": 0.4}, "async"),
+        pytest.param({"days": 0.4}, "sync", marks=pytest.mark.nightly),
+        pytest.param({"days": 2.0}, "async", marks=pytest.mark.nightly),
+        pytest.param({"days": 2.0}, "sync", marks=pytest.mark.nightly),
+        pytest.param({"days": None, "epochs": 30.0}, "async", marks=pytest.mark.nightly),
+        ({"days": None, "epochs": 30.0}, "sync"),
+    ],
+)
 def test_the_few_saves_of_a_short_job_are_spread_over_it(mode: str, length: dict[str, float | None], tmp_path: Path) -> None:
     """Oracle: of all intervals the one that keeps most in closed form; with a slow store that may be none before the end."""
     shares = []

@@ -60,7 +60,7 @@ def moved() -> Counter[tuple[str, int]]:
 
 
 BLOCKS = sorted({knob.block for knob in knobs()})
-AT_ONCE = {"Attention", "Fabric", "Lengths", "Link", "Parallel", "Volume"}
+AT_ONCE = {"Fabric", "Lengths", "Link", "Parallel", "Volume"}
 """A sample of all parts of a description, of blocks with few numbers: each number takes a run or more."""
 
 

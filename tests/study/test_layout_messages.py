@@ -13,9 +13,10 @@ from sim.mesh import run_layout
 from sim.parallel.schedule import Action
 from sim.spec.library import load_workload
 from sim.spec.yaml import SpecError
+from sim.study.infeasible import Infeasible
 from sim.study.layout import _too_many, layout_answer
 from sim.study.layout_options import layout_of
-from sim.study.scenario import Infeasible, Scenario
+from sim.study.scenario import Scenario
 from tests.study.laid_out import LLAMA, MEGATRON, MIXTRAL, TITAN, scenario
 from tests.training.layouts.toys import blocks, free, workload
 

@@ -12,7 +12,7 @@ from sim.spec.library import load_hardware, load_workload
 from sim.spec.yaml import SpecError
 from sim.study.layout import layout_answer, short_frozen_weights
 from sim.study.layout_options import layout_of
-from sim.study.memory_fit import brief_shortage, largest_fitting_batch, memory_problem
+from sim.study.memory_fit import largest_fitting_batch, memory_problem, memory_shortage
 from sim.study.scenario import Scenario, answer
 
 GPU = load_hardware("p3.2xlarge").spec.groups[0].node.gpu
@@ -38,16 +38,17 @@ def test_the_smallest_gpu_decides() -> None:
 
 def test_where_nothing_fits_it_says_so() -> None:
     tiny = GPU.model_copy(update={"memory": 1e9})
-    said = memory_problem(tiny, VGG, 1)
-    assert said is not None and "even batch 1 needs " in said
-    assert largest_fitting_batch([tiny], VGG, 1) == 1 and brief_shortage(tiny, VGG, 1).startswith("does not fit: needs ")
+    shortage = memory_shortage(tiny, VGG, 1)
+    assert shortage is not None and "even batch 1 needs " in shortage.sentence and not shortage.remedy
+    assert largest_fitting_batch([tiny], VGG, 1) == 1 and shortage.brief.startswith("does not fit: needs ")
 
 
 def test_the_nearest_remedy_is_named_and_helps() -> None:
     """Oracle: the memory of the workload as the options say; a linear model's one weight is helped by none."""
     bert = load_workload("bert-large-seq384", ["training.batch=16"]).spec
-    said = memory_problem(GPU, bert, 1)
-    assert said is not None and said.endswith("; batch 16 fits with --set training.activation_checkpointing=blocks")
+    shortage = memory_shortage(GPU, bert, 1)
+    assert shortage is not None and shortage.sentence.endswith(f"; {shortage.remedy}")
+    assert shortage.remedy == "batch 16 fits with --set training.activation_checkpointing=blocks"
     changed = load_workload("bert-large-seq384", ["training.batch=16", "training.activation_checkpointing=blocks"]).spec
     assert gpu_memory(changed, GPU).total <= GPU.memory < gpu_memory(bert, GPU).total
     none = memory_problem(GPU.model_copy(update={"memory": 1e9}), bert, 1)

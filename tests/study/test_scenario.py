@@ -8,8 +8,9 @@ import pytest
 
 from sim.analysis.memory import gpu_memory
 from sim.spec.yaml import SpecError
+from sim.study.infeasible import Infeasible
 from sim.study.layout_options import layout_of
-from sim.study.scenario import Infeasible, Scenario, answer, batch_of, market_of, prepare, split_overrides
+from sim.study.scenario import Scenario, answer, batch_of, market_of, prepare, split_overrides
 from sim.study.space import axis
 
 

@@ -201,7 +201,15 @@ KILLED = grid([axis("node.nic.bandwidth=10,40 Gbps"), axis("batch=16..64:25")])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("nodes", "swept"), [("1,2,4", [1, 2, 4]), ("1..4", [1, 2, 4]), ("1..3:3", [1, 2, 3]), ("2", [])])
+@pytest.mark.parametrize(
+    ("nodes", "swept"),
+    [
+        pytest.param("1,2,4", [1, 2, 4], marks=pytest.mark.nightly),
+        pytest.param("1..4", [1, 2, 4], marks=pytest.mark.nightly),
+        ("1..3:3", [1, 2, 3]),
+        ("2", []),
+    ],
+)
 def test_nodes_of_a_sweep_are_one_more_axis(nodes: str, swept: list[int], tmp_path: Path) -> None:
     """The same table as with --vary nodes=..., and for one number, as with that number."""
     same = ["--nodes", "2"] if not swept else ["--vary", f"nodes={','.join(map(str, swept))}"]

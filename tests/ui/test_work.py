@@ -164,8 +164,8 @@ def test_a_process_that_is_killed_in_the_middle_of_a_task_is_no_error(monkeypatc
         finally:
             worker.end()
         await asyncio.sleep(0.2)
-        gc.collect()
+        gc.collect(1)
 
     asyncio.run(give_up())
-    gc.collect()
+    gc.collect(1)
     assert complaints == []

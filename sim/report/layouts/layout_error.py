@@ -188,6 +188,7 @@ def _answer(name: str, errors: Mapping[str, Any], beyond: list[str], others: Seq
         "p90": round(max([wider * errors["p90"], *(one["p90"] for one in others)]), 4),
         "basis": f"{rests}; {reach}",
         "extrapolates": bool(beyond),
+        "beyond": beyond,
         "measured_over_predicted_95": {
             "low": min([ends["low"], *(one["low"] for one in others)]),
             "high": max([ends["high"], *(one["high"] for one in others)]),

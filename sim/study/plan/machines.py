@@ -21,7 +21,6 @@ from sim.study.compare import ComparedMachine, ExclusionRule, MachinePoint, boun
 from sim.study.computing import ALL_CORES, Computing
 from sim.study.jobs_file import jobs_file
 from sim.study.layout import LayoutAnswer
-from sim.study.memory_fit import is_shortage, remedy_in
 from sim.study.plan.question import PlanQuestion, any_fits, plan, prepare_plan, workloads_of
 from sim.study.plan.search import Limits
 from sim.study.plan.space import LayoutCandidate
@@ -200,14 +199,14 @@ def with_planned_layouts(
 
 def _or_remedy(planned: ComparedMachine | None, row: ComparedMachine) -> ComparedMachine | None:
     """Return the *planned* row; if no layout fits, its reason names options with which the whole model of *row* fits on each GPU."""
-    if planned is None or not planned.problem or not (remedy := remedy_in(row.problem)):
+    if planned is None or not planned.problem or not row.memory_remedy:
         return planned
-    return replace(planned, problem=f"{planned.problem}; on the workload's own stack, {remedy}")
+    return replace(planned, problem=f"{planned.problem}; on the workload's own stack, {row.memory_remedy}")
 
 
 def rows_to_plan(scenario: Scenario, rows: Sequence[ComparedMachine], but: Collection[str] = ()) -> list[ComparedMachine]:
     """Return those of *rows* that `with_planned_layouts` plans: machines with too little memory for a decoder, except *but*."""
-    short = [row for row in rows if row.document is None and is_shortage(row.problem) and row.hardware not in but]
+    short = [row for row in rows if row.document is None and row.memory_remedy is not None and row.hardware not in but]
     return short if short and is_planned(scenario) else []
 
 

@@ -27,6 +27,7 @@ from sim.spec.parallel import Parallel
 from sim.spec.stack import ServerExchange
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
+from sim.study.infeasible import Infeasible
 from sim.study.journal import Journal
 from sim.study.nccl_names import nccl_variables_named
 from sim.study.plan.ahead import Workers, refiner
@@ -37,7 +38,7 @@ from sim.study.plan.refine import LocalRefiner, PlacedLayout, bounds, fits, usab
 from sim.study.plan.search import Limits, Outcome, Tally, search
 from sim.study.plan.space import ALLOWED, DEFAULT, FIXED, LayoutCandidate, Space, parse_fixed, precisions, unsupported_option
 from sim.study.plan.step_cache import StepCache
-from sim.study.scenario import Infeasible, Scenario, overrides_of, sorted_overrides
+from sim.study.scenario import Scenario, overrides_of, sorted_overrides
 from sim.study.whole_job import token_count
 from sim.training.layouts.prices import KernelBook, PriceBook
 from sim.units import any_of, show, show_tokens

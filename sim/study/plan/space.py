@@ -19,7 +19,7 @@ from sim.parallel.schedule import check_schedule
 from sim.parallel.split import split, split_block, token_multiple
 from sim.spec.extensions import SCHEDULES as OWN
 from sim.spec.extensions import extension, names, registration_count
-from sim.spec.parallel import NEAR_PIPELINE, SCHEDULES, SPLIT_AXES, MeshOptions, Parallel, Schedule, Shard
+from sim.spec.parallel import NEAR_PIPELINE, SCHEDULES, SPLIT_AXES, MeshOptions, Parallel, Schedule, Shard, SplitAxis
 from sim.spec.strict import whole_number
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
@@ -265,23 +265,27 @@ def _axes(
 ) -> Iterator[tuple[int, bool, int, int, int]]:
     """Yield (tensor, sequence, context, pipeline, expert) that the framework supports and that divide GPUs, heads, experts and tokens."""
     most = {name: gpus if name in options.axes else 1 for name in SPLIT_AXES}
-    tokens, divided = workload.sequence or 0, workload.padded_sequence or 0
-    experts = max((layer.groups for layer in workload.model.layers), default=0)
+    tokens = workload.padded_sequence or 0
+    experts = [size for size in divisors(max((layer.groups for layer in workload.model.layers), default=0) or 1) if size <= most["expert"]]
+    for tensor, context in _tensor_and_context(workload, most, gpus, gpus_per_node, space):
+        pipelines = [size for size in divisors(gpus // (tensor * context)) if size <= min(blocks, most["pipeline"])]
+        for pipeline, expert in ((stages, size) for stages in pipelines for size in experts if gpus // stages % size == 0):
+            for sequence in _sequence(options, tensor, expert, space):
+                if tokens % token_multiple(Parallel(tensor=tensor, sequence=sequence, context=context)) == 0:
+                    yield tensor, sequence, context, pipeline, expert
+
+
+def _tensor_and_context(
+    workload: Workload, most: Mapping[SplitAxis, int], gpus: int, gpus_per_node: int, space: Space
+) -> Iterator[tuple[int, int]]:
+    """Yield (tensor, context) of which the product divides *gpus*, each up to *most* ranks, if heads and tokens are enough for them."""
+    tokens = workload.sequence or 0
     for tensor in divisors(gpus if "wide_tensor" in space.allowed else gpus_per_node):
         if gpus % tensor or tensor > min(8 * gpus_per_node, most["tensor"]) or not _splits(workload, tensor):
             continue
-        for context in (
-            size
-            for size in divisors(gpus // tensor)
-            if size == 1 or ("context" in space.allowed and size <= most["context"] and tokens / size >= SHORTEST)
-        ):
-            for pipeline in (size for size in divisors(gpus // (tensor * context)) if size <= min(blocks, most["pipeline"])):
-                pool = gpus // pipeline
-                for expert in (size for size in divisors(experts or 1) if pool % size == 0 and size <= most["expert"]):
-                    for sequence in _sequence(options, tensor, expert, space):
-                        if divided % token_multiple(Parallel(tensor=tensor, sequence=sequence, context=context)):
-                            continue
-                        yield tensor, sequence, context, pipeline, expert
+        for context in divisors(gpus // tensor):
+            if context == 1 or ("context" in space.allowed and context <= most["context"] and tokens / context >= SHORTEST):
+                yield tensor, context
 
 
 def _sequence(options: MeshOptions, tensor: int, expert: int, space: Space) -> tuple[bool, ...]:

@@ -144,7 +144,13 @@ class Simulation:
         self.train(self.stages)
         stages = tuple(stage.last_step() for stage in self.stages)
         begin = min(stage.begin for stage in stages)
-        return PlayedLayout(stages, self.log, tuple(self._operations(begin)), drawn_times=self.drawn_times)
+        return PlayedLayout(stages, self.released_log(), tuple(self._operations(begin)), drawn_times=self.drawn_times)
+
+    def released_log(self) -> EventLog:
+        """Return the log of the simulation, which is over, with a clock that does not keep the rest of it alive."""
+        end = self.env.now
+        self.log.clock = lambda: end
+        return self.log
 
     def _operations(self, since: float) -> Iterator[PlayedOperation]:
         """Yield the operations that began at *since* or later."""

@@ -190,7 +190,7 @@ class Unfolded(Simulation):
         by_stage = [
             [(steps_of[rank], count) for rank, count in counts.items() if mesh.stage_of(rank) == stage] for stage in range(mesh.stages)
         ]
-        return PlayedLayout(tuple(map(_mean, by_stage)), self.log, drawn_times=self.drawn_times)
+        return PlayedLayout(tuple(map(_mean, by_stage)), self.released_log(), drawn_times=self.drawn_times)
 
 
 def _loads_inside(program: Program, times: UnitTimes) -> list[tuple[LinkShare, ...]]:

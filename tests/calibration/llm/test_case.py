@@ -12,7 +12,9 @@ from statistics import median
 import pytest
 
 from calibration.llm import closed_form, engine
-from calibration.llm.case import Case, describe
+from calibration.llm.case import Case
+from calibration.llm.describe import describe
+from calibration.llm.engine import memory_need
 from calibration.llm.practice import blocks_of_chunks
 from calibration.llm.priors import defaults
 from calibration.llm.shapes import LLM_RECORDS
@@ -135,9 +137,9 @@ def test_a_micro_batch_that_no_cell_states(tmp_path: Path) -> None:
     accumulated = one(tmp_path, grad_accum="16", **layout)
     assert (accumulated.micro_batch, accumulated.micro_batches) == (4, 16)
     largest = one(tmp_path, grad_accum="", activation_checkpointing="full", **layout)
-    assert (largest.micro_batch * largest.micro_batches, largest.memory_need.verdict) == (64, "fits")
+    assert (largest.micro_batch * largest.micro_batches, memory_need(largest).verdict) == (64, "fits")
     larger = replace(largest, micro_batch=2 * largest.micro_batch, micro_batches=largest.micro_batches // 2)
-    assert largest.micro_batch > 1 and larger.memory_need.verdict != "fits"
+    assert largest.micro_batch > 1 and memory_need(larger).verdict != "fits"
     assert f"micro_batch {largest.micro_batch}, the largest that fits" in largest.assumptions
     failed = one(tmp_path, grad_accum="", status="oom", activation_checkpointing="full", **layout)
     assert failed.micro_batch == 1 and "micro_batch 1" in failed.assumptions

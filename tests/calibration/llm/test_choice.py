@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from calibration.llm.__main__ import main
-from calibration.llm.case import Case, describe
+from calibration.llm.case import Case
 from calibration.llm.choice import RankedRun, choice_document, choice_text, rank_runs, sample_sweeps, search_time
 from calibration.llm.closed_form import predict
 from calibration.llm.constants import fitted_constants
+from calibration.llm.describe import describe
 from calibration.llm.engine import memory_of, simulate_case
 from calibration.llm.prediction import LlmPrediction
 from calibration.llm.table import read_table

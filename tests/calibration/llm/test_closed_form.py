@@ -12,6 +12,7 @@ import pytest
 
 from calibration.llm.case import Case
 from calibration.llm.closed_form import predict
+from calibration.llm.engine import memory_need
 from calibration.llm.fit import NOISE, fit
 from calibration.llm.priors import defaults, priors
 from calibration.llm.rules import model_flop
@@ -47,7 +48,7 @@ def test_more_work_takes_longer_and_faster_parts_less(tmp_path: Path) -> None:
 
 
 def memory(case: Case) -> float:
-    return case.memory_need.nbytes
+    return memory_need(case).nbytes
 
 
 def test_states_are_those_of_zero(tmp_path: Path) -> None:
@@ -122,7 +123,7 @@ def test_sharded_gradients_leave_with_each_micro_batch(tmp_path: Path, framework
 
 def test_a_gpu_that_no_machine_has_gets_no_verdict(tmp_path: Path) -> None:
     case = one(tmp_path, gpu="H200 NVL")
-    assert case.memory_need.verdict == "unknown"
+    assert memory_need(case).verdict == "unknown"
     assert predict(case, defaults()).step_time > 0
 
 

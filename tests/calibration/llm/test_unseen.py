@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from calibration.llm import closed_form, engine
-from calibration.llm.case import Case, describe
+from calibration.llm.case import Case
+from calibration.llm.describe import describe
+from calibration.llm.engine import memory_need
 from calibration.llm.priors import defaults
 from calibration.llm.score import is_scorable, memory_scores
 from calibration.llm.table import read_table
@@ -266,7 +268,7 @@ def test_scripts_of_nemotron_super_on_b200(tmp_path: Path) -> None:
     row = {"framework": "Megatron-Bridge", "model": "Nemotron_3_Super", "gpu": "B200", "gpus": "64", "dp": "64", "nodes": "8", "ep": "64"}
     case = case_of(tmp_path, precision="mxfp8", activation_checkpointing="", **row, **_BLANK)
     assert set(case.recomputed_modules) == {"moe_act", "layernorm"} and not case.uses_cuda_graphs
-    assert case.memory_need.verdict == "fits"
+    assert memory_need(case).verdict == "fits"
 
 
 def test_prediction_layers_of_a_hybrid_are_attention_and_experts(tmp_path: Path) -> None:

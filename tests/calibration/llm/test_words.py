@@ -8,9 +8,10 @@ import pytest
 
 from calibration.cells import read_cell
 from calibration.llm import closed_form, engine
-from calibration.llm.case import Case, describe
+from calibration.llm.case import Case
 from calibration.llm.chips import _chips, chip_named
-from calibration.llm.engine import workload_document
+from calibration.llm.describe import describe
+from calibration.llm.engine import memory_need, workload_document
 from calibration.llm.priors import defaults
 from calibration.llm.shapes import CannotDescribe
 from calibration.llm.table import read_table
@@ -422,7 +423,7 @@ def test_sequences_beyond_the_positions_that_the_name_tells(tmp_path: Path) -> N
     """Who measured them had positions for them; the simulator then says what memory they take."""
     case = one(tmp_path, model="gemma-2-9b", layers="", hidden="", heads="", kv_heads="", ffn_hidden="", vocab="", seq_len="16384")
     assert case.shape.max_seq == 16384 and "16,384 positions: the model has 8,192" in case.assumptions
-    assert case.memory_need.nbytes > 0
+    assert memory_need(case).nbytes > 0
 
 
 @pytest.mark.parametrize(("name", "layers"), [("Gemma 3 27B", 62), ("google/gemma-3-27b-it", 62), ("gemma-3-27b-pt", 62), ("Phi 4", 40)])

@@ -69,7 +69,7 @@ def figures(stack: str, exchange: ExchangeStrategy | None = None) -> dict[str, A
             lambda sizes, ready, ranks: [([number], 0.0) for number in range(len(sizes))],
             marks=pytest.mark.nightly,
         ),
-        ("horovod-0.21", horovod),
+        pytest.param("horovod-0.21", horovod, marks=pytest.mark.nightly),
     ],
 )
 def test_an_exchange_said_again_gives_every_figure_again(stack: str, made: Any) -> None:

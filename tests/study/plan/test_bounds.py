@@ -11,12 +11,13 @@ from sim.analysis.layout_memory import memory_by_stage
 from sim.mesh import layout_scene, prepare, worker_node
 from sim.report.layouts.layout_files import run_command
 from sim.spec.yaml import SpecError
+from sim.study.infeasible import Infeasible
 from sim.study.plan.floor import floors
 from sim.study.plan.question import PlanQuestion, allowances, plan, prepare_plan
 from sim.study.plan.refine import PlacedLayout, least_step, simulate_step
 from sim.study.plan.search import EQUAL, THRASH, Limits
 from sim.study.plan.space import LayoutCandidate
-from sim.study.scenario import Infeasible, Scenario
+from sim.study.scenario import Scenario
 from sim.training.layouts.bound import least_time
 from sim.training.layouts.play import play
 from tests.study.plan.planned import ANY_SCHEDULE

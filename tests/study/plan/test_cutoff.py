@@ -10,10 +10,11 @@ from functools import partial
 import pytest
 
 from sim.study.compare import ComparedMachine
+from sim.study.infeasible import Infeasible
 from sim.study.plan.machines import GAP, _row
 from sim.study.plan.question import PlanQuestion, plan
 from sim.study.plan.search import THRASH, Limits
-from sim.study.scenario import Infeasible, Scenario
+from sim.study.scenario import Scenario
 from tests.study.plan.planned import SMALL
 
 TIGHT = PlanQuestion(

@@ -137,10 +137,10 @@ def test_a_best_layout_beyond_the_measured_runs_names_the_best_within(made: Layo
     runs, beyond = [outcome.run for outcome in made.tally.outcomes], set[int]()
 
     def error_of(run: LayoutRun) -> Any:
-        outside = runs.index(run) in beyond
-        basis = "10 runs (a: b), predicted; " + ("extrapolated: 4 context ranks, measured up to 2" if outside else "interpolated: within")
+        reasons = ["4 context ranks, measured up to 2"] if runs.index(run) in beyond else []
         ends = {"low": 0.5, "high": 2.0}
-        return {"median": 9.0, "p90": 9.0, "basis": basis, "extrapolates": outside, "measured_over_predicted_95": ends, "not_validated": []}
+        error = {"median": 9.0, "p90": 9.0, "basis": "10 runs", "extrapolates": bool(reasons), "beyond": reasons, "not_validated": []}
+        return error | {"measured_over_predicted_95": ends}
 
     monkeypatch.setattr(report, "expected_layout_error", error_of)
     assert "extrapolated" not in plan_document(made)["verdict"]

@@ -40,7 +40,10 @@ QUESTIONS = [
 
 @pytest.mark.parametrize(
     "question",
-    [pytest.param(question, marks=pytest.mark.nightly if "mixtral" in question.scenario.workload else ()) for question in QUESTIONS],
+    [
+        pytest.param(question, marks=pytest.mark.nightly if question.scenario.workload == "mixtral-8x7b" or question.nodes == (4,) else ())
+        for question in QUESTIONS
+    ],
     ids=lambda question: f"{question.scenario.hardware} {question.scenario.workload}",
 )
 def test_compute_alone_is_never_above_a_bound_with_messages(question: PlanQuestion) -> None:
@@ -245,7 +248,7 @@ def test_layouts_on_equal_gpus_share_bounds_without_messages() -> None:
 @pytest.mark.parametrize("gap", [pytest.param(0.05, marks=pytest.mark.nightly), 0.2])
 def test_a_search_with_a_gap_ends_within_it_and_compares_fewer_layouts(gap: float) -> None:
     """Oracle: the search of the best layout, which has no gap."""
-    question = replace(QUESTIONS[0], allowed=frozenset[str]())
+    question = replace(QUESTIONS[0], nodes=(1,), allowed=frozenset[str]())
     best, near = (plan(replace(question, limits=Limits(shown=1, gap=own, early=False))).tally for own in (0.0, gap))
     assert best.best is not None and near.best is not None
     assert best.gap == 0.0 and best.complete
@@ -254,18 +257,18 @@ def test_a_search_with_a_gap_ends_within_it_and_compares_fewer_layouts(gap: floa
     assert near.bounded < 0.7 * best.bounded
 
 
-def test_the_first_of_a_sample_changes_no_row_of_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("most", [3, pytest.param(40, marks=pytest.mark.nightly)])
+def test_the_first_of_a_sample_changes_no_row_of_the_table(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Oracle: the plan whose first layout is chosen from all; the first of a sample counts once."""
     everything = plan(QUESTION).tally
-    for most in (3, 40):
-        monkeypatch.setattr(search, "SAMPLE", most)
-        seen: list[int] = []
-        tally = plan(QUESTION, lambda tally, seen=seen: seen.append(len(tally.outcomes))).tally  # type: ignore[misc]
-        assert seen[0] == 1 and tally.complete and tally.gap == 0.0
-        table, rows = ([(each.placed_layout.candidate, each.value) for each in one.outcomes] for one in (tally, everything))
-        assert table[:10] == rows[:10]
-        assert len(set(table)) == len(table)
-        assert tally.excluded + tally.infeasible + len(table) == tally.candidates == everything.candidates
+    monkeypatch.setattr(search, "SAMPLE", most)
+    seen: list[int] = []
+    tally = plan(QUESTION, lambda tally: seen.append(len(tally.outcomes))).tally
+    assert seen[0] == 1 and tally.complete and tally.gap == 0.0
+    table, rows = ([(each.placed_layout.candidate, each.value) for each in one.outcomes] for one in (tally, everything))
+    assert table[:10] == rows[:10]
+    assert len(set(table)) == len(table)
+    assert tally.excluded + tally.infeasible + len(table) == tally.candidates == everything.candidates
 
 
 def test_nothing_is_proven_if_a_search_is_stopped_before_all_layouts_are_bounded() -> None:

@@ -14,7 +14,7 @@ from sim.study.scenario import Scenario
 SECONDS = {FLOOR: 0.1, LEAST: 1.0}
 
 
-@pytest.mark.parametrize(("gpus", "fixed"), [(4, {}), (8, {"cp": "1"})])
+@pytest.mark.parametrize(("gpus", "fixed"), [(4, {}), pytest.param(8, {"cp": "1"}, marks=pytest.mark.nightly)])
 def test_what_is_left_is_what_it_takes(gpus: int, fixed: dict[str, str]) -> None:
     """Oracle: what the clock says when the search ends. Of some 1,000 layouts most are excluded by bounds that are not known yet."""
     question = PlanQuestion(Scenario("hgx-h100", "gpt2", global_batch=16), (1,), gpus, fixed=fixed)

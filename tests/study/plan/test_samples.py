@@ -61,7 +61,7 @@ def test_a_column_that_no_layout_has_a_figure_for_is_left_out() -> None:
 
 def test_a_plan_says_how_far_off_it_may_be_and_what_its_names_mean() -> None:
     """Oracles: every bar and every point that nothing beats has its error; an axis writes no two values alike; full memory costs time."""
-    document = plan_document(plan(PlanQuestion(Scenario("hgx-h100", "llama-3.1-8b", global_batch=16), limits=Limits(simulations=30))))
+    document = plan_document(plan(PlanQuestion(Scenario("hgx-h100", "llama-3.2-1b", global_batch=8), limits=Limits(simulations=12))))
     rows = document["layouts"]
     page = Page(plan_page(document))
     off = document["expected_error"]["p90"]

@@ -17,10 +17,11 @@ from sim.report.plan import candidate_name, plan_document
 from sim.report.plan_text import plan_text
 from sim.report.whole_job import long_time
 from sim.spec.yaml import SpecError
+from sim.study.infeasible import Infeasible
 from sim.study.plan.question import LayoutPlan, PlanQuestion, plan, prepare_plan
 from sim.study.plan.search import Limits
 from sim.study.plan.sensitivity import sensitivity
-from sim.study.scenario import Infeasible, Scenario
+from sim.study.scenario import Scenario
 from sim.units import rounded_dollars, show
 from tests.study.plan.planned import ANY_SCHEDULE, SMALL, UNEVEN_EXPERTS, WRAPPED, assert_commands_repeat
 
@@ -232,7 +233,9 @@ def test_each_size_has_its_best_layout_with_time_and_cost_of_the_job() -> None:
     assert plan_text(document | {"nodes": [1]}).count("per step, ") == 1, "one size has no such list"
 
 
-@pytest.mark.parametrize(("batch", "note"), [(12, "--global-batch 16 allows them"), (16, ""), (4, "")])
+@pytest.mark.parametrize(
+    ("batch", "note"), [(12, "--global-batch 16 allows them"), (16, ""), pytest.param(4, "", marks=pytest.mark.nightly)]
+)
 def test_a_batch_that_the_gpus_do_not_divide_is_named(batch: int, note: str) -> None:
     """By hand: 8 GPUs have no equal shares of 12 samples, but of 16; 4 samples are fewer than the GPUs, whose other axes split them."""
     text = plan_text(plan_document(plan(PlanQuestion(Scenario("hgx-h100", "gpt2", global_batch=batch), limits=Limits(simulations=1)))))

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import math
+from types import FunctionType, ModuleType
 
 import pytest
+import simpy
 
+from sim.cluster.network import Network
 from sim.events import Cause
 from sim.mesh import layout_scene, prepare
 from sim.parallel.program import Receive, Send, Start, Wait
@@ -203,3 +207,25 @@ def test_the_gradient_norm_is_no_reduction_of_gradients() -> None:
     assert layout_run.exposed["norm"] >= 1e-3
     without = run(hardware, workload(blocks(2, elements=100_000), shard="parameters"))
     assert without.exposed["norm"] == 0.0 < without.exposed["shard"]
+
+
+def reachable(root: object) -> list[object]:
+    """Return all that *root* refers to, directly or through others, but for what modules and types hold."""
+    reached: dict[int, object] = {}
+    waiting: list[object] = [root]
+    while waiting:
+        each = waiting.pop()
+        if id(each) in reached or isinstance(each, type | ModuleType):
+            continue
+        reached[id(each)] = each
+        waiting += (each.__closure__ or ()) if isinstance(each, FunctionType) else gc.get_referents(each)
+    return list(reached.values())
+
+
+@pytest.mark.parametrize("rank_by_rank", [False, True])
+def test_the_result_of_a_simulation_does_not_keep_it_alive(rank_by_rank: bool) -> None:
+    """A cache of results had kept every event and activity of the cluster that was simulated for each."""
+    hardware, given = machine(2, 2), workload(blocks(2), micro_batches=2)
+    scene = layout_scene(hardware, given, prepare(hardware, given))
+    done = Unfolded(scene, 2, False).run() if rank_by_rank else play(scene)
+    assert not [each for each in reachable(done) if isinstance(each, simpy.Environment | Network)]

@@ -30,7 +30,7 @@ def test_equals_phase_on_uniform_rings(n, nbytes, latency, wiring):
     assert all_reduce_alone(toys, "transfer", nbytes) == pytest.approx(all_reduce_alone(toys, "phase", nbytes), rel=1e-9)
 
 
-@given(counts=st.lists(st.integers(1, 4), min_size=3, max_size=8), nbytes=sizes, latency=latencies)
+@examples(20, None, counts=st.lists(st.integers(1, 4), min_size=3, max_size=8), nbytes=sizes, latency=latencies)
 def test_equals_phase_on_unequal_rings_without_shared_links(counts, nbytes, latency):
     """Hops of different width that share no link: to 1e-9, by the recurrence."""
     toys = machine(len(counts), wiring=around(counts), hop_latency=latency)
