@@ -24,7 +24,7 @@ from sim.spec.sections import with_fields
 from sim.training.layouts.times import unfused_time
 
 LayerKind = Literal["product", "experts", "attention", "scan", "routing", "element-wise"]
-Place = Literal["first", "block", "last"]
+BlockPlace = Literal["first", "block", "last"]
 """Embeddings before the first block, a block, or what comes after the last one."""
 NARROW: Final[Mapping[Peak, str]] = {"fp8": "fp8", "nvfp4": "fp4"}
 """Products in fewer than 16 bits."""
@@ -44,13 +44,13 @@ class LayerTime(NamedTuple):
     backward: float
 
 
-def layer_times(case: Case) -> Mapping[Place, Mapping[str, LayerTime]]:
+def layer_times(case: Case) -> Mapping[BlockPlace, Mapping[str, LayerTime]]:
     """Return the times of the layers of one rank of *case*, by name without the number of the block."""
     return _of_case(IdentityKey(id(case), case))
 
 
 @lru_cache(maxsize=4096)  # more than a table has rows, because a fit predicts each of them again for every constant
-def _of_case(same: IdentityKey) -> Mapping[Place, Mapping[str, LayerTime]]:
+def _of_case(same: IdentityKey) -> Mapping[BlockPlace, Mapping[str, LayerTime]]:
     (case,) = same.held
     workload = compute_workload(case)
     precision, options = workload.training.precision, case.stack_file.mesh
@@ -65,7 +65,7 @@ def _of_case(same: IdentityKey) -> Mapping[Place, Mapping[str, LayerTime]]:
     parallel = Parallel(
         tensor=case.tensor, context=case.context, expert=case.expert, sequence=case.sequence_parallel if case.tensor > 1 else None
     )
-    known: dict[Hashable, LayerTime] = {}
+    timed_layers: dict[Hashable, LayerTime] = {}
 
     def timed(layer: Layer) -> LayerTime:
         if case.torch_ring is not None and layer.attention is not None:
@@ -80,7 +80,11 @@ def _of_case(same: IdentityKey) -> Mapping[Place, Mapping[str, LayerTime]]:
         narrow = NARROW.get(peak, "") if kind in ("product", "experts") else ""
         return LayerTime(kind, narrow, all(size % TILE == 0 for size in layer.channels), *passes)
 
-    places: dict[Place, dict[str, list[LayerTime]]] = {"first": defaultdict(list), "block": defaultdict(list), "last": defaultdict(list)}
+    places: dict[BlockPlace, dict[str, list[LayerTime]]] = {
+        "first": defaultdict(list),
+        "block": defaultdict(list),
+        "last": defaultdict(list),
+    }
     blocks = 0
     for name, place, layers in units(workload.model):
         blocks += place == "block"
@@ -92,9 +96,9 @@ def _of_case(same: IdentityKey) -> Mapping[Place, Mapping[str, LayerTime]]:
                 *(content(value) for field, value in layer.__dict__.items() if field != "name"),
                 len(layers),
             )
-            if key not in known:
-                known[key] = timed(rank_layer(layers, index, parallel))
-            places[place][layer.name.removeprefix(f"{name}.")].append(known[key])
+            if key not in timed_layers:
+                timed_layers[key] = timed(rank_layer(layers, index, parallel))
+            places[place][layer.name.removeprefix(f"{name}.")].append(timed_layers[key])
     return {place: _means(times, blocks if place == "block" else 1) for place, times in places.items()}
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 from calibration.llm.case import Case
-from calibration.llm.layer_times import LayerKind, LayerTime, Place, layer_times
+from calibration.llm.layer_times import BlockPlace, LayerKind, LayerTime, layer_times
 from calibration.llm.priors import Constants
 from sim.parallel.routing import padded_bytes
 
@@ -51,7 +51,7 @@ class StepWork:
         self._times = layer_times(case)
         self._factor = constants[f"compute:{case.family}"]
 
-    def of(self, *kinds: LayerKind, place: Place = "block") -> Passes:
+    def of(self, *kinds: LayerKind, place: BlockPlace = "block") -> Passes:
         """Return the seconds of the layers of *kinds* of a mean block, or of what comes before or after the blocks."""
         return self._sum(place, lambda name, time: time.kind in kinds)
 
@@ -71,7 +71,7 @@ class StepWork:
         return total(self.of("element-wise"), Passes(self.routing, BACKWARD_ROUTING * self.routing))
 
     @property
-    def ends(self) -> Mapping[Place, Passes]:
+    def ends(self) -> Mapping[BlockPlace, Passes]:
         """Return the seconds of what comes before and after the blocks: embeddings, and the last norm, the head and its loss."""
         return {place: self._sum(place, lambda name, time: True) for place in ("first", "last")}
 
@@ -84,7 +84,7 @@ class StepWork:
         """Return the seconds of a forward of the layer *name* of a mean block."""
         return self._sum("block", lambda layer, time: layer == name).forward
 
-    def _sum(self, place: Place, is_meant: Callable[[str, LayerTime], bool]) -> Passes:
+    def _sum(self, place: BlockPlace, is_meant: Callable[[str, LayerTime], bool]) -> Passes:
         forward = backward = 0.0
         for name, time in self._times[place].items():
             if time.kind != "routing" and is_meant(name, time):
