@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping
 from functools import lru_cache
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple, get_args
 
 from calibration.llm.case import Case
 from calibration.llm.engine import compute_workload
@@ -80,7 +80,7 @@ def _of_case(same: IdentityKey) -> Mapping[BlockPlace, Mapping[str, LayerTime]]:
         narrow = NARROW.get(peak, "") if kind in ("product", "experts") else ""
         return LayerTime(kind, narrow, all(size % TILE == 0 for size in layer.channels), *passes)
 
-    places: dict[BlockPlace, dict[str, list[LayerTime]]] = {
+    places: dict[BlockPlace, dict[str, list[LayerTime]]] = {place: defaultdict(list) for place in get_args(BlockPlace)}
         "first": defaultdict(list),
         "block": defaultdict(list),
         "last": defaultdict(list),
