@@ -81,10 +81,6 @@ def _of_case(same: IdentityKey) -> Mapping[BlockPlace, Mapping[str, LayerTime]]:
         return LayerTime(kind, narrow, all(size % TILE == 0 for size in layer.channels), *passes)
 
     places: dict[BlockPlace, dict[str, list[LayerTime]]] = {place: defaultdict(list) for place in get_args(BlockPlace)}
-        "first": defaultdict(list),
-        "block": defaultdict(list),
-        "last": defaultdict(list),
-    }
     blocks = 0
     for name, place, layers in units(workload.model):
         blocks += place == "block"
