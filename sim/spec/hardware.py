@@ -273,6 +273,11 @@ class Nic(Spec):
     (NVIDIA/nccl src/graph/paths.cc)."""
     nccl_plugin_latency: Latency = 0.0
     """Latency that the network plugin reports to NCCL, which NCCL uses to choose algorithms; it is not part of any simulated time."""
+    nccl_algorithms: tuple[Literal["Tree", "Ring", "CollNetDirect", "CollNetChain", "NVLS", "NVLSTree", "PAT"], ...] = ()
+    """NCCL_ALGO that the network plugin or its documented setup sets for jobs on several nodes if the stack sets none; empty: NCCL
+    chooses."""
+    nccl_protocols: tuple[Literal["LL", "LL128", "Simple"], ...] = ()
+    """The same for NCCL_PROTO. Plugins whose networks do not keep bytes in order allow only ``Simple``."""
     source: Source
 
 
