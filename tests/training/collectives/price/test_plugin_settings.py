@@ -55,10 +55,10 @@ def test_a_stack_overrides_what_a_plugin_sets() -> None:
 
 
 @pytest.mark.parametrize("version", ["2.3", "2.4"])
-def test_releases_before_the_tuner_predate_the_plugins(version: str) -> None:
-    """They have no NVLSTree and no LL128 to leave out, and 2.3 no trees, so that a3's list would be an error."""
-    assert "LL" in {protocol for _, protocol in chosen(plan("p4d.24xlarge", 2, Tuning(version)))}
-    assert chosen(plan("a3-megagpu-8g", 2, Tuning(version)))
+def test_releases_before_the_tuner_keep_their_algorithms(version: str) -> None:
+    """They have no NVLSTree to leave out, and 2.3 no trees, so that a3's list would be an error; all have Simple."""
+    for name in ("p4d.24xlarge", "a3-megagpu-8g"):
+        assert {protocol for _, protocol in chosen(plan(name, 2, Tuning(version)))} == {"Simple"}
 
 
 @pytest.mark.parametrize("name", ["p5.48xlarge", "p5e.48xlarge", "p5en.48xlarge"])
