@@ -117,8 +117,8 @@ def slower_with_more_nics(name: str, nodes: int) -> list[str]:
     """Return the collectives that half of the NICs of *name* carry in less time than all of them, by the same algorithm and protocol.
 
     NVSwitch reductions are left out: with half of the NICs they have half of the heads, and thus smaller pieces. So are sends to which NCCL
-    gives other numbers of channels, and pipelines of a few pieces, which have 512 KiB in each channel however many channels there are. A small
-    message of more channels than it uses may take up to 5% longer, because prices spread it over all of them.
+    gives other numbers of channels, and pipelines of a few pieces, which have 512 KiB in each channel however many channels there are. A
+    small message of more channels than it uses may take up to 5% longer, because prices spread it over all of them.
     """
     machine = with_nodes(load_hardware(name).spec, nodes)
     node = machine.groups[0].node
