@@ -68,6 +68,7 @@ A card of 400 Gbps carries 46 to 48 GB/s (NVIDIA/nccl-tests issue 290). Sixteen 
 core-seconds per GB, as in the class ``tcp``."""
 DERIVED_CLASSES: Mapping[str, tuple[str, float]] = {
     "roce": ("infiniband", 1.0),
+    "efa-read": ("efa", 75 / 150),
     "efa-rdma-2": ("efa", 75 / 150),
     "efa-rdma-3": ("efa", 35 / 150),
 }

@@ -3,7 +3,8 @@
 ``python -m calibration collectives --write`` writes `hardware/validated_collectives.json` from the nccl-tests tables that come with
 `calibration`. It holds relative errors of times that were predicted with the measured system left out of every fit. The errors for a
 band of sizes are those of the same operation over the same kind of link, or else those of any operation over that link, or else of the
-same NICs with or without GPUDirect. If the link was never measured, there is no estimate, and a warning reports it.
+same NICs with or without GPUDirect, or of the class of which they are a variant. If none of these was measured, there is no estimate, and
+a warning reports it.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ def collective_error(table: Table) -> dict[str, Any] | None:
     if elsewhere := [carrier for carrier in measured_over if carrier != table.carrier]:
         ways = (way.strip() for way in (GPUDIRECT_BY_PROCESSOR, GPUDIRECT) if elsewhere[0].endswith(way))
         how = next(ways, "through host memory")
-        unmatched.append(f"measured {how} only")
+        other = _class(elsewhere[0])
+        unmatched.append(f"measured {how} only" + (f", over {other} with other latencies" if other != _class(table.carrier) else ""))
     beyond = unmatched + _beyond(table, errors)
     if table.group is not None and any((use.groups or 2) > 1 for use in table.group.links):
         beyond.append("groups that share links, measured one at a time")
@@ -55,14 +57,21 @@ def collective_error(table: Table) -> dict[str, Any] | None:
     }
 
 
+VARIANTS: Mapping[str, str] = dict.fromkeys(("efa-read", "efa-rdma-2", "efa-rdma-3"), "efa")
+"""Classes with the constants of another except for latencies, which are scaled (`calibration.collectives.fit.DERIVED_CLASSES`)."""
 _ROUNDED = 1.01
 """How much larger than the largest measured message one may be: nccl-tests rounds sizes down to whole elements of each rank."""
 
 
 def _carriers(carrier: str) -> tuple[str, ...]:
-    """Return *carrier*, and then the same links with other ways between GPU and NIC, those with GPUDirect first."""
-    name = carrier.removesuffix(GPUDIRECT_BY_PROCESSOR).removesuffix(GPUDIRECT)
-    return tuple(dict.fromkeys((carrier, *(name + way for way in (GPUDIRECT, GPUDIRECT_BY_PROCESSOR, "")))))
+    """Return *carrier*, then the same links with other ways between GPU and NIC, and then those of which they are a variant."""
+    name = _class(carrier)
+    names = (name, VARIANTS.get(name, name))
+    return tuple(dict.fromkeys((carrier, *(each + way for each in names for way in (GPUDIRECT, GPUDIRECT_BY_PROCESSOR, "")))))
+
+
+def _class(carrier: str) -> str:
+    return carrier.removesuffix(GPUDIRECT_BY_PROCESSOR).removesuffix(GPUDIRECT)
 
 
 def _beyond(table: Table, errors: Mapping[str, Mapping[str, Any]]) -> list[str]:

@@ -33,6 +33,7 @@ from sim.spec.fields import (
     Whole,
 )
 from sim.spec.kernels import Kernels
+from sim.spec.nic import Nic as Nic
 from sim.spec.node_prices import Prices
 from sim.spec.transport import Link as Link
 from sim.spec.transport import Transport as Transport
@@ -252,27 +253,6 @@ class Topology(Spec):
     host_copy_bandwidth: Bandwidth | None = None
     """Total bandwidth of all copies between GPUs through host memory, if one limit applies to the whole node, such as its memory or the
     bridge between containers of one host. None: no limit."""
-    source: Source
-
-
-class Nic(Spec):
-    """The network interfaces of one node."""
-
-    count: Count = 1
-    """Number of interfaces; all are equal."""
-    bandwidth: Bandwidth
-    """Bandwidth of one interface in each direction."""
-    transport: Transport
-    """Transport that carries messages between nodes."""
-    burst: Bytes = 0.0
-    """Bytes that pass immediately after a pause, if a token bucket limits the rate. Applies only to messages over sockets (Gloo)."""
-    gpudirect: bool = False
-    """Whether the NICs access GPU memory directly (GPUDirect RDMA), without a copy through host memory."""
-    gpudirect_level: Literal["pix", "pxb", "phb", "sys"] = "pxb"
-    """Most distant path between a GPU and a NIC on which GPUDirect is used, as in NCCL_NET_GDR_LEVEL; NCCL's default is PXB
-    (NVIDIA/nccl src/graph/paths.cc)."""
-    nccl_plugin_latency: Latency = 0.0
-    """Latency that the network plugin reports to NCCL, which NCCL uses to choose algorithms; it is not part of any simulated time."""
     source: Source
 
 

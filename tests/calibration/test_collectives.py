@@ -25,6 +25,7 @@ from calibration.collectives.fit import (
 from calibration.collectives.records import COLUMNS, plan_of, read_collectives
 from calibration.collectives.scores import AIMS, ERRORS, error_rows, leave_systems_out, medians, score, score_all
 from calibration.collectives.table import nccl_rules, network_meant, read_table
+from sim.report.collective_error import VARIANTS
 from sim.spec.hardware import Transport
 from sim.spec.library import load_part
 from sim.spec.yaml import SpecError
@@ -153,7 +154,8 @@ def test_constants_change_times_and_nothing_else():
 
 
 def test_classes_alike_share_constants_at_their_latency():
-    """The catalog's RoCE is InfiniBand, and EFA since p5 has p3dn's constants, latencies times those that its plug-in reports."""
+    """The catalog's RoCE is InfiniBand, and EFA since p4d has p3dn's constants, latencies times those that its plug-in reports."""
+    assert {name: like for name, (like, factor) in DERIVED_CLASSES.items() if factor != 1} == VARIANTS
     for name, (like, factor) in DERIVED_CLASSES.items():
         own, other = (load_part(Transport, class_name, "hardware/parts/transports") for class_name in (name, like))
         assert own.hop_latency == pytest.approx(factor * other.hop_latency, rel=0.01)

@@ -33,7 +33,7 @@ def notes(path: Path, text: str) -> list[str]:
         ("gpu: {memory_bandwidth: 3.35 GB/s}", "node.gpu.memory_bandwidth: 3.35 GB/s, p5.48xlarge has 3.35 TB/s; usual in the catalog: "),
         (
             "nic: {bandwidth: 400 Mbps}",
-            "node.nic.bandwidth: 400 Mbps, p5.48xlarge has 100 Gbps; usual in the catalog: 1.25 Gbps to 800 Gbps; ",
+            "node.nic.bandwidth: 400 Mbps, p5.48xlarge has 400 Gbps; usual in the catalog: 1.25 Gbps to 800 Gbps; ",
         ),
     ],
 )

@@ -62,7 +62,7 @@ def test_evidence_is_of_the_links_and_chips_in_question() -> None:
     assert (
         direct is not None
         and direct["basis"].startswith("measured over efa on p3dn")
-        and "measured through host memory only" in direct["basis"]
+        and "measured through host memory only, over efa with other latencies" in direct["basis"]
     )
     hopper = collective_error(collective_table("hgx-h100", "all_reduce", [2**30], nodes=2))
     assert hopper is not None and "deepbench" not in hopper["basis"], "those servers copy through host memory"

@@ -54,7 +54,7 @@ def test_the_interval_of_a_step_stands_in_words() -> None:
         ("p4d.24xlarge", "8", (), "NVLink"),
         ("p4d.24xlarge", "1", (), "one GPU"),
         ("p4d.24xlarge", "8", ("node.topology.nvlink=null", "node.topology.peer_to_peer=none"), "host memory"),
-        ("p4d.24xlarge", "8", ("node.topology.isolated=nic",), "efa inside a node"),
+        ("p4d.24xlarge", "8", ("node.topology.isolated=nic",), "efa-read inside a node"),
         ("p4d.24xlarge", "8", ("node.topology.nvlink=null", "node.topology.peer_to_peer=sys"), "PCIe"),
         ("p4d.24xlarge", "8", ("node.topology.nvlink=null", "node.topology.peer_to_peer=phb"), "host memory"),
         ("p4d.24xlarge", "4", ("node.topology.nvlink=null", "node.topology.peer_to_peer=phb"), "PCIe"),

@@ -41,11 +41,11 @@ def test_small_messages_name_the_latency_that_limits_them() -> None:
         collective_table("p4d.24xlarge", "all_reduce", [2**10, 2**30], nodes=2),
         collective_table("hgx-h100", "all_gather", [2**10, 2**30]),
     )
-    assert [row.bottleneck for row in between.rows] == ["efa latency", "PCIe port of GPU0"]
+    assert [row.bottleneck for row in between.rows] == ["nvlink3 latency", "PCIe port of GPU0"]
     assert [row.bottleneck for row in inside.rows] == ["nvlink4 latency", "18 NVLinks GPU0-NVSwitch"]
-    assert between.carrier == "efa with GPUDirect"
+    assert between.carrier == "efa-read with GPUDirect"
     far = collective_table("p4d.24xlarge", "all_reduce", [2**30], nodes=2, overrides=["node.topology.switches=[]", *_ON_SOCKETS])
-    assert far.carrier == "efa with GPUDirect through the processor"
+    assert far.carrier == "efa-read with GPUDirect through the processor"
 
 
 _ON_SOCKETS = (

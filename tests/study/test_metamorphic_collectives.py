@@ -27,6 +27,8 @@ from sim.training.job import job_slots
 SLOWER = 1.001
 OPS: tuple[Op, ...] = get_args(Op)
 SIZES = [1000 * 4**power for power in range(12)]
+FEW_PIECES = 4 * 512 * 1024
+"""Bytes in each channel up to which a pipeline has few pieces."""
 """1 KB to 4 GB."""
 SCENES = (
     ("dgx-1-v100", 2),
@@ -115,8 +117,8 @@ def slower_with_more_nics(name: str, nodes: int) -> list[str]:
     """Return the collectives that half of the NICs of *name* carry in less time than all of them, by the same algorithm and protocol.
 
     NVSwitch reductions are left out: with half of the NICs they have half of the heads, and thus smaller pieces. So are sends to which NCCL
-    gives other numbers of channels. A small message of more channels than it uses may take up to 5% longer, because prices spread it over
-    all of them.
+    gives other numbers of channels, and pipelines of a few pieces, which have 512 KiB in each channel however many channels there are. A
+    small message of more channels than it uses may take up to 5% longer, because prices spread it over all of them.
     """
     machine = with_nodes(load_hardware(name).spec, nodes)
     node = machine.groups[0].node
@@ -129,6 +131,7 @@ def slower_with_more_nics(name: str, nodes: int) -> list[str]:
         if full.time > 1.05 * few.time
         and (full.algorithm, full.protocol) == (few.algorithm, few.protocol) != ("NVLSTree", "Simple")
         and (op not in SENDS or full.channels == few.channels)
+        and not (op in ("broadcast", "reduce") and full.protocol == "Simple" and full.nbytes < FEW_PIECES * plans[0].channels)
     ]
 
 

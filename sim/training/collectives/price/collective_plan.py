@@ -21,6 +21,7 @@ from sim.parallel.program import Op
 from sim.spec.algorithms import other_algorithm
 from sim.spec.hardware import Fabric
 from sim.spec.yaml import SpecError
+from sim.training.collectives.nccl import threshold
 from sim.training.collectives.nccl.constants import NCCL_2_30, constants_of
 from sim.training.collectives.nccl.cost import TunerMachine
 from sim.training.collectives.nccl.tuner import choose
@@ -147,8 +148,8 @@ class CollectivePlan:
             return AlgorithmChoice(SENDS[op], send_protocol(self.layout, self.tuning.version, each), send_channels(self.layout, each))
         if self.forced_algorithm and op == "all_reduce":
             return AlgorithmChoice(self.forced_algorithm, "Simple", self.channels)
-        algorithms = None if self.forced_algorithm else self.tuning.algorithms
-        choice = choose(op, max(1.0, nbytes), self._machine, self.tuning.version, algorithms, self.tuning.protocols)
+        algorithms = None if self.forced_algorithm else self._asked.algorithms
+        choice = choose(op, max(1.0, nbytes), self._machine, self.tuning.version, algorithms, self._asked.protocols)
         return AlgorithmChoice(choice.algorithm, choice.protocol, min(choice.channels, self.tuning.channels or choice.channels))
 
     def cost(self, nbytes: float, op: Op = "all_reduce") -> Cost:
@@ -163,8 +164,8 @@ class CollectivePlan:
 
     def considered_costs(self, nbytes: float) -> dict[str, Cost]:
         """Return the cost of an all-reduce of *nbytes* by each algorithm that NCCL considers, with its protocol for that algorithm."""
-        version, protocols = self.tuning.version, self.tuning.protocols
-        weighed = choose("all_reduce", max(1.0, nbytes), self._machine, version, self.tuning.algorithms, protocols).table
+        version, protocols = self.tuning.version, self._asked.protocols
+        weighed = choose("all_reduce", max(1.0, nbytes), self._machine, version, self._asked.algorithms, protocols).table
         costs = {}
         for algorithm in dict.fromkeys(row.algorithm for row in weighed):
             choice = choose("all_reduce", max(1.0, nbytes), self._machine, version, algorithm, protocols)
@@ -193,6 +194,15 @@ class CollectivePlan:
             for tier in sorted(crossed):
                 causes[live_name(live, part.slot.name, CORES)] = (TIER[tier], CORES_COPY)
         return causes
+
+    @cached_property
+    def _asked(self) -> Tuning:
+        """Return the tuning, with what the network's plug-in sets where nothing else does; releases without a tuner lack its algorithms."""
+        nics = [part.slot.node.nic for part in self.parts] if self.nodes > 1 else []
+        tuned = self.tuning.version not in threshold.VERSIONS
+        algorithms = next((",".join(nic.nccl_algorithms) for nic in nics if nic.nccl_algorithms and tuned), None)
+        protocols = next((",".join(nic.nccl_protocols) for nic in nics if nic.nccl_protocols), None)
+        return self.tuning._replace(algorithms=self.tuning.algorithms or algorithms, protocols=self.tuning.protocols or protocols)
 
     @cached_property
     def _machine(self) -> TunerMachine:
