@@ -194,7 +194,7 @@ def test_a_layout_is_never_left_out(tmp_path: Path) -> None:
         stallsim.run("hgx-h100", jobs)
     alike = "{extends: gpt2, training: {stack: torchtitan-2.x, batch: 4}}"
     jobs.write_text("jobs:\n" + f'  - {{workload: {alike}, placement: "4"}}\n' * 2)  # of unlike jobs, many steps would be simulated
-    warned = stallsim.run("hgx-h100", jobs).document["jobs"][0]["warnings"]
+    warned = stallsim.run("hgx-h100", jobs).document["jobs"][1]["warnings"]
     assert any(text.startswith("jobs.1: training.stack: torchtitan-2.x is for layouts") for text in warned)
 
 
