@@ -73,17 +73,15 @@ def run_text(run: Run, document: Mapping[str, Any], number: int = 0, verbose: bo
 
 def several_text(run: Run, documents: Sequence[Mapping[str, Any]], verbose: bool = False) -> str:
     """Return the reports of several jobs of *run*; what all jobs assume, or are warned of, is listed once, at the end."""
-    plain = [document | {key: [_of_job(text, number) for text in document[key]] for key in _BASIS} for number, document in enumerate(documents)]
+    plain = []
+    for number, document in enumerate(documents):
+        plain.append(document | {key: [text.removeprefix(f"jobs.{number}: ") for text in document[key]] for key in _BASIS})
     common = {key: [text for text in plain[0][key] if all(text in other[key] for other in plain)] for key in _BASIS}
     texts = [
         run_text(run, document | {key: [text for text in document[key] if text not in common[key]] for key in _BASIS}, number, verbose)
         for number, document in enumerate(plain)
     ]
     return "\n\n".join([*texts, "\n".join(["all jobs:", "", *basis_lines(common)])])
-
-
-def _of_job(note: str, number: int) -> str:
-    return note.removeprefix(f"jobs.{number}: ")
 
 
 def _rates(document: Mapping[str, Any]) -> str:

@@ -103,7 +103,7 @@ class _Trials:
         return simulate(hardware, jobs, cold=False, credits=self._base.credits).jobs[company.index(number)].warm.step_time
 
     def phases(self, number: int) -> tuple[float, ...]:
-        """Return the warm steps (s) of job *number* with the loaders' work of all jobs that it meets shifted to other moments of their steps.
+        """Return the warm steps (s) of job *number* with loaders, also of jobs that it meets, shifted to other moments of steps.
 
         The moment in a step when a batch is pinned, copied or decoded on the GPU depends, to the millisecond, on how long it takes to
         build. So neither that moment nor its cost is as certain as the throughput of the loader.
