@@ -1,7 +1,7 @@
 """Which hardware file gives `sim run` the constants that a validation calibrated? One that extends the cluster's and replaces them.
 
-How fast a job computes is no constant of the machine: a comment in the file shows the options that set it, for each measured job. The loss of a ring of two nodes (`calibration.clusters.network_parameters`)
-applies to two nodes only, so no file has it.
+How fast a job computes is no constant of the machine: a comment in the file shows the options that set it, for each measured job. The loss
+of a ring of two nodes (`calibration.clusters.network_parameters`) applies to two nodes only, so no file has it.
 """
 
 from __future__ import annotations
