@@ -40,6 +40,13 @@ EQUIVALENTS: Final[Mapping[str, str]] = {
 """Options of other programs, and how to write the same here."""
 
 _PRICE: Final = {"--price": "--set price.on_demand='10 USD/h'"}
+FILTERS: Final = {
+    **dict.fromkeys(("--gpu", "--gpu-type", "--accelerator"), "--where gpu=H100"),
+    **dict.fromkeys(("--provider", "--providers", "--cloud", "--clouds"), "--where provider=aws,gcp"),
+    "--gpus": "--where gpus=8",
+    "--region": "--where region=us-east-1",
+}
+"""Options that other programs have for what ``--where`` filters."""
 _AXES_OF_PLAN: Final = ("tp", "pp", "cp", "ep", "shard", "schedule", "replicate", "batch")
 HERE: Final[Mapping[str, Mapping[str, str]]] = {
     "spot": {"--nodes": "--workers N, the number of spot machines", "--hours": "--epochs N or --steps N"},
@@ -51,8 +58,11 @@ HERE: Final[Mapping[str, Mapping[str, str]]] = {
         **{f"--{axis}": f"--fix {axis}={'NAME' if axis in ('shard', 'schedule') else 'N'}" for axis in _AXES_OF_PLAN},
         "--micro-batches": "--fix micro_batches=N",
     },
-    "compare": {"--gpus": "--where gpus=N, machines with N GPUs", "--hardware": "the names of machines, without an option"},
-    "recommend": {"--gpus": "--where gpus=N, machines with N GPUs"},
+    "prices": FILTERS,
+    "list": FILTERS,
+    "new": {"--gpus": "--from-topo FILE, which shows the number of GPUs"},
+    "compare": {**FILTERS, "--gpus": "--where gpus=N, machines with N GPUs", "--hardware": "the names of machines, without an option"},
+    "recommend": {**FILTERS, "--gpus": "--where gpus=N, machines with N GPUs"},
     "sweep": {"--gpus": "--vary gpus=N", "--global-batch": "--vary global_batch=N", "--sequence": "--set model.sequence=N"},
 }
 """For each command, options of other commands, and its own equivalents."""
