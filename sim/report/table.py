@@ -73,14 +73,13 @@ def run_text(run: Run, document: Mapping[str, Any], number: int = 0, verbose: bo
 
 def several_text(run: Run, documents: Sequence[Mapping[str, Any]], verbose: bool = False) -> str:
     """Return the reports of several jobs of *run*; what all jobs assume, or are warned of, is listed once, at the end."""
-    plain = []
-    for number, document in enumerate(documents):
-        plain.append(document | {key: [text.removeprefix(f"jobs.{number}: ") for text in document[key]] for key in _BASIS})
-    common = {key: [text for text in plain[0][key] if all(text in other[key] for other in plain)] for key in _BASIS}
-    texts = [
-        run_text(run, document | {key: [text for text in document[key] if text not in common[key]] for key in _BASIS}, number, verbose)
-        for number, document in enumerate(plain)
+    plain = [
+        {**document, **{key: [text.removeprefix(f"jobs.{number}: ") for text in document[key]] for key in _BASIS}}
+        for number, document in enumerate(documents)
     ]
+    common = {key: [text for text in plain[0][key] if all(text in other[key] for other in plain)] for key in _BASIS}
+    own = [{**document, **{key: [text for text in document[key] if text not in common[key]] for key in _BASIS}} for document in plain]
+    texts = [run_text(run, document, number, verbose) for number, document in enumerate(own)]
     return "\n\n".join([*texts, "\n".join(["all jobs:", "", *basis_lines(common)])])
 
 
