@@ -108,7 +108,10 @@ def test_dir_shows_the_public_names() -> None:
         (lambda: stallsim.run("p3.16xlarge", "vgg16", node=2), "node: unknown option; did you mean nodes?"),
         (lambda: stallsim.goodput("hgx-h100", "gpt2-xl", days=3, spare=1), "spare: unknown option; did you mean spares?"),
         (lambda: stallsim.run("hgx-h100", "gpt2-xl", tensor=2), "tensor: unknown option; write parallel={'tensor': 2}"),
-        (lambda: stallsim.run("hgx-h100", "gpt2-xl", pipeline_parallel_size=2), "pipeline_parallel_size: unknown option; write parallel={'pi"),
+        (
+            lambda: stallsim.run("hgx-h100", "gpt2-xl", pipeline_parallel_size=2),
+            "pipeline_parallel_size: unknown option; write parallel={'pi",
+        ),
         (lambda: stallsim.run("p3.16xlarge", "vgg16", set={}), "set: unknown option; write overrides"),
         (
             lambda: stallsim.run("p3.16xlarge", "vgg16", nodes=[1, 2]),
