@@ -33,6 +33,7 @@ EQUIVALENTS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("--context-parallel", "--context-parallel-size", "--cp-size"), "--cp N"),
     **dict.fromkeys(("--expert-parallel", "--expert-parallel-size", "--expert-model-parallel-size", "--ep-size"), "--ep N"),
     **dict.fromkeys(("--lora", "--lora-rank", "--lora-r"), "--set model.lora.rank=N"),
+    **dict.fromkeys(("--num-workers", "--dataloader-num-workers", "--loader-workers"), "--set input.num_workers=N"),
     "--optimizer": "--set training.optimizer.name=NAME",
     "--spot": "--market spot",
     "--budget": "--budget-usd X or --budget-hours X",
@@ -51,7 +52,7 @@ _AXES_OF_PLAN: Final = ("tp", "pp", "cp", "ep", "shard", "schedule", "replicate"
 HERE: Final[Mapping[str, Mapping[str, str]]] = {
     "spot": {"--nodes": "--workers N, the number of spot machines", "--hours": "--epochs N or --steps N"},
     "goodput": {**_PRICE, "--hours": "--days N", "--workers": "--nodes N"},
-    "run": {**_PRICE, "--days": "--hours N", "--workers": "--nodes N"},
+    "run": {**_PRICE, "--days": "--hours N", "--workers": "--nodes N, or for the data loader --set input.num_workers=N"},
     "whatif": _PRICE,
     "plan": {
         **_PRICE,
@@ -163,7 +164,9 @@ def _explain_flag_value(error: Any, command: Any, context: Any, typed: Sequence[
         if option in flags and value in error.message:
             instead = "it prints to stdout; to write a file, add > FILE after the command" if option == "--json" else "leave the value out"
             error.message = f"{option} {value}: {option} takes no value; {instead}"
-            break
+            return error
+    if command.name == "run":
+        error.message += "; run takes one machine and one workload: 'compare' takes several machines, and a jobs file several workloads"
     return error
 
 

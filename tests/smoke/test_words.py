@@ -41,6 +41,7 @@ def test_options_of_other_commands_are_told_with_those(capsys: pytest.CaptureFix
     takers = ", ".join(name for name in COMMANDS if "--with-failures" in OPTIONS[name])
     assert answer == f"Error: No such option: --with-failures; {takers} have it"
     assert said(capsys, "run", "p3.16xlarge", "resnet50", "--days", "3").endswith("--days; here, use --hours N")
+    assert "; run takes one machine and one workload: " in said(capsys, "run", "p3.16xlarge", "resnet50", "vgg16")
     assert "--spot; run, compare, goodput have --market spot" in said(capsys, "recommend", "resnet50", "--spot")
 
 
