@@ -129,15 +129,15 @@ def _block(block: Mapping[str, Any], source: str, indent: str) -> Iterator[str]:
 
 def _placed(question: RunQuestion) -> tuple[str, str]:
     """Return the option that places the job of *question*: all GPUs of its nodes, or as many of each as it used."""
-    lent, whole = [len(part.gpus) for part in question.job.placement], question.hardware.worker_groups[0].node.gpu_count
-    if all(count == whole for count in lent):
+    lent, gpu_count = [len(part.gpus) for part in question.job.placement], question.hardware.worker_groups[0].node.gpu_count
+    if all(count == gpu_count for count in lent):
         return "--nodes", str(len(lent))
     return "--placement", "+".join(map(str, lent))
 
 
 def _commands(cluster: ClusterOutcome, questions: Sequence[RunQuestion], output: Path) -> list[str]:
     """Return a command for each measured job of *questions* that predicts it with its measured compute."""
-    found: dict[tuple[object, ...], str] = {}
+    command_of: dict[tuple[object, ...], str] = {}
     for question in questions:
         training, scale = question.workload.training, cluster.calibrated.simulated_case(question).compute_scale
         job = (question.record.workload, training.stack.name, training.precision, question.batch)
@@ -149,7 +149,7 @@ def _commands(cluster: ClusterOutcome, questions: Sequence[RunQuestion], output:
             *(("--set", "input.loader=synthetic") if question.workload.input.loader == "synthetic" else ()),
             *(word for text in question.record.overrides.split(";") if text.strip() for word in ("--set", text.strip())),
         ]  # fmt: skip
-        found[job] = shlex.join(words)
-    commands = list(found.values())
+        command_of[job] = shlex.join(words)
+    commands = list(command_of.values())
     more = len(commands) - _MOST_JOBS
     return commands if more <= 0 else [*commands[:_MOST_JOBS], f"and {more:,} more"]

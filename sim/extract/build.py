@@ -167,13 +167,13 @@ def _resized(value: Any, size: int, batch: int) -> Any:
 def _likely_argument(make: Any, arguments: Mapping[str, Any]) -> str:
     """Return which argument of *make* was meant by one of *arguments* that it does not have; empty if that is not the mistake."""
     try:
-        known = inspect.signature(make).parameters
+        parameters = inspect.signature(make).parameters
     except (TypeError, ValueError):
         return ""
-    if any(each.kind is inspect.Parameter.VAR_KEYWORD for each in known.values()):
+    if any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters.values()):
         return ""
-    name = next((name for name in arguments if name not in known), "")
-    near = difflib.get_close_matches(name, known, n=1)
+    name = next((name for name in arguments if name not in parameters), "")
+    near = difflib.get_close_matches(name, parameters, n=1)
     return f"; did you mean --arg {near[0]}={arguments[name]}?" if name and near else ""
 
 

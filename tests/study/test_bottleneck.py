@@ -214,9 +214,9 @@ def test_jobs_that_meet_are_moved_together(monkeypatch: pytest.MonkeyPatch) -> N
     slower = toy_workload(loader="dali_cpu", prep=2.0, inputs={"num_threads": 1})
     hardware = machine(2, disk=volume())
     jobs = [Job(work, (Placement(0, (gpu,)),)) for gpu, work in enumerate((slower, workload))]
-    found = bottlenecks(run(hardware, *jobs))
+    bounds = bottlenecks(run(hardware, *jobs))
     assert moved == [pytest.approx((2 * share, share), rel=1e-6) for share in (0.25, 0.5, 0.75)]
-    assert [each.spread for each in found] == [pytest.approx((2.0, 2.0), rel=1e-6), pytest.approx((1.0, 1.0), rel=1e-6)]
+    assert [each.spread for each in bounds] == [pytest.approx((2.0, 2.0), rel=1e-6), pytest.approx((1.0, 1.0), rel=1e-6)]
 
 
 def test_the_moment_of_a_loader_that_bounds_the_step_does_not_matter() -> None:
