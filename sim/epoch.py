@@ -82,8 +82,8 @@ class EpochScene:
     keep_rates: bool = False
     executor: str = "phase"
     seed: int = 0
-    lag: float = 0.0
-    """Seconds that a finished batch waits before it is passed on, which shifts the loader's work within the step."""
+    lags: Sequence[float] = ()
+    """Seconds that a finished batch waits before it is passed on, by job, which shifts the loader's work within the step; empty: none."""
     checkpoint_writes: Sequence[tuple[str, Sequence[Outflow]]] = ()
     """Parts of checkpoints that the nodes of each slot write continuously during the epoch."""
     keep_log: bool = True
@@ -151,7 +151,7 @@ class EpochRun:
             self.network.add_link(link, capacity)
         for slot, flows in scene.checkpoint_writes:
             CheckpointWrites(self.network, flows, scene.live_cluster.live_links[slot].__getitem__)
-        self._stage = JobStage(self.network, self.log, scene.live_cluster, self._burst, scene.executor, scene.seed, scene.lag)
+        self._stage = JobStage(self.network, self.log, scene.live_cluster, self._burst, scene.executor, scene.seed, scene.lags)
         self._live = [LiveJob([], [start], job.asynchronous) for job, start in zip(scene.jobs, starts, strict=True)]
         for number, start in enumerate(starts):
             if start > 0:

@@ -96,7 +96,7 @@ def simulate(
     executor: Literal["phase", "transfer"] = "phase",
     cold: bool = True,
     seed: int = 0,
-    lag: float = 0.0,
+    lags: Sequence[float] = (),
     outflows_of: Callable[[Slot], Sequence[Outflow]] | None = None,
     keep_log: bool = True,
     credits: Mapping[str, float] | None = None,
@@ -107,7 +107,7 @@ def simulate(
     does too. Without *fold*, every rank is simulated individually.
     *keep_rates* records every change of rate for link plots. *executor* simulates each all-reduce as one activity (``phase``) or each of
     its transfers as a flow (``transfer``: for user-defined algorithms and small cases, without folding). *seed* is for jobs that draw
-    their steps. *lag* is the time (s) that finished batches wait before they are passed on, which shifts loaders relative to steps.
+    their steps. *lags* are times (s) that finished batches wait before they are passed on, by job, which shifts loaders relative to steps.
     *outflows_of* returns the parts of checkpoints that each node of a slot writes continuously. Without *keep_log*, waits and work are
     discarded after stalls are computed, for studies that keep many runs. Without *cold*, the warm epoch is also used as the first one;
     a cold one is simulated only if it uses burst credits that reads of the warm one need, and not if *credits* tells how full each node's
@@ -127,7 +127,7 @@ def simulate(
         keep_rates=keep_rates,
         executor=executor,
         seed=seed,
-        lag=lag,
+        lags=lags,
         keep_log=keep_log,
     )
     cold_differs = any(job.start or job.workload.input.loader != "synthetic" for job in jobs)

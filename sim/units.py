@@ -279,6 +279,8 @@ def rounded(number: float, digits: int = 3) -> str:
 
     Thousands are separated by commas.
     """
+    if abs(number) < 1e9:
+        number = float(f"{number:.12g}")  # sums of the same terms in another order are rounded alike
     if 10 ** (digits - 1) <= abs(number) < 1e15:
         return f"{number:,.0f}"
     return f"{number:,.{digits}g}"

@@ -17,9 +17,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict, Unpack, overload
 
 from sim import __version__
-from sim.spec.catalog import likely_or_all
 from sim.spec.yaml import SpecError
-from sim.study.layout_options import LAYOUT_KEYS
 from sim.study.options import OptionTerms, PlainRunOptions, RunOptions, documents_options
 from sim.units import shorten
 
@@ -107,10 +105,9 @@ def run(
     given: dict[str, Any] = {"nodes": nodes, "gpus": gpus, "batch": batch, "micro_batches": micro_batches, "prices": prices}
     laid_out = bool(parallel) or _has_layout(hardware, workload, overrides, options.get("stack"))
     allowed = (_Laid if laid_out else _PlainOptions).__annotations__
-    for name in options:
-        if name not in allowed:
-            layout = f"write parallel={{{name!r}: {options[name]!r}}}" if name in LAYOUT_KEYS else ""
-            raise SpecError(f"{name}: unknown option; {layout or likely_or_all(name, ['parallel', *allowed])}")
+    from sim.study.argument_names import require_known
+
+    require_known(options, ["parallel", *allowed], options)
     if laid_out:
         from sim.layout_result import simulate_layout
 

@@ -107,6 +107,16 @@ def test_dir_shows_the_public_names() -> None:
         (lambda: stallsim.run("p3.16xlarge", "vgg16", foo=1), "foo: unknown option; known: parallel"),
         (lambda: stallsim.run("p3.16xlarge", "vgg16", node=2), "node: unknown option; did you mean nodes?"),
         (lambda: stallsim.goodput("hgx-h100", "gpt2-xl", days=3, spare=1), "spare: unknown option; did you mean spares?"),
+        (lambda: stallsim.run("hgx-h100", "gpt2-xl", tensor=2), "tensor: unknown option; write parallel={'tensor': 2}"),
+        (
+            lambda: stallsim.run("hgx-h100", "gpt2-xl", pipeline_parallel_size=2),
+            "pipeline_parallel_size: unknown option; write parallel={'pi",
+        ),
+        (lambda: stallsim.run("p3.16xlarge", "vgg16", set={}), "set: unknown option; write overrides"),
+        (
+            lambda: stallsim.run("p3.16xlarge", "vgg16", nodes=[1, 2]),
+            "nodes=[1, 2]: expected one number; sweep(..., vary={'nodes': [1, 2]}) tries",
+        ),
         (lambda: stallsim.run("p3.16xlarge", "vgg16", tp=2), "tp: unknown option; write parallel={'tp': 2}"),
         (lambda: stallsim.run("p3.16xlarge", "vgg16", overrides=["a=1"]), "overrides=['a=1']: expected a mapping"),
         (lambda: stallsim.run("hgx-h100", "llama-3.2-1b", parallel={"tp": 2}, nodes=1.0), "nodes=1.0: expected a whole number"),
@@ -194,7 +204,7 @@ def test_a_layout_is_never_left_out(tmp_path: Path) -> None:
         stallsim.run("hgx-h100", jobs)
     alike = "{extends: gpt2, training: {stack: torchtitan-2.x, batch: 4}}"
     jobs.write_text("jobs:\n" + f'  - {{workload: {alike}, placement: "4"}}\n' * 2)  # of unlike jobs, many steps would be simulated
-    warned = stallsim.run("hgx-h100", jobs).document["jobs"][0]["warnings"]
+    warned = stallsim.run("hgx-h100", jobs).document["jobs"][1]["warnings"]
     assert any(text.startswith("jobs.1: training.stack: torchtitan-2.x is for layouts") for text in warned)
 
 

@@ -187,3 +187,10 @@ def test_predicted_amounts_have_three_digits_from_100_on() -> None:
     amounts = {0.0003: "0.0003", 4.944: "4.94", 99.99: "99.99", 99.996: "100", 437.2: "437", 999.7: "1,000", 27_853_155.27: "27,900,000"}
     assert {usd: units.rounded_dollars(usd) for usd in amounts} == amounts
     assert units.rounded_dollars(-7434.1) == "-7,430"
+
+
+def test_the_order_of_a_sum_changes_no_text() -> None:
+    """Layouts of equal steps: 124.5 ms, summed in other orders, were 124 and 125."""
+    sums = (0.12449999999999989, 0.1245, 0.12450000000000006, 0.12450000000000011)
+    assert len({units.show(each, "time") for each in sums}) == 1
+    assert units.rounded(123_456_789_012.0) == "123,456,789,012"

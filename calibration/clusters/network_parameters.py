@@ -204,12 +204,13 @@ def with_factors(question: RunQuestion, factors: NetworkFactors) -> Hardware:
     moved: dict[int, Node] = {}  # equal nodes stay one object, so that the simulator can fold them
     groups = []
     for group in question.hardware.groups:
-        node = moved.setdefault(id(group.node), _moved_node(group.node, moves))
+        node = moved.setdefault(id(group.node), moved_node(group.node, moves))
         groups.append(group.model_copy(update={"node": node}))
     return question.hardware.model_copy(update={"groups": tuple(groups)})
 
 
-def _moved_node(node: Node, moves: Mapping[tuple[str, str], float]) -> Node:
+def moved_node(node: Node, moves: Mapping[tuple[str, str], float]) -> Node:
+    """Return *node* with its constants changed by *moves*, log factors by place and constant."""
     launch = moves.get((EVERYWHERE, "launch"), 0.0)
     changed: dict[str, object] = {
         place: _moved_transport(transport, {constant: value for (where, constant), value in moves.items() if where == place}, launch)

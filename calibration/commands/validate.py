@@ -62,12 +62,19 @@ def validate(
     as_json: JsonOption = False,
     output: Annotated[
         Path | None,
-        typer.Option("-o", "--output", metavar="DIR", callback=folder_due, help="also write JSON, table, CSV and plot to this folder"),
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="DIR",
+            callback=folder_due,
+            help="also write JSON, table, CSV, plot and, of your own runs, calibrated hardware files to this folder",
+        ),
     ] = None,
 ) -> None:
     """Calibrate on the measured runs whose role allows it, predict the others, and show the errors."""
     from calibration.questions import Folders
     from calibration.run_records import COMMITTED_RUNS
+    from calibration.validate.calibrated_files import calibrated_files
     from calibration.validate.carry_over import parse_kinds, score_left_out
     from calibration.validate.condition import read_condition
     from calibration.validate.groups import parse_keys
@@ -93,7 +100,12 @@ def validate(
     validated = score_left_out(validated, folders, kinds, jobs, messages)
     document = validation_document(validated, keys)
     text = validation_table(validated, keys) + explanation(validated)
-    _conclude(document, text, conditions, partial(named_files, validated, keys), output, as_json)
+
+    def contents(document_text: str) -> Mapping[str, str | bytes]:
+        calibrated = calibrated_files(validated, folders, output) if output and files else {}
+        return {**named_files(validated, keys, document_text), **calibrated}
+
+    _conclude(document, text, conditions, contents, output, as_json)
 
 
 def _are_transformer_tables(files: Sequence[Path], memory: Path | None, no_leave_out: bool) -> bool:

@@ -114,7 +114,7 @@ def _show_runs(
     as_json, as_csv, verbose = formats
     from sim.report.document import infeasible_document, run_document
     from sim.report.rows import run_csv
-    from sim.report.table import run_text, scaling_text
+    from sim.report.table import run_text, scaling_text, several_text
     from sim.study.scaling import answers
 
     keep_rates = output is not None or html is not None
@@ -132,7 +132,8 @@ def _show_runs(
         if runs:
             documents[0] = extras.add_to(documents[0], runs[0], scenarios[0].plan)
             rows = documents[0].get("jobs", documents)
-        first_document, text = documents[0], "\n\n".join(run_text(runs[0], row, number, verbose) for number, row in enumerate(rows))
+        first_document = documents[0]
+        text = run_text(runs[0], rows[0], verbose=verbose) if len(rows) == 1 else several_text(runs[0], rows, verbose)
         if "with_failures" in first_document:
             from sim.report.goodput import goodput_text
 

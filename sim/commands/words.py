@@ -33,6 +33,7 @@ EQUIVALENTS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("--context-parallel", "--context-parallel-size", "--cp-size"), "--cp N"),
     **dict.fromkeys(("--expert-parallel", "--expert-parallel-size", "--expert-model-parallel-size", "--ep-size"), "--ep N"),
     **dict.fromkeys(("--lora", "--lora-rank", "--lora-r"), "--set model.lora.rank=N"),
+    **dict.fromkeys(("--num-workers", "--dataloader-num-workers", "--loader-workers"), "--set input.num_workers=N"),
     "--optimizer": "--set training.optimizer.name=NAME",
     "--spot": "--market spot",
     "--budget": "--budget-usd X or --budget-hours X",
@@ -41,11 +42,18 @@ EQUIVALENTS: Final[Mapping[str, str]] = {
 
 _PRICE: Final = {"--price": "--set price.on_demand='10 USD/h'"}
 _REGION: Final = {"--region": "--set price.region=FRA"}
+FILTERS: Final = {
+    **dict.fromkeys(("--gpu", "--gpu-type", "--accelerator"), "--where gpu=H100"),
+    **dict.fromkeys(("--provider", "--providers", "--cloud", "--clouds"), "--where provider=aws,gcp"),
+    "--gpus": "--where gpus=8",
+    "--region": "--where region=us-east-1",
+}
+"""Options that other programs have for what ``--where`` filters."""
 _AXES_OF_PLAN: Final = ("tp", "pp", "cp", "ep", "shard", "schedule", "replicate", "batch")
 HERE: Final[Mapping[str, Mapping[str, str]]] = {
     "spot": {"--nodes": "--workers N, the number of spot machines", "--hours": "--epochs N or --steps N"},
     "goodput": {**_PRICE, "--hours": "--days N", "--workers": "--nodes N"},
-    "run": {**_PRICE, **_REGION, "--days": "--hours N", "--workers": "--nodes N"},
+    "run": {**_PRICE, **_REGION, "--days": "--hours N", "--workers": "--nodes N, or for the data loader --set input.num_workers=N"},
     "whatif": _PRICE,
     "plan": {
         **_PRICE,
@@ -53,8 +61,11 @@ HERE: Final[Mapping[str, Mapping[str, str]]] = {
         **{f"--{axis}": f"--fix {axis}={'NAME' if axis in ('shard', 'schedule') else 'N'}" for axis in _AXES_OF_PLAN},
         "--micro-batches": "--fix micro_batches=N",
     },
-    "compare": {**_REGION, "--gpus": "--where gpus=N, machines with N GPUs", "--hardware": "the names of machines, without an option"},
-    "recommend": {**_REGION, "--gpus": "--where gpus=N, machines with N GPUs"},
+    "prices": FILTERS,
+    "list": FILTERS,
+    "new": {"--gpus": "--from-topo FILE, which shows the number of GPUs"},
+    "compare": {**FILTERS, "--gpus": "--where gpus=N, machines with N GPUs", "--hardware": "the names of machines, without an option"},
+    "recommend": {**FILTERS, "--gpus": "--where gpus=N, machines with N GPUs"},
     "sweep": {**_REGION, "--gpus": "--vary gpus=N", "--global-batch": "--vary global_batch=N", "--sequence": "--set model.sequence=N"},
 }
 """For each command, options of other commands, and its own equivalents."""
@@ -155,7 +166,9 @@ def _explain_flag_value(error: Any, command: Any, context: Any, typed: Sequence[
         if option in flags and value in error.message:
             instead = "it prints to stdout; to write a file, add > FILE after the command" if option == "--json" else "leave the value out"
             error.message = f"{option} {value}: {option} takes no value; {instead}"
-            break
+            return error
+    if command.name == "run":
+        error.message += "; run takes one machine and one workload: 'compare' takes several machines, and a jobs file several workloads"
     return error
 
 

@@ -8,6 +8,8 @@ dimension. While a model of transformers runs, its checks whether masks hide any
 
 from __future__ import annotations
 
+import difflib
+import inspect
 import logging
 import re
 import sys
@@ -37,7 +39,7 @@ def build(path: str, make: Any, arguments: Mapping[str, Any]) -> torch.nn.Module
     except SpecError:
         raise
     except (Exception, SystemExit) as error:
-        raise SpecError(explain_failure(path, "calling it", error)) from error
+        raise SpecError(explain_failure(path, "calling it", error) + _likely_argument(make, arguments)) from error
     if not isinstance(model, torch.nn.Module):
         raise SpecError(f"{path}: returned {type(model).__name__}; expected a torch.nn.Module")
     if (scripted := next((name for name, part in model.named_modules() if isinstance(part, torch.jit.ScriptModule)), None)) is not None:
@@ -160,6 +162,19 @@ def _resized(value: Any, size: int, batch: int) -> Any:
         return value
     shape = (batch, *value.shape[1:]) if value.ndim and value.shape[0] == size else value.shape
     return torch.empty(shape, dtype=value.dtype, device="meta")
+
+
+def _likely_argument(make: Any, arguments: Mapping[str, Any]) -> str:
+    """Return which argument of *make* was meant by one of *arguments* that it does not have; empty if that is not the mistake."""
+    try:
+        parameters = inspect.signature(make).parameters
+    except (TypeError, ValueError):
+        return ""
+    if any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters.values()):
+        return ""
+    name = next((name for name in arguments if name not in parameters), "")
+    near = difflib.get_close_matches(name, parameters, n=1)
+    return f"; did you mean --arg {near[0]}={arguments[name]}?" if name and near else ""
 
 
 _NEEDS_VALUE: Final = re.compile(

@@ -135,6 +135,8 @@ def load_target(target: str) -> Callable[..., Any]:
     value: Any = _module(target, module_name)
     for part in name.split("."):
         if not hasattr(value, part):
+            if (models := sys.modules.get(f"{module_name}.models")) is not None and hasattr(models, part):
+                raise SpecError(f"{target}: {module_name} has no '{part}'; write {module_name}.models:{name}")
             near = difflib.get_close_matches(part, dir(value), n=1)
             defined = _defined(_file(module_name)) if module_name.endswith(".py") else []
             has = f"; did you mean '{near[0]}'?" if near else f"; it has {_listed(defined, part)}" if defined else ""

@@ -82,7 +82,7 @@ def _job_document(run: Run, number: int, inputs: Mapping[str, str], noted: Seque
             *market_assumptions(market),
         ],
         "warnings": [
-            *noted,
+            *(text for text in noted if not _of_another_job(text, number)),
             *warnings(run, number),
             *run_credits_end(run, number),
             *missing_price(run.hardware, market, price_of_job(run, number, market)),
@@ -92,6 +92,12 @@ def _job_document(run: Run, number: int, inputs: Mapping[str, str], noted: Seque
         "inputs_sha256": dict(inputs),
         "inputs": values_of(run, number),
     }
+
+
+def _of_another_job(note: str, number: int) -> bool:
+    """Return whether *note* is about one job of several, and that is not job *number*."""
+    place, _, _ = note.partition(": ")
+    return place.startswith("jobs.") and place != f"jobs.{number}"
 
 
 def _utilization(run: Run, number: int) -> float | None:

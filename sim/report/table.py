@@ -18,6 +18,7 @@ from sim.report.whole_job import long_time, tokens_text, whole_job_text
 from sim.simulate import Run
 from sim.units import pluralized, rounded, rounded_dollars, show
 
+_BASIS = ("assumptions", "warnings")
 BAR = 40
 """Characters of a full bar."""
 NOTHING = 1e-5
@@ -66,8 +67,20 @@ def run_text(run: Run, document: Mapping[str, Any], number: int = 0, verbose: bo
     if verbose:
         lines += ["", "  waited for, in a warm step:"]
         lines += [f"    {show(row.seconds, 'time'):>10}  {row.cause.value:12}  {row.resource}" for row in run.jobs[number].warm.resources]
-    lines += ["", *basis_lines(document)]
-    return "\n".join(lines)
+    basis = basis_lines(document)
+    return "\n".join([*lines, "", *basis] if basis else lines)
+
+
+def several_text(run: Run, documents: Sequence[Mapping[str, Any]], verbose: bool = False) -> str:
+    """Return the reports of several jobs of *run*; what all jobs assume, or are warned of, is listed once, at the end."""
+    plain = [
+        {**document, **{key: [text.removeprefix(f"jobs.{number}: ") for text in document[key]] for key in _BASIS}}
+        for number, document in enumerate(documents)
+    ]
+    common = {key: [text for text in plain[0][key] if all(text in other[key] for other in plain)] for key in _BASIS}
+    own = [{**document, **{key: [text for text in document[key] if text not in common[key]] for key in _BASIS}} for document in plain]
+    texts = [run_text(run, document, number, verbose) for number, document in enumerate(own)]
+    return "\n\n".join([*texts, "\n".join(["all jobs:", "", *basis_lines(common)])])
 
 
 def _rates(document: Mapping[str, Any]) -> str:
@@ -113,9 +126,10 @@ def stall_lines(document: Mapping[str, Any], meanings: Mapping[Cause, str]) -> l
 
 def basis_lines(document: Mapping[str, Any]) -> list[str]:
     """Return the lines of the assumptions and warnings of *document*."""
-    lines = ["  Assumed:", *(f"    - {text}" for text in document["assumptions"])]
-    if document["warnings"]:
-        lines += ["  Warnings:", *(f"    - {text}" for text in document["warnings"])]
+    lines = []
+    for title, key in zip(("Assumed", "Warnings"), _BASIS, strict=True):
+        if document[key]:
+            lines += [f"  {title}:", *(f"    - {text}" for text in document[key])]
     return lines
 
 
@@ -161,8 +175,9 @@ def scaling_text(rows: Sequence[Mapping[str, Any]]) -> str:
     for row in rows:
         job = f"{row.get('job', ''):>6}" if several else ""
         lines.append(job + (_scaling_row(row, base[row.get("job", 0)], with_job) if row in ran else _infeasible_row(row)))
-    if ran and ran[-1]["warnings"]:
-        lines += ["", "  Warnings, of the last run:", *(f"    - {text}" for text in ran[-1]["warnings"])]
+    last = ran[-1 - ran[-1].get("job", 0) :] if ran else []
+    if warned := {text: None for row in last for text in row["warnings"]}:
+        lines += ["", "  Warnings, of the last run:", *(f"    - {text}" for text in warned)]
     return "\n".join(lines)
 
 

@@ -192,7 +192,8 @@ def unknown_name_hint(name: str, folder: str, path: bool = False) -> str:
         have = f"'python -m sim list hardware --where gpu={gpu}' lists the machines with it"
         return f"; it is a GPU: {have}{''.join(f', such as {near}' for near in suggestions(name, file_names, most=1))}"
     if folder == "hardware" and not path and (provider := _provider_like(name)):
-        return f"; it is a provider: 'python -m sim list hardware --where provider={provider}' lists its machines"
+        lists = f"'python -m sim list hardware --where provider={provider}' lists its machines"
+        return f"; it is a provider: {lists}, and compare and recommend take them with --where provider={provider}"
     listing = command_that_lists(folder)
     if folder == STACKS_FOLDER and re.sub(r"[-_ ]", "", name.lower()) in _TORCH:
         return f"; did you mean {REPLICATED_STACK}? {listing}"
@@ -339,6 +340,11 @@ def _file_at(name: str, folder: str, written_in: Path | None) -> Path:
                 f"{shown(name)}: is a model configuration; create a workload from it: python -m sim new workload {shlex.quote(name)} -o "
                 "mine.yaml"
             )
+        if written_in is None and _is_launch_file(path):
+            raise UnknownName(
+                f"{shown(name)}: is a launch file; create a workload from it: python -m sim new workload {shlex.quote(name)} -o mine.yaml "
+                "(with the model's config.json or catalog name behind it, if it does not name its model)"
+            )
         return path
     if is_folder(path):
         raise UnknownName(f"{shown(name)} is a folder; write the path of a YAML file{_example_in(path)} or a name from the catalog")
@@ -374,6 +380,15 @@ def _is_configuration(path: Path) -> bool:
     return False
 
 
+def _is_launch_file(path: Path) -> bool:
+    """Return whether *path* is a script, a torchtitan TOML or a DeepSpeed JSON, from which `new workload` reads a layout."""
+    if path.suffix == ".json":
+        with contextlib.suppress(OSError), path.open("rb") as file:
+            return b'"zero_optimization"' in file.read(_BEGINNING)
+    return path.suffix in _LAUNCH
+
+
+_LAUNCH: Final = frozenset((".slurm", ".sbatch", ".sh", ".bash", ".toml"))
 _BEGINNING: Final = 1 << 16
 """Bytes at the beginning of a JSON file that are searched for the key that identifies it."""
 

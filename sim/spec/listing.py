@@ -133,6 +133,8 @@ def without_match(rows: Sequence[Row], conditions: Sequence[str], columns: tuple
     match = _CONDITION.fullmatch(unmatched)
     if match and column.name == "gpu" and (unowned := advice_on_unused_gpu(match[3])):
         return f"no row matches {unmatched}; {unowned}"
+    if match and (several := re.split(r"[|;]| or ", match[3]))[1:] and {each.strip() for each in several} <= set(texts):
+        return f"no row matches {unmatched}; write {match[1]}={','.join(each.strip() for each in several)} for any of them"
     near = suggestions(match[3] if match else "", texts)
     shown = f"did you mean {units.any_of(near)}?" if near else f"values: {', '.join(texts[:20])}{' ...' * (len(texts) > 20)}"
     return f"no row matches {unmatched}; {shown}"

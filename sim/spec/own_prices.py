@@ -56,10 +56,12 @@ def prices_from_options(texts: Iterable[str]) -> str:
     return "; ".join(f"{machine}={price}" for machine, price in prices.items())
 
 
-def require_machines(name: str, machines: Iterable[str]) -> None:
-    """Raise SpecError if *name* contains the price of a machine that is not in *machines*."""
-    compared = list(machines)
+def require_machines(name: str, machines: Mapping[str, str]) -> None:
+    """Raise SpecError if *name* contains the price of a machine that is not in *machines*: names, by themselves or by the file typed."""
+    compared = list(machines.values())
     for machine in _prices_in(name):
+        if machine not in compared and machine in machines:
+            raise SpecError(f"--price {machine}: is a file; write the name of its machine, {machines[machine]}")
         if machine not in compared:
             near = difflib.get_close_matches(machine, compared, n=1)
             meant = f"; did you mean {near[0]}?" if near else ""

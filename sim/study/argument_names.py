@@ -24,6 +24,7 @@ T = TypeVar("T")
 
 _RENAMED: Final = MappingProxyType({"set": "overrides", "price": "prices", "jobs": "processes"})
 """Arguments whose options have other names, in all functions."""
+_OF_LAYOUTS: Final = LAYOUT_KEYS | {"tensor", "pipeline", "context", "expert"}
 _MAPPINGS: Final = ("overrides", "prices", "parallel", "fix", "vary")
 """Arguments that are mappings; their options are written as KEY=VALUE."""
 _OWN_PARTS: Final = MappingProxyType({field: name for name, field in OWN_PARTS.items()})
@@ -71,17 +72,19 @@ def _of_own_part(problem: str, given: Mapping[str, object]) -> str:
     return f"{argument}: {rest}" if given.get(argument) is not None else problem
 
 
-def _require_known(names: Iterable[str], arguments: Collection[str]) -> None:
-    """Raise SpecError for the first of *names* that is not one of the *arguments*, with the one that was meant."""
+def require_known(names: Iterable[str], arguments: Collection[str], given: Mapping[str, object] = MappingProxyType({})) -> None:
+    """Raise SpecError for the first of *names* that is not one of the *arguments*, with the one that was meant and its value *given*."""
     for name in names:
         if name in arguments:
             continue
         renamed = _RENAMED.get(name)
         if renamed in arguments:
             raise SpecError(f"{name}: unknown option; write {renamed}")
-        if name in LAYOUT_KEYS and "parallel" in arguments:
-            raise SpecError(f"{name}: unknown option; write it in parallel, such as parallel={{{name!r}: ...}}")
-        raise SpecError(f"{name}: unknown option; {likely_or_all(name, sorted(arguments))}")
+        axis = name.removesuffix("_size").removesuffix("_parallel")
+        if axis in _OF_LAYOUTS and "parallel" in arguments:
+            value = repr(given[name]) if name in given else "..."
+            raise SpecError(f"{name}: unknown option; write parallel={{{axis!r}: {value}}}")
+        raise SpecError(f"{name}: unknown option; {likely_or_all(name, list(arguments))}")
 
 
 def plain_integers(value: object) -> object:
@@ -100,11 +103,11 @@ def names_arguments(*groups: type) -> Callable[[Callable[P, T]], Callable[P, T]]
 
     def decorated(function: Callable[P, T]) -> Callable[P, T]:
         parameters = inspect.signature(function).parameters.values()
-        arguments = [each.name for each in parameters if each.kind is not inspect.Parameter.VAR_KEYWORD]
+        arguments = sorted(each.name for each in parameters if each.kind is not inspect.Parameter.VAR_KEYWORD)
 
         @wraps(function)
         def called(*args: P.args, **given: P.kwargs) -> T:
-            _require_known(given.keys() - fields, arguments)
+            require_known(given.keys() - fields, arguments)
             try:
                 return function(*map(plain_integers, args), **{name: plain_integers(value) for name, value in given.items()})  # type: ignore[arg-type]
             except SpecError as error:

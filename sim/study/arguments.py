@@ -35,6 +35,8 @@ def scenario_of(
         if not isinstance(value, str | PathLike):
             raise SpecError(f"{option}={as_shown(value)}: expected a catalog name or the path of a YAML file")
     require_mapping("overrides", overrides, {"node.nic.bandwidth": "100 Gbps"})
+    if isinstance(several := options.get("nodes"), list | tuple | range):
+        raise SpecError(f"nodes={as_shown(several)}: expected one number; sweep(..., vary={{'nodes': {list(several)[:4]}}}) tries several")
     for option in _WHOLE:
         require_whole(option, options.get(option), ("max",) if option == "batch" else ())
     if (options.get("seed") or 0) < 0:

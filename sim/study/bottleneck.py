@@ -50,6 +50,7 @@ class _Trials:
         if any(each.job.workload.training.noise.draw for each in run.jobs):  # compare means, not draws
             run = simulate(run.hardware, [each.job.averaged for each in run.jobs], cold=False)
         self._done: dict[tuple[tuple[int, ...], frozenset[Resource]], Run] = {}
+        self._moved: dict[tuple[int, ...], list[Run]] = {}
         self._base = run
         self._with = jobs_met_by(run)
 
@@ -102,20 +103,32 @@ class _Trials:
         return simulate(hardware, jobs, cold=False, credits=self._base.credits).jobs[company.index(number)].warm.step_time
 
     def phases(self, number: int) -> tuple[float, ...]:
-        """Return the warm steps (s) of job *number* with its loaders' work shifted to other moments of the step.
+        """Return the warm steps (s) of job *number* with loaders, also of jobs that it meets, shifted to other moments of steps.
 
         The moment in a step when a batch is pinned, copied or decoded on the GPU depends, to the millisecond, on how long it takes to
         build. So neither that moment nor its cost is as certain as the throughput of the loader.
         """
         job_run = self._base.jobs[number]
-        options, training = job_run.job.workload.input, job_run.job.workload.training
+        options = job_run.job.workload.input
         if options.loader == "synthetic" or (options.loader == "pytorch" and options.num_workers == 0):
             return ()
         company = self._with[number]
-        jobs, credits = [self._base.jobs[other].job for other in company], self._base.credits
-        between = job_run.warm.step_time / training.gradient_accumulation_steps  # a batch that is later than that would hold up the step
-        moved = (simulate(self._base.hardware, jobs, cold=False, lag=share * between, credits=credits) for share in _MOMENTS)
-        return tuple(run.jobs[company.index(number)].warm.step_time for run in moved)
+        if company not in self._moved:
+            jobs = [self._base.jobs[other] for other in company]
+            between = [  # a batch that is later than that would hold up the step
+                each.warm.step_time / each.job.workload.training.gradient_accumulation_steps for each in jobs
+            ]
+            self._moved[company] = [
+                simulate(
+                    self._base.hardware,
+                    [each.job for each in jobs],
+                    cold=False,
+                    lags=[share * time for time in between],
+                    credits=self._base.credits,
+                )
+                for share in _MOMENTS
+            ]
+        return tuple(moved.jobs[company.index(number)].warm.step_time for moved in self._moved[company])
 
     def step_times(self, number: int, *resources: Resource) -> dict[Resource, float]:
         """Return the warm step (s) of job *number* with *resources* and one more freed, for each that it then waits for."""

@@ -110,7 +110,9 @@ def machines(names: Sequence[str], where: Sequence[str]) -> list[str]:
 
 def require_priced(prices: str, names: Sequence[str]) -> None:
     """Raise SpecError if *prices* contain a machine that is not among *names*, which may be files."""
-    require_machines(prices, (load_hardware(name).spec.name if PurePath(name).suffix in (".yaml", ".yml") else name for name in names))
+    require_machines(
+        prices, {name: load_hardware(name).spec.name if PurePath(name).suffix in (".yaml", ".yml") else name for name in names}
+    )
 
 
 def _problems(name: str) -> Sequence[str]:

@@ -157,6 +157,7 @@ def _gpu(node: Node, factor: float) -> Node:
             "split_time": kernels.split_time / factor,
             "exponentials": kernels.exponentials * factor,
             "indexed_elements": kernels.indexed_elements * factor,
+            "scan_rate": kernels.scan_rate * factor,
             "attention": tuple(rate.model_copy(update={"sinks": rate.sinks / factor}) for rate in kernels.attention),
         }
         update["kernels"] = kernels.model_copy(update=kernel_updates)

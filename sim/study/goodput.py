@@ -373,18 +373,17 @@ def _notes(steps: Steps, weeks: Weeks, reliability: Reliability, run: LongRun) -
             f"times between failures follow {weeks.law}{', your own law, which is not validated' if own else ''}; the closed form, the "
             "formulas and the best interval assume exponential times"
         )
+    own = steps.usd_per_s is not None and not steps.provider and SPARES * steps.nodes < 1
+    if_rented = "; if a provider replaces failed nodes, name it: --set provider=NAME" if own and run.repairs else ""
     if rents_another(weeks, steps):
         within = show(START_UP, "time")
-        or_repair = "" if steps.provider else "; if the nodes are your own, --spares 0 waits until they are repaired"
-        notes.append(
-            f"no spare nodes: a failed node is returned, and another is rented within {within} (--spares keeps some ready{or_repair})"
-        )
+        notes.append(f"no spare nodes: a failed node is returned, and another is rented within {within} (--spares keeps some ready)")
     elif weeks.spares is None and run.spares:
         rounded_up = ", rounded up" if run.spares > SPARES * steps.nodes else ""
-        notes.append(f"{pluralized(run.spares, 'spare node')}, {100 * SPARES:g}% of the nodes{rounded_up} (--spares)")
+        notes.append(f"{pluralized(run.spares, 'spare node')}, {100 * SPARES:g}% of the nodes{rounded_up} (--spares{if_rented})")
     elif weeks.spares is None and any(run.rate):
         then = "waits until it is repaired" if run.repairs else "dies"
-        notes.append(f"no spare node: if the node fails, the job {then} (--spares keeps another ready)")
+        notes.append(f"no spare node: if the node fails, the job {then} (--spares keeps another ready{if_rented})")
     if run.compilation.high:
         low, high = (show(time, "time") for time in (run.compilation.low, run.compilation.high))
         notes.append(

@@ -492,5 +492,9 @@ def spares_of(weeks: Weeks, steps: Steps) -> int:
 
 
 def rents_another(weeks: Weeks, steps: Steps) -> bool:
-    """Return whether a failed node is returned and another rented: for a rented job too small for a spare, unless spares are specified."""
-    return weeks.spares is None and weeks.repairs and steps.usd_per_s is not None and SPARES * steps.nodes < 1
+    """Return whether a failed node is returned and another rented: for a rented job too small for a spare, unless spares are specified.
+
+    Machines with a price and without a provider are the user's own: nobody replaces them.
+    """
+    rented = steps.usd_per_s is not None and bool(steps.provider)
+    return rented and weeks.spares is None and weeks.repairs and SPARES * steps.nodes < 1

@@ -149,8 +149,8 @@ class JobStage(NamedTuple):
     burst: Mapping[str, bool]
     executor: str
     seed: int = 0
-    lag: float = 0.0
-    """Seconds between building a batch and passing it on (`LoaderSite.lag`)."""
+    lags: Sequence[float] = ()
+    """Seconds between building a batch and passing it on, by job (`LoaderSite.lag`); empty: none."""
 
 
 def iops_link(slot: str) -> str:
@@ -186,9 +186,10 @@ def make_ranks(
         exchanges = _server_exchanges(stage, classes, indices, gpus, wiring)
     else:
         exchanges = [_exchange(stage, indices, gpus, plans[0], wiring)] * len(classes)
+    lag = stage.lags[number] if stage.lags else 0.0
     ranks = []
     for rank_class, plan, index, gpu, exchange in zip(classes, plans, indices, gpus, exchanges, strict=True):
-        pipeline = _loader(_site(stage, index, rank_class, job, hit_ratio.get(rank_class.slot.name, 0.0)), workload)
+        pipeline = _loader(_site(stage, index, rank_class, job, hit_ratio.get(rank_class.slot.name, 0.0), lag), workload)
         name = f"{rank_class.slot.node.gpu.name} compute"
         paces = _paces(stage, number, job, rank_class)
         ranks.append(Replica(gpu, name, plan, pipeline, exchange, finished_step, paces))
@@ -290,7 +291,7 @@ def _crowd(stage: JobStage, rank_class: RankClass, servers: ServerPlan) -> Crowd
     return Crowd(rank_class.size, dict.fromkeys(own, (rank_class.members - 1) / others if others else 0.0))
 
 
-def _site(stage: JobStage, index: int, rank_class: RankClass, job: Job, hit_ratio: float) -> LoaderSite:
+def _site(stage: JobStage, index: int, rank_class: RankClass, job: Job, hit_ratio: float, lag: float) -> LoaderSite:
     workload, node, members = job.workload_in(rank_class.slot), rank_class.slot.node, float(rank_class.members)
     dataset, remote = workload.dataset, remote_hit_ratio(node.page_cache, hit_ratio, len(job.placement))
     disk: dict[str, float] = {}
@@ -317,7 +318,7 @@ def _site(stage: JobStage, index: int, rank_class: RankClass, job: Job, hit_rati
         cost=batch_cost(workload, node, disk_rate, hit_ratio, remote, job.sharers),
         peers=_over_nics(rank_class, live, ARRIVING, LEAVING) if remote else {},
         peer_cap=(node.nic.transport.flow_cap or math.inf) * node.nic.transport.flows,
-        lag=stage.lag,
+        lag=lag,
         disk_readers=sum(other.members for other in stage.cluster.classes if other.slot.name == rank_class.slot.name) / rank_class.members,
     )
 

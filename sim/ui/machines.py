@@ -15,17 +15,20 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
+from sim.analysis.cost import price
 from sim.documents import document
-from sim.report.comparison import comparison_document, objectives
+from sim.report.comparison import comparison_document, objectives, page_notes
+from sim.report.layouts.layout import layout_document
 from sim.report.page.comparison import comparison_parts
-from sim.report.page.markup import join
+from sim.report.page.markup import join, note_box
 from sim.spec.library import load_hardware
 from sim.spec.listing import Row
 from sim.spec.yaml import SpecError
 from sim.study.compare import ComparedMachine, compare, front
 from sim.study.computing import Computing
 from sim.study.least_epoch import LeastEpoch, least_epoch
-from sim.study.scenario import Scenario
+from sim.study.plan.machines import is_planned, with_planned_layouts
+from sim.study.scenario import Scenario, loaded_hardware
 from sim.terminal import program
 from sim.ui.choice import AMONG, Choice, comparison_command, on_other_machines, quote_words
 from sim.ui.view import View
@@ -96,15 +99,28 @@ def machine_results(choice: Choice, kind: TaskKind, names: Sequence[str]) -> Ite
     scenario = on_other_machines(choice)
     results: MachineResults = {}
     for name in names:
-        results[name] = _row(scenario, name) if kind == "row" else least_epoch(replace(scenario, hardware=name))
+        results[name] = _row(scenario, name) if kind == "row" else _bound(scenario, name)
         yield None
     yield results
 
 
 def _row(scenario: Scenario, name: str) -> ComparedMachine:
-    (row,) = compare(scenario, [name], document, nodes=[scenario.nodes] if scenario.nodes else [], computing=Computing(1))
+    rows = compare(scenario, [name], document, nodes=[scenario.nodes] if scenario.nodes else [], computing=Computing(1))
+    (row,) = with_planned_layouts(scenario, rows, layout_document, computing=Computing(1))
     # the values of all fields of its descriptions are most of a document, and a comparison shows none
     return row if row.document is None else replace(row, document={key: row.document[key] for key in row.document if key != "inputs"})
+
+
+def _bound(scenario: Scenario, name: str) -> LeastEpoch | None:
+    """Return the bound of an epoch of *scenario* on the machine *name*: 0 where it needs a layout, as nothing is known of that."""
+    on_machine = replace(scenario, hardware=name)
+    if (least := least_epoch(on_machine)) is not None or not is_planned(scenario):
+        return least
+    try:
+        rate = price(loaded_hardware(on_machine).spec, scenario.market)
+    except SpecError:
+        return None
+    return LeastEpoch(0.0, None if rate is None else 0.0)
 
 
 # --- what is computed next ----------------------------------------------------------------------------------------------
@@ -286,7 +302,7 @@ def _view(choice: Choice, names: Sequence[str], rows: Sequence[ComparedMachine],
         "done": len(rows),
         "of": len(names),
         "complete": complete,
-        "html": join(*(part.html for part in parts if part.ident in _SHOWN)),
+        "html": join(*(part.html for part in parts if part.ident in _SHOWN), note_box("Notes", page_notes(document))),
         "verdict": verdict,
         "command": f"{program()} {quote_words(comparison_command(choice, names))}",
     }

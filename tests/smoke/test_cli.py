@@ -157,6 +157,19 @@ def test_several_jobs(capsys: Capture, tmp_path: Path) -> None:
     assert [job["gpus"] for job in contents["jobs"]] == [4, 4]
 
 
+def test_what_all_jobs_share_is_said_once(capsys: Capture) -> None:
+    """Eight equal trials: each note is listed once in the text, and no job's document has a note about another."""
+    command = ("run", "p3.16xlarge", "hyperparameter-search")
+    assert main(list(command)) == 0
+    text = capsys.readouterr().out
+    notes = [line for line in text.splitlines() if line.startswith("    - ")]
+    assert len(notes) == len(set(notes)) > 4
+    assert "would change the step time" in text[text.index("\nall jobs:\n") :]
+    for number, job in enumerate(document(capsys, *command)["jobs"]):
+        about = {warning.split(":")[0] for warning in job["warnings"] if warning.startswith("jobs.")}
+        assert about == {f"jobs.{number}"}
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

@@ -97,6 +97,8 @@ COMMANDS = {
     "option of models": (["new", "--from-topo", "topo.txt", "--batch", "2"], "--batch: does not apply to new hardware; leave it out"),
     "name of a workload": (["new", "workload", "llama-3.2-1b", "--name", ""], "--name '': write a name, or leave it out"),
     "a table there already": (["extract", "net.py:f", "-o", "mine.yaml"], "mine.yaml: already exists; write another name, or overwrite it"),
+    "providers as machines": (["compare", "vgg16", "aws"], "and compare and recommend take them with --where provider=aws"),
+    "providers joined": (["compare", "vgg16", "--where", "provider=aws|gcp"], "provider=aws|gcp; write provider=aws,gcp for any of them"),
     "no code": (["extract", "nosuch.py:f"], "nosuch.py: no such file"),
     "no callable": (["extract", "notes.txt"], "notes.txt: write module:callable or file.py:callable"),
     "a result": (["run", "p3.16xlarge", "run.json"], "run.json:1:1: is a result of this program; expected a workload file"),
@@ -171,6 +173,26 @@ def test_names_of_the_wrong_kind(capsys: pytest.CaptureFixture[str]) -> None:
     )
     assert "did you mean gpus?" in refusal(capsys, "list", "gpu")
     assert "found 4090; did you mean rtx4090? write a block (" in refusal(capsys, "run", "hgx-h100", "vgg16", "--set", "node.gpu=4090")
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("job.slurm", "#!/bin/bash\n#SBATCH -N 2\ntorchrun train.py\n"),
+        ("run.sh", "torchrun train.py\n"),
+        ("train.toml", "[model]\nname = 'llama3'\n"),
+        ("ds.json", '{"zero_optimization": {"stage": 3}}'),
+    ],
+)
+def test_a_launch_file_is_no_workload(capsys: pytest.CaptureFixture[str], tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / name).write_text(text)
+    said = refusal(capsys, "run", "hgx-h100", str(tmp_path / name))
+    assert f"{name}: is a launch file; create a workload from it: python -m sim new workload " in said
+    (tmp_path / name).write_text("")
+    assert f"{name}: is empty" in refusal(capsys, "new", "workload", str(tmp_path / name), "-o", str(tmp_path / "mine.yaml")) or name in (
+        "train.toml",
+        "ds.json",
+    )
 
 
 def test_an_example_follows_the_help_and_errors_once(capsys: pytest.CaptureFixture[str]) -> None:

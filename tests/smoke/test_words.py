@@ -12,7 +12,7 @@ import typer
 
 from sim.cli import main
 from sim.commands.app import app
-from sim.commands.words import EQUIVALENTS, HERE
+from sim.commands.words import EQUIVALENTS, FILTERS, HERE
 
 GROUP: Any = typer.main.get_command(app)
 CONTEXT = GROUP.context_class(GROUP, info_name="sim", **GROUP.context_settings)
@@ -41,17 +41,27 @@ def test_options_of_other_commands_are_told_with_those(capsys: pytest.CaptureFix
     takers = ", ".join(name for name in COMMANDS if "--with-failures" in OPTIONS[name])
     assert answer == f"Error: No such option: --with-failures; {takers} have it"
     assert said(capsys, "run", "p3.16xlarge", "resnet50", "--days", "3").endswith("--days; here, use --hours N")
+    assert "; run takes one machine and one workload: " in said(capsys, "run", "p3.16xlarge", "resnet50", "vgg16")
     assert "--spot; run, compare, goodput have --market spot" in said(capsys, "recommend", "resnet50", "--spot")
 
 
 @pytest.mark.parametrize(("name", "word"), [(name, word) for name, words in HERE.items() for word in words])
 def test_an_option_of_another_command_is_answered_with_what_this_one_has(name: str, word: str, capsys: pytest.CaptureFixture[str]) -> None:
     """``spot --nodes 4``: spot machines are --workers."""
-    assert word not in OPTIONS[name] and (word == "--hardware" or any(word in options for options in OPTIONS.values()))
-    names = ("resnet50", "p3.2xlarge") if name in ("compare", "recommend") else ("p3.2xlarge", "resnet50")
+    assert word not in OPTIONS[name] and (word in ("--hardware", *FILTERS) or any(word in options for options in OPTIONS.values()))
+    names = {"compare": ("resnet50", "p3.2xlarge"), "recommend": ("resnet50", "p3.2xlarge"), "prices": (), "list": (), "new": ()}.get(
+        name, ("p3.2xlarge", "resnet50")
+    )
     answer = said(capsys, name, *names, word, "1")
     assert answer.endswith(f"{word}; here, use {HERE[name][word]}")
     assert set(re.findall(r"--[\w-]+", HERE[name][word])) <= OPTIONS[name]
+
+
+@pytest.mark.parametrize("name", ["prices", "list"])
+@pytest.mark.parametrize("filtered", sorted(set(FILTERS.values())))
+def test_filters_can_be_typed(name: str, filtered: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([name, *filtered.split()]) == 0
+    assert len(capsys.readouterr().out.splitlines()) > 1
 
 
 @pytest.mark.parametrize(("name", "word"), [(name, word) for name in ("plan", "sweep") for word in HERE[name]])

@@ -183,6 +183,13 @@ def test_said_prices_that_are_none_are_told(said: list[str], words: str, capsys:
     assert words in capsys.readouterr().err
 
 
+def test_the_price_of_a_file_names_its_machine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "box.yaml"
+    path.write_text("extends: p3.2xlarge\nname: my-box\n")
+    assert main(["compare", "resnet18", str(path), "--price", f"{path}=1 USD/h"]) == 2
+    assert f"--price {path}: is a file; write the name of its machine, my-box" in capsys.readouterr().err
+
+
 def test_the_price_of_a_rack_is_that_of_all_its_trays() -> None:
     price = prices_from_options(["coreweave-gb200-rack=700 USD/h"])
     (group,) = load_hardware("coreweave-gb200-rack", [PriceOverride(price)]).spec.groups

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from sim.analysis.bottleneck import RESOURCES, Bottleneck, largest_saving
 from sim.cluster.build import Placement
 from sim.report.verdict import bound_by, moment_warning, verdict
-from sim.simulate import Run
+from sim.simulate import Run, simulate
 from sim.study.bottleneck import bottlenecks, jobs_met_by
 from sim.study.faster import faster
 from sim.study.scenario import Scenario, answer
@@ -198,6 +199,24 @@ def test_the_step_is_given_for_several_moments_of_the_loaders_work() -> None:
     assert low <= job.first.step_time * 1.001
     assert high >= job.warm.step_time
     assert moment_warning(bottleneck)[0].startswith("the step takes 53.9 ms to 56.9 ms, depending on when the loaders")
+
+
+def test_jobs_that_meet_are_moved_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three moments for all, each job by its own share of its own step. Two jobs with cores of their own take what each takes alone."""
+    moved: list[Sequence[float]] = []
+
+    def counted(*arguments: Any, **options: Any) -> Run:
+        moved.extend([options["lags"]] if options.get("lags") else [])
+        return simulate(*arguments, **options)
+
+    monkeypatch.setattr("sim.study.bottleneck.simulate", counted)
+    workload = toy_workload(loader="dali_cpu", prep=1.0, inputs={"num_threads": 1})
+    slower = toy_workload(loader="dali_cpu", prep=2.0, inputs={"num_threads": 1})
+    hardware = machine(2, disk=volume())
+    jobs = [Job(work, (Placement(0, (gpu,)),)) for gpu, work in enumerate((slower, workload))]
+    bounds = bottlenecks(run(hardware, *jobs))
+    assert moved == [pytest.approx((2 * share, share), rel=1e-6) for share in (0.25, 0.5, 0.75)]
+    assert [each.spread for each in bounds] == [pytest.approx((2.0, 2.0), rel=1e-6), pytest.approx((1.0, 1.0), rel=1e-6)]
 
 
 def test_the_moment_of_a_loader_that_bounds_the_step_does_not_matter() -> None:

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import random
 import re
+from html import unescape
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sim.documents import comparison_rows
+from sim.report.comparison import comparison_document
+from sim.report.page.comparison import comparison_parts
 from sim.spec.yaml import SpecError
 from sim.study.compare import ComparedMachine, front
 from sim.study.least_epoch import LeastEpoch
 from sim.ui import machines
-from sim.ui.choice import choice_of
+from sim.ui.choice import choice_of, scenario_of
 from sim.ui.machines import KeptResults, MachineResults, MachineSearch, MachineTask, in_order
 from tests.ui.inline import InlineWorker, views_of
 
@@ -48,6 +52,22 @@ def test_the_chosen_machine_is_shown_at_once() -> None:
     views = views_of(choice_of([("workload", "alexnet")]), NAMES[:3])
     assert views[0]["done"] == 1
     assert NAMES[0] in views[0]["html"]
+
+
+def test_machines_that_need_a_layout_have_the_rows_of_the_comparison() -> None:
+    """Oracle: the rows of `compare`. A machine that no layout fits keeps its reason, and none is left out before it is planned."""
+    names = ["p4d.24xlarge", "gpu_8x_v100", "p3.2xlarge"]
+    chosen = choice_of([("workload", "llama-3.2-3b"), ("hardware", names[0])])
+    (*_, last) = views_of(chosen, names)
+    rows = comparison_rows(scenario_of(chosen), names, processes=1)
+    document = comparison_document("llama-3.2-3b", rows)
+    laid_out = [row for row in document["rows"] if row["layout_gap"] is not None]
+    assert laid_out and document["left_out"]
+    verdict, _ = comparison_parts(document)
+    assert last["verdict"] == verdict
+    assert starred(last) == [row["hardware"] for row in document["rows"] if row["pareto"]]
+    assert all(row["layout"] in unescape(last["html"]) for row in laid_out)
+    assert last["html"].count("</tr>") == 1 + len(document["rows"])
 
 
 def test_a_job_of_some_hours_has_no_front_before_the_end() -> None:

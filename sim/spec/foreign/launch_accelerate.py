@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from sim.spec.fields import Fp8Recipe
-from sim.spec.foreign.launch_accelerate_keys import key_notes
+from sim.spec.foreign.launch_accelerate_keys import compiler, key_notes
 from sim.spec.foreign.launch_deepspeed import ZERO_STAGES, zero_notes, zero_stack
 from sim.spec.foreign.launch_megatron import megatron
 from sim.spec.foreign.launch_settings import LaunchSettings, block_of, exchange_of, note_offloading
@@ -41,6 +41,9 @@ ACCELERATE_8BIT: Final[Mapping[Fp8Recipe, Mapping[str, str | bool]]] = {
 (accelerate/utils/transformer_engine.py, ao.py)."""
 
 
+EAGER: Final = "fsdp_config runs on torchtitan's stack, whose blocks are compiled; Accelerate's are not unless dynamo_config compiles them"
+
+
 def accelerate(config: Mapping[str, Any], place: str) -> LaunchSettings:
     """Return the settings in Accelerate's YAML file."""
     told = LaunchSettings(notes=list(key_notes(config, place)))
@@ -62,6 +65,7 @@ def accelerate(config: Mapping[str, Any], place: str) -> LaunchSettings:
         _add_zero(zero, told, precision, place)
     if sharded:
         _add_fsdp({key if "fsdp" in key else f"fsdp_{key}": value for key, value in sharded.items()}, told, place, machines)
+        told.notes += [EAGER] if "shard" in told.parallel and not compiler(config, place) else []
     _add_mesh(mesh, told, place)
     if layout and distributed in ("MEGATRON_LM", "NO"):
         _add_megatron(layout, told, place)

@@ -57,6 +57,12 @@ _TOP: Final = (
 """Keys of a file for machines of one's own; dynamo_backend and fp16 are those of early releases."""
 
 
+def compiler(config: Mapping[str, Any], place: str) -> str:
+    """Return the backend that compiles the model; empty if none does."""
+    backend = block_of(config, "dynamo_config", place).get("dynamo_backend", config.get("dynamo_backend"))
+    return "" if backend is None or str(backend).upper() in ("NO", "FALSE") else str(backend)
+
+
 def key_notes(config: Mapping[str, Any], place: str) -> Iterator[str]:
     """Yield notes on keys of Accelerate's *config* that it does not know, or that change a step. Raise SpecError for a misspelled one."""
     unknown = _unknown(config, _TOP, "", place)
@@ -64,9 +70,8 @@ def key_notes(config: Mapping[str, Any], place: str) -> Iterator[str]:
         unknown += _unknown(block_of(config, block, place), names, f"{block}.", place)
     if unknown:
         yield f"ignored: {', '.join(unknown)}, which Accelerate does not know"
-    compiler = block_of(config, "dynamo_config", place).get("dynamo_backend", config.get("dynamo_backend"))
-    if compiler is not None and str(compiler).upper() not in ("NO", "FALSE"):
-        yield f"dynamo_backend {str(compiler)[:40]} is not read: the stack decides whether blocks are compiled"
+    if backend := compiler(config, place):
+        yield f"dynamo_backend {backend[:40]} is not read: the stack decides whether blocks are compiled"
     mesh = block_of(config, "parallelism_config", place)
     ulysses = mesh.get("parallelism_config_sp_size", mesh.get("sp_size"))
     if ulysses not in (None, 0, 1):

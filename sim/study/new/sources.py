@@ -143,6 +143,8 @@ def _told_by_file(path: Path, text: str, others: Collection[str]) -> LaunchSetti
         raise SpecError(f"{place}: {_OF_TORCH[suffix].format(stem=place.removesuffix('.py'))}")
     if _LAUNCHER.search(text):
         return _launch(text, place, path.parent, others)
+    if not text.strip():
+        raise SpecError(f"{place}: is empty; write a model's config.json, or the command that starts training, such as 'torchrun train.py'")
     raise SpecError(
         f"{place}: is not a config.json, Megatron-LM arguments (--num-layers ...), a Slurm or torchrun script, a torchtitan TOML, "
         "a DeepSpeed JSON or an Accelerate YAML"

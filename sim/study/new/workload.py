@@ -146,6 +146,8 @@ def write(
     note = f"{_in_words(workload.model.parameters)} parameters, sequences of {tokens:,} tokens"
     if not (sequence or told.sequence) and shape.max_seq is not None and shape.max_seq > tokens:
         note += f" (the model takes {shape.max_seq:,}; --sequence N)"
+    if "--global-batch" in command:  # no file has it: its micro-batches depend on the number of GPUs
+        note += f"; the global batch is an option: --global-batch {told.global_batch}, also of plan, compare and recommend"
     return NewWorkload(path, note, command, tuple(told.notes))
 
 

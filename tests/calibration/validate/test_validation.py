@@ -7,6 +7,7 @@ import io
 import json
 import math
 import re
+import shlex
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from calibration.questions import Folders, question, questions
 from calibration.run_records import COMMITTED_RUNS, read_records
 from calibration.validate.memory import without_room
 from calibration.validate.validation import validate_clusters
+from sim.cli import main as sim_main
 from sim.spec.memo import caching
 from sim.spec.yaml import SpecError
 from tests.calibration.runs import record, simulated
@@ -64,11 +66,12 @@ def test_what_the_simulator_made_is_predicted(runs: Path, tmp_path: Path, capsys
     factor = {entry["parameter"]: entry["factor"] for entry in document["clusters"][0]["factors"]}
     assert math.log(factor["nic efficiency"]) == pytest.approx(-1.0, abs=0.25)
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
-        "predictions.csv", "validation.json", "validation.png", "validation.txt",
+        "g4dn.12xlarge-calibrated.yaml", "predictions.csv", "validation.json", "validation.png", "validation.txt",
     ]  # fmt: skip
     assert document["left_out"]["source"]["overall"] == overall  # no constant rests on a source that nobody knows
     assert document["left_out"]["nodes"]["overall"]["calibrated"]["points"] == 8 and document["groups"][0]["value"] == "3"
     check_predictions(tmp_path / "out" / "predictions.csv", runs)
+    check_calibrated_file(tmp_path / "out", capsys)
     text = (tmp_path / "out" / "validation.txt").read_text()
     assert "by novelty" in text and "3+ nodes left out: overall" in text
     assert "tau: Kendall's rank correlation" in text and "that change nothing" not in text
@@ -157,6 +160,27 @@ def test_the_table_of_the_manual_calibrates(tmp_path: Path, capsys: pytest.Captu
     output = capsys.readouterr().out
     [errors] = re.findall(r"^overall, .*? ([\d.]+) / +[\d.]+ +([\d.]+) / ", output, re.MULTILINE)
     assert [round(float(errors[0])), float(errors[1])] == [float(one) for one in stated] and "without effect" not in output
+
+
+def check_calibrated_file(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Oracle: the calibrated predictions. The commands that the file shows give them, and a check finds nothing wrong."""
+    path = out / "g4dn.12xlarge-calibrated.yaml"
+    assert sim_main(["check", str(path)]) == 0
+    commands = [shlex.split(line[1:]) for line in path.read_text().splitlines() if line.startswith("#   python -m sim run")]
+    with (out / "predictions.csv").open() as file:
+        predicted = {(row["placement"], row["batch_per_gpu"]): float(row["calibrated_s"]) for row in csv.DictReader(file)}
+    compared = 0
+    for words in commands:
+        placed = (
+            words[words.index("--placement") + 1] if "--placement" in words else "+".join(["4"] * int(words[words.index("--nodes") + 1]))
+        )
+        capsys.readouterr()
+        assert sim_main([*words[3:], "--fast", "--json"]) == 0
+        step = json.loads(capsys.readouterr().out)["step_time_s"]
+        if expected := predicted.get((placed, words[words.index("--batch") + 1])):
+            assert step == pytest.approx(expected, rel=1e-3)
+            compared += 1
+    assert compared == len(commands) == 3  # batches of 8, 16 and 32
 
 
 def check_predictions(path: Path, runs: Path) -> None:

@@ -18,7 +18,8 @@ from tests.study.new.launched import CONFIGS, EIGHT_BILLION, MEGATRON, TORCHTITA
 
 def test_launch_files(tmp_path: Path) -> None:
     (tmp_path / "gpt3.sh").write_text(MEGATRON)
-    written = load_workload(str(new_workload([str(tmp_path / "gpt3.sh")], tmp_path / "a.yaml").path)).spec
+    made = new_workload([str(tmp_path / "gpt3.sh")], tmp_path / "a.yaml")
+    written = load_workload(str(made.path)).spec
     layout, training = written.training.parallel, written.training
     assert (layout.tensor, layout.pipeline, layout.virtual_stages, layout.shard, layout.sequence_parallel) == (8, 4, 4, "optimizer", True)
     assert (training.batch, training.precision, training.activation_checkpointing) == (2, "bf16", "selective")
@@ -26,6 +27,7 @@ def test_launch_files(tmp_path: Path) -> None:
     assert written.model.transformer is not None
     assert written.model.transformer.vocab == 51200, "50,257 padded to a multiple of 128 x 8"
     assert "--global-batch 1536" in (tmp_path / "a.yaml").read_text()
+    assert made.note.endswith("; the global batch is an option: --global-batch 1536, also of plan, compare and recommend")
 
     (tmp_path / "run.toml").write_text(TORCHTITAN)
     written = load_workload(str(new_workload([str(tmp_path / "run.toml")], tmp_path / "b.yaml").path)).spec
