@@ -58,7 +58,7 @@ def sums_of(layout: Layout, workload: Workload) -> BlockSums:
 
 
 def _entering(layout: Layout, workload: Workload, unit: Unit) -> float:
-    """Return the bytes that the backward pass over *unit* allocates at its peak, without gradients, which do not grow with a micro-batch."""
+    """Return the bytes that backward of *unit* allocates at its peak, without gradients, which do not grow with a micro-batch."""
     if not unit.has_backward:
         return 0.0
     backward = unit_pass(layout, workload, unit, forward=False)

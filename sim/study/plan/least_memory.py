@@ -78,7 +78,7 @@ def _group_sizes(layout: LayoutCandidate) -> tuple[int, ...]:
 
 
 def _entered(geometry: Geometry, rows: Sequence[FloatRow]) -> FloatRow:
-    """Return the bytes that backward of one sample allocates at least when it begins on each stage: on the last unit of one of its chunks."""
+    """Return the bytes that backward of one sample allocates when it begins on each stage: on the last unit of one of its chunks."""
     table = numpy.diff(numpy.stack(rows), axis=1)
     least = numpy.full((len(table), geometry.pipeline), 0.0 if geometry.even else numpy.inf)
     for low, high, stage in zip(geometry.low, geometry.high, geometry.stage, strict=True):
