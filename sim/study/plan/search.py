@@ -61,7 +61,7 @@ SAMPLE: Final = 512
 """Maximum number of layouts that the first is chosen from: their bounds take a second, those of all layouts may take ten."""
 FEW: Final = 256
 """Maximum number of passes of the first layout, if there is such a layout: a millisecond each, while other layouts take half a minute."""
-OFTEN: Final = 1.0
+OFTEN: Final = 5.0
 """Seconds after which progress is reported although no layout has been simulated: hundreds may be bounded before one is."""
 LONG: Final = 1024
 """Maximum number of passes, summed over all ranks that are simulated for a stage, of a quick layout: about a second."""

@@ -43,20 +43,20 @@ def test_what_is_left_is_what_it_takes(gpus: int, fixed: dict[str, str]) -> None
 
 
 def test_progress_is_told_while_layouts_are_only_bounded() -> None:
-    """Each bound takes 0.4 s by the clock, so that progress is told after three of them at the latest, before any simulation."""
+    """Each bound takes 2 s by the clock, so that progress is told after three of them at the latest, before any simulation."""
     question = PlanQuestion(Scenario("hgx-h100", "gpt2", global_batch=16), (1,), 4)
     now, alone = [0.0], LocalRefiner("time", None)
     heard: list[tuple[float, int, str]] = []
 
     def refine(task: RefineTask, ahead: LookAhead) -> RefineResult:
-        now[0] += 0.4
+        now[0] += 2.0
         return alone(task, ahead)
 
     def hear(tally: Tally) -> None:
         heard.append((now[0], len(tally.outcomes), progress_text(tally)))
 
     search(prepare_plan(question).layouts, Limits(early=False, shown=10), hear, refine, lambda: now[0])
-    assert max(after - before for (before, *_), (after, *_) in pairwise([(0.0, 0, ""), *heard])) < 1.7
+    assert max(after - before for (before, *_), (after, *_) in pairwise([(0.0, 0, ""), *heard])) < 7.0
     assert heard[0][1:] == (0, f"3 layouts of {len(prepare_plan(question).layouts[0][1]) + len(prepare_plan(question).layouts[1][1]):,}"
                             " bounded, none simulated so far")  # fmt: skip
 
