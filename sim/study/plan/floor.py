@@ -290,7 +290,7 @@ class _Shapes:
             if like not in self._alike:
                 try:
                     self._alike[like] = self._lay(like)
-                except SpecError as error:  # without its traceback, whose frames would keep all that was computed until garbage is collected
+                except SpecError as error:  # frames of its traceback would keep all that was computed
                     self._alike[like], self.refused = None, SpecError(error.problems)
             self._laid[key] = self._alike[like]
         return self._laid[key]

@@ -65,7 +65,7 @@ class _LinkTraffic:
 
 
 @dataclass
-class _Passed:
+class _InsideTraffic:
     """Messages with the same links, as a micro-batch needs them on its way through the chunks."""
 
     stage: int
@@ -82,7 +82,7 @@ class _Counted:
     def __init__(self, scene: LayoutScene) -> None:
         self.scene = scene
         self.links: dict[str, _LinkTraffic] = defaultdict(_LinkTraffic)
-        self._inside: dict[tuple[str, int], _Passed] = {}
+        self._inside: dict[tuple[str, int], _InsideTraffic] = {}
         """Messages inside units, by the nodes of their stage and the identity of their links: units and stages repeat the same few."""
         layout = scene.layout
         self._chunk_of = {unit: chunk for chunk, units in enumerate(layout.chunks) for unit in units}
@@ -161,7 +161,7 @@ class _Counted:
         for each in self.scene.times[stage].of(work).exposed_waits:
             for links, factor in each.message_load.outlines if each.seconds > 0.0 else ():
                 key = self.scene.prices.nodes_of(stage), id(links)
-                passed = self._inside.get(key) or self._inside.setdefault(key, _Passed(stage, links))
+                passed = self._inside.get(key) or self._inside.setdefault(key, _InsideTraffic(stage, links))
                 passed.factor += times * factor
                 passed.head, passed.tail = min(passed.head, self._head[chunk]), min(passed.tail, self._tail[chunk])
 
