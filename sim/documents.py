@@ -167,6 +167,8 @@ class RentalOptions:
     """Address of a dask scheduler whose workers compute, in place of processes."""
     notice: Callable[[str], None] = lambda text: None
     """Called with a message when the cluster has a problem."""
+    searching: Callable[[str], None] | None = None
+    """Called with the progress of the search of a machine's layouts, if it runs in this process."""
     spares: int | None = None
     """Spare nodes, which are paid for; by default as in `Weeks`."""
     reliability: str | None = None
@@ -258,9 +260,11 @@ def _rows_left(
             exclusion = Exclusion(contest, () if needs_plan else rows)
         hears = _with_best(hears, exclusion, notice)
         if needs_plan:
-            rows = planned_rows(with_batch, rentable, counts, of_layout, hears, renting.power_cap, by, exclusion) + unpriced
+            rows = (
+                planned_rows(with_batch, rentable, counts, of_layout, hears, renting.power_cap, by, exclusion, renting.searching) + unpriced
+            )
         else:
-            rows = with_planned_layouts(with_batch, rows, of_layout, hears, excluded, renting.power_cap, by, exclusion)
+            rows = with_planned_layouts(with_batch, rows, of_layout, hears, excluded, renting.power_cap, by, exclusion, renting.searching)
     left = {(row.hardware, row.nodes) for row in rows} | {(name, count) for name in excluded for count in counts}
     rules = [(exclusion if point in simulated else as_it_is, point) for point in product(names, counts) if point not in left]
     bounds = [least for rule, point in rules if rule is not None for least in rule.least(point)]

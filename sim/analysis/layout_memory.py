@@ -20,9 +20,9 @@ from itertools import takewhile, zip_longest
 from typing import Final, Literal, NamedTuple
 
 from sim.analysis.held_memory import HeldMemory, held_memory
-from sim.analysis.kept_activations import activation_bytes, checkpointed_bytes, loss_bytes, recomputed_bytes, saved_bytes
+from sim.analysis.kept_activations import activation_bytes
 from sim.analysis.memory import THRASHING
-from sim.parallel.checkpointing import checkpointed_share
+from sim.analysis.unit_passes import UnitPass, freed_logit_bytes, unit_pass
 from sim.parallel.lower.copies import lone_gradient_bytes, unreduced_width
 from sim.parallel.lower.layouts import Layout, program
 from sim.parallel.lower.wrapped import Wrap, WrapSequence
@@ -30,7 +30,7 @@ from sim.parallel.mesh import GroupAxis
 from sim.parallel.program import Copy, Free, Instruction, Start, Tag, Update, Wait, Work
 from sim.parallel.split import Unit
 from sim.spec.hardware import Gpu
-from sim.spec.layer import WIDTHS, Layer
+from sim.spec.layer import WIDTHS
 from sim.spec.lengths import at_full_length
 from sim.spec.precision import PRECISION_TRAITS
 from sim.spec.workload import Workload
@@ -175,14 +175,6 @@ class _StepMoment(NamedTuple):
     workspace: float
 
 
-class _UnitPass(NamedTuple):
-    """One pass over a unit, in bytes relative to the start: what remains, the peak, and the gradients *made* (included) at the peak."""
-
-    net: float
-    peak: float
-    made: float
-
-
 class _Replay:
     """Replays the program of a stage without time: applies what each instruction allocates and frees."""
 
@@ -209,7 +201,7 @@ class _Replay:
         """Input buffers of reduce-scatters."""
         self.lone_buffers: list[Tag] = []
         """Those among them of groups of one rank, which the next reduction frees."""
-        self.passes: dict[tuple[int, bool], _UnitPass] = {}
+        self.passes: dict[tuple[int, bool], UnitPass] = {}
         self.forward: Work | None = None
         """The forward pass that runs as a pair with the next backward pass: what one allocates, the other frees meanwhile."""
         self.backward: tuple[str, int] | None = None
@@ -355,7 +347,8 @@ class _Replay:
         unit = self.layout.units[number]
         key = unit.content, part == "F"
         if key not in self.passes:
-            self.passes[key] = self._pass(unit, part == "F")
+            self.passes[key] = unit_pass(self.layout, self.workload, unit, part == "F")
+            self.freed = max(self.freed, freed_logit_bytes(unit, self.workload))
         own = self.passes[key]
         if part != "F":
             self._end_forward()
@@ -373,48 +366,6 @@ class _Replay:
         elif self.waits and part in ("B", "W"):
             self.unreduced[number] = self._trained(number) * WIDTHS[self.layout.options.weights]
             self._update_peak()
-
-    def _pass(self, unit: Unit, forward: bool) -> _UnitPass:
-        """Return what one pass over *unit* keeps and its peak; if only some blocks are checkpointed, the mean kept and the larger peak."""
-        training = self.workload.training
-        mode = training.activation_checkpointing
-        if unit.kind != "block" or mode not in ("blocks", "operators"):
-            return self._one_pass(unit, forward, checkpointed=False)
-        share = checkpointed_share(training, self.layout.units, self.layout.mesh.stages)
-        recomputed = self._one_pass(unit, forward, checkpointed=True)
-        if share == 1.0:
-            return recomputed
-        plain = self._one_pass(unit, forward, checkpointed=False)
-        fuller = max(recomputed, plain, key=lambda each: each.peak)
-        return fuller._replace(net=share * recomputed.net + (1.0 - share) * plain.net)
-
-    def _one_pass(self, unit: Unit, forward: bool, checkpointed: bool) -> _UnitPass:
-        workload = self.workload
-        kept = [saved_bytes(piece.layer, workload) for piece in unit.pieces]
-        scratch = [self._scratch(piece.layer) for piece in unit.pieces]
-        entering = checkpointed_bytes(unit, workload) if checkpointed else 0.0
-        total, again = sum(kept), recomputed_bytes(unit, workload)
-        if forward:
-            done = 0.0
-            peaks = []
-            for own, temporary in zip(kept, scratch, strict=True):
-                peaks.append(done + temporary)
-                done += 0.0 if checkpointed else own
-            return _UnitPass(entering if checkpointed else total - again, max(peaks, default=0.0), 0.0)
-        left, made = (total if checkpointed else again), 0.0
-        fullest = (0.0, 0.0)
-        for piece, own, temporary in zip(reversed(unit.pieces), reversed(kept), reversed(scratch), strict=True):
-            made += sum(piece.layer.gradients) * self.layout.gathered_width if self.layout.shards_parameters else 0.0
-            fullest = max(fullest, (left + made + temporary, made))
-            left -= own
-        return _UnitPass(-(entering if checkpointed else total - again), *fullest)
-
-    def _scratch(self, layer: Layer) -> float:
-        """Return the temporary bytes of one pass over *layer*, beyond those it keeps; for the loss, of its backward, which needs most."""
-        if layer.op != "loss":
-            return activation_bytes(layer, layer.read + layer.write, self.workload)
-        self.freed = self.workload.training.stack.kernels.freed_logit_bytes * layer.read / 4.0 * self.workload.training.batch
-        return loss_bytes(layer, self.workload) - saved_bytes(layer, self.workload)
 
     # --- weights that are gathered and freed ---------------------------------------------------------------------
 

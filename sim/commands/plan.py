@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -28,10 +28,6 @@ from sim.report.files import folder_due
 from sim.spec.yaml import SpecError
 from sim.study.options import PlanOptions, StepOptions, select_options
 from sim.terminal import INTERRUPTED, messages, show_table, write_result
-from sim.units import pluralized, show
-
-if TYPE_CHECKING:
-    from sim.study.plan.search import Tally
 
 
 @app.command(
@@ -81,6 +77,7 @@ def plan(
     from sim.study.plan.search import Limits
     from sim.study.plan.sensitivity import NOT_SEARCHED
     from sim.study.plan.sensitivity import sensitivity as sensitivities_of
+    from sim.study.plan.told import progress_text
     from sim.study.ranges import whole_numbers
     from sim.study.scenario import Scenario
 
@@ -93,6 +90,7 @@ def plan(
     question = PlanQuestion(scenario, counts, options["gpus"], options["tokens"], fixed_axes(fix), frozenset(_words(allow)), limits)
     check_workers(processes, cluster)
     with workers(processes, cluster, messages) as crew:
+        messages.progress("looking for a layout that fits")
         layout_plan = search_plan(
             question,
             lambda tally: messages.progress(progress_text(tally)),
@@ -114,19 +112,6 @@ def plan(
     show_table(document, text, table, as_json, as_csv)
     if layout_plan.tally.interrupted or any(turn.problem == NOT_SEARCHED for turn in sensitivities):
         raise typer.Exit(INTERRUPTED)
-
-
-def progress_text(tally: Tally) -> str:
-    """Return the progress of a search in one line."""
-    if tally.best is None:
-        return f"{tally.infeasible:,} of {tally.candidates:,} layouts do not fit, and none fits so far"
-    if tally.remaining_work is None:
-        return f"first layout simulated, {show(tally.best.step_time, 'time')} per step; computing bounds of {tally.candidates:,} layouts"
-    done, runs_left = len(tally.outcomes), round(tally.remaining_work.simulations)
-    time_left = f", about {show(tally.remaining_work.seconds, 'time', 2)} left" if tally.remaining_work.seconds >= 1 else ""
-    return (
-        f"{pluralized(done, 'layout')} simulated, about {runs_left:,} more, best {show(tally.best.step_time, 'time')} per step{time_left}"
-    )
 
 
 def _export(layout_plan: Any, folder: Path) -> None:

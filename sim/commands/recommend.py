@@ -92,6 +92,7 @@ def recommend(
         journal=journal,
         cluster=cluster,
         notice=messages,
+        searching=messages.progress,
         **select_options(options, RentingOptions),
     )
     document, able = recommendation(scenario, renting, messages.counter)

@@ -42,6 +42,11 @@ def process_count(processes: int | None) -> int:
     return processes or cores()
 
 
+def runs_here(count: int, processes: int | None) -> bool:
+    """Return whether *count* items run in this process."""
+    return process_count(processes) <= 1 or count <= LEAST_FOR_PROCESSES or has_registered()
+
+
 def each(
     function: Callable[[Item], Computed], items: Sequence[Item], processes: int | None = None, group_size: int = 1
 ) -> Iterator[Computed]:
@@ -52,10 +57,10 @@ def each(
     All items are computed in this process if the user passed it objects that other processes lack, such as a schedule.
     Raise SpecError if the process of an item is killed repeatedly.
     """
-    wanted = min(process_count(processes), len(items))
-    if wanted <= 1 or len(items) <= LEAST_FOR_PROCESSES or has_registered():
+    if runs_here(len(items), processes):
         yield from map(function, items)
         return
+    wanted = min(process_count(processes), len(items))
     from joblib.externals.loky.process_executor import TerminatedWorkerError
 
     batch = max(1, min(_BATCH, len(items) // (4 * wanted)))

@@ -9,6 +9,7 @@ import numpy
 from numpy.typing import NDArray
 
 from sim.analysis.kept_activations import kept_bytes
+from sim.analysis.unit_passes import unit_pass
 from sim.parallel.lower.layouts import Layout
 from sim.parallel.split import Unit
 from sim.parallel.stages import blocks_of
@@ -26,6 +27,8 @@ class ShareShape(NamedTuple):
     experts: FloatRow
     turned: FloatRow
     """Lower bound of the elements of sharded weights gathered when backward enters each block: those of its last wrap."""
+    entered: FloatRow
+    """Bytes that backward of one micro-batch allocates in each block at least while everything of forward is held: in its last unit."""
 
 
 class BlockSums(NamedTuple):
@@ -47,9 +50,19 @@ def sums_of(layout: Layout, workload: Workload) -> BlockSums:
         for each in (False, True)
     )
     rows = [[of_content[unit.content] for unit in units] for of_content in (kept, dense, experts)]
-    turned = numpy.zeros(len(units))
+    turned, entered = numpy.zeros(len(units)), numpy.zeros(len(units))
     turned[ends] = numpy.array(rows[1])[ends] + numpy.array(rows[2])[ends]
-    return BlockSums(units, ends, ShareShape(*summed([*rows, turned], ends)))
+    entering = {content: _entering(layout, workload, unit) for content, (_, unit) in numbered.items()}
+    entered[ends] = [entering[units[end].content] for end in ends]
+    return BlockSums(units, ends, ShareShape(*summed([*rows, turned, entered], ends)))
+
+
+def _entering(layout: Layout, workload: Workload, unit: Unit) -> float:
+    """Return the bytes that backward of *unit* allocates at its peak, without gradients, which do not grow with a micro-batch."""
+    if not unit.has_backward:
+        return 0.0
+    backward = unit_pass(layout, workload, unit, forward=False)
+    return backward.peak - backward.made
 
 
 def summed(rows: Sequence[Sequence[float] | FloatRow], ends: NDArray[numpy.intp]) -> FloatRow:

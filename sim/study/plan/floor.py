@@ -290,8 +290,8 @@ class _Shapes:
             if like not in self._alike:
                 try:
                     self._alike[like] = self._lay(like)
-                except SpecError as error:
-                    self._alike[like], self.refused = None, error
+                except SpecError as error:  # frames of its traceback would keep all that was computed
+                    self._alike[like], self.refused = None, SpecError(error.problems)
             self._laid[key] = self._alike[like]
         return self._laid[key]
 

@@ -24,8 +24,10 @@ from sim.study.layout import LayoutAnswer
 from sim.study.plan.question import PlanQuestion, any_fits, plan, prepare_plan, workloads_of
 from sim.study.plan.search import Limits
 from sim.study.plan.space import LayoutCandidate
-from sim.study.pool import LEAST_FOR_PROCESSES, process_count
+from sim.study.plan.told import progress_text
+from sim.study.pool import LEAST_FOR_PROCESSES, process_count, runs_here
 from sim.study.scenario import Scenario, sorted_overrides, split_overrides
+from sim.units import pluralized
 
 SIMULATIONS: Final = 40
 """Maximum number of layouts simulated for each machine and number of nodes."""
@@ -97,17 +99,19 @@ def planned_rows(
     power_cap: str | None = None,
     computing: Computing = ALL_CORES,
     exclusion: ExclusionRule | None = None,
+    searching: Callable[[str], None] | None = None,
 ) -> list[ComparedMachine]:
     """Return a row for each of *names* and each number of *nodes*: the document of its best layout, or why there is none.
 
-    There are no rows for what *exclusion* excludes. *document_of* must be picklable if *computing* is several processes.
+    *searching* gets the progress of each search that runs in this process. There are no rows for what *exclusion* excludes. *document_of*
+    must be picklable if *computing* is several processes.
     """
     _, unused = _without_unused_recipe(scenario)
     if unused:
         raise SpecError(f"--fp8-recipe {scenario.fp8_recipe}: has no effect in {unused}; add --precision fp8, or leave it out")
     job = replace(scenario, global_batch=shared_batch(scenario, names, nodes), batch=None)
     points, fixed_fields = [(name, count) for name in names for count in (nodes or (None,))], specified_layout(scenario)
-    planned = _planned(job, fixed_fields, document_of, power_cap, points, progress, computing, exclusion)
+    planned = _planned(job, fixed_fields, document_of, power_cap, points, progress, computing, exclusion, searching)
     return [planned[point] for point in points if point in planned]
 
 
@@ -128,6 +132,7 @@ def _planned(
     progress: Callable[[int, int], None] | None,
     computing: Computing,
     exclusion: ExclusionRule | None,
+    searching: Callable[[str], None] | None,
 ) -> dict[MachinePoint, ComparedMachine]:
     """Return the row of each of *points* that *exclusion* does not exclude."""
     most_nodes = max((count for _, count in points if count is not None), default=None)
@@ -140,7 +145,10 @@ def _planned(
     def plan_all(some: Sequence[MachinePoint], cutoffs: Sequence[float], counted: Callable[[int, int], None] | None = None) -> None:
         """Add the rows of *some*, each with its cutoff; *counted* gets the number done and their total."""
         tasks = [(key_of(point), (point, cutoff)) for point, cutoff in zip(some, cutoffs, strict=True)]
-        rows.update(zip(some, machine_rows(row_of, tasks, computing, counted), strict=True))
+        alone = computing.cluster is None and runs_here(len(some), computing.processes)
+        rows.update(
+            zip(some, machine_rows(partial(row_of, searching=searching if alone else None), tasks, computing, counted), strict=True)
+        )
 
     bounded = [(name, count) for name, count in points if count is not None]
     if exclusion is None or len(bounded) < len(points):
@@ -180,6 +188,7 @@ def with_planned_layouts(
     power_cap: str | None = None,
     computing: Computing = ALL_CORES,
     exclusion: ExclusionRule | None = None,
+    searching: Callable[[str], None] | None = None,
 ) -> list[ComparedMachine]:
     """Return *rows*; on machines with too little memory for a decoder, rows get the document of the best layout, if there is one.
 
@@ -191,7 +200,7 @@ def with_planned_layouts(
     if not short:
         return list(rows)
     points, (scenario, _) = [(row.hardware, row.nodes) for row in short], _without_unused_recipe(scenario)
-    planned = _planned(scenario, {}, document_of, power_cap, points, progress, computing, exclusion)
+    planned = _planned(scenario, {}, document_of, power_cap, points, progress, computing, exclusion, searching)
     is_short = set(points)
     laid_out = ((_or_remedy(planned.get(point), row) if (point := (row.hardware, row.nodes)) in is_short else row) for row in rows)
     return [row for row in laid_out if row is not None]
@@ -239,6 +248,7 @@ def _row(
     power_cap: str | None,
     task: tuple[MachinePoint, float],
     advised: int | None = None,
+    searching: Callable[[str], None] | None = None,
 ) -> ComparedMachine:
     """Return the row of a machine; one without a document, but with the least time of a step, if no layout takes less than a cutoff (s).
 
@@ -248,8 +258,10 @@ def _row(
     scenario = replace(job, hardware=name)
     limits = Limits(SIMULATIONS, shown=1, gap=GAP, power_cap=power_cap, early=False, cutoff=cutoff)
     question = PlanQuestion(scenario, () if count is None else (count,), fixed=fixed_fields, limits=limits)
+    place = name if count is None else f"{name}, {pluralized(count, 'node')}"
+    hears = None if searching is None else lambda tally: searching(f"{place}: {progress_text(tally)}")
     try:
-        best_plan = plan(question, trying=(lambda change: None) if count == advised else None)
+        best_plan = plan(question, hears, trying=(lambda change: None) if count == advised else None)
     except SpecError as error:
         return ComparedMachine(scenario.hardware, count, None, f"{scenario.hardware}: {error.problems[0]}")
     best, least_step = best_plan.tally.best, best_plan.tally.least_step

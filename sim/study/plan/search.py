@@ -61,6 +61,8 @@ SAMPLE: Final = 512
 """Maximum number of layouts that the first is chosen from: their bounds take a second, those of all layouts may take ten."""
 FEW: Final = 256
 """Maximum number of passes of the first layout, if there is such a layout: a millisecond each, while other layouts take half a minute."""
+OFTEN: Final = 5.0
+"""Seconds after which progress is reported although no layout has been simulated: hundreds may be bounded before one is."""
 LONG: Final = 1024
 """Maximum number of passes, summed over all ranks that are simulated for a stage, of a quick layout: about a second."""
 
@@ -197,8 +199,10 @@ def search(
             progress(tally)
         for setting, candidates in layouts:
             _bounded(setting, candidates, limits, tally, pending, first)
-        for _ in _refined(tally, pending, limits, outlook):
-            if progress is not None:
+        told = clock()
+        for simulated in _refined(tally, pending, limits, outlook):
+            if progress is not None and (simulated or clock() - told >= OFTEN):
+                told = clock()
                 tally.remaining_work = outlook.remaining_work(pending.estimates(), limits.shown, limits.simulations)
                 progress(tally)
         pending.settle(tally.least_value)  # the gap is that of bounds with messages
@@ -293,9 +297,10 @@ def _note_tightest(tally: Tally, excess: float, placed_layout: PlacedLayout) -> 
         tally.tightest = (excess, placed_layout)
 
 
-def _refined(tally: Tally, pending: Pending, limits: Limits, outlook: Outlook) -> Iterator[None]:
+def _refined(tally: Tally, pending: Pending, limits: Limits, outlook: Outlook) -> Iterator[bool]:
     """Refine layouts until the table is proven, or the limit of simulations is reached: the one with the least value.
 
+    Yield after each layout whether it was to be simulated, not only bounded.
     Within a gap, a quick simulation comes earlier if it may end the search, because no other layout can be better by more, and slow ones
     come last.
     """
@@ -311,6 +316,7 @@ def _refined(tally: Tally, pending: Pending, limits: Limits, outlook: Outlook) -
                 tally.least_thrashing = min(tally.least_thrashing, refined.time)
             bound = limits.share(placed_layout) * refined.value * (THRASH if refined.thrashes else 1.0)
             pending.evaluate(entry, max(value, bound), _effort(placed_layout) if limits.gap else USUAL)
+            yield False
             continue
         pending.remove(entry)
         if refined is None:  # a combination that the engine refuses
@@ -325,7 +331,7 @@ def _refined(tally: Tally, pending: Pending, limits: Limits, outlook: Outlook) -
             outlook.record(tally.outcomes[-1].value, value / penalty, penalty)
             tally.outcomes.sort(key=lambda each: each.value)
         pending.settle(_enough(tally, limits))
-        yield
+        yield True
 
 
 def _chosen(tally: Tally, pending: Pending, limits: Limits) -> Entry:

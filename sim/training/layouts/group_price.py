@@ -59,6 +59,16 @@ class MessageLoad:
     parts: Sequence[tuple[tuple[LinkShare, ...] | MessageLoad, float]] = ()
 
     @cached_property
+    def outlines(self) -> tuple[tuple[tuple[LinkShare, ...], float], ...]:
+        """Return the links of each kind of message, each kind once, and the factor of their loads."""
+        factors: dict[int, tuple[tuple[LinkShare, ...], float]] = {}
+        for part, factor in self.parts:
+            for links, own in part.outlines if isinstance(part, MessageLoad) else ((part, 1.0),):
+                _, before = factors.get(id(links), (links, 0.0))
+                factors[id(links)] = links, before + own * factor
+        return tuple(factors.values())
+
+    @cached_property
     def links(self) -> tuple[LinkShare, ...]:
         """Return each link with its load."""
         last: dict[str, LinkShare] = {}

@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
 from sim.parallel.program import PassPart, Program, Receive, Send, Start, Tag, Update, Wait, Work
 from sim.parallel.schedule import holder
+from sim.training.layouts.group_price import LinkShare
 from sim.training.layouts.prices import SHARED
 from sim.training.layouts.scene import LayoutScene
 
@@ -34,6 +35,7 @@ def least_link_time(scene: LayoutScene) -> float:
     counted = _Counted(scene)
     for stage, program in enumerate(scene.programs):
         counted.add(stage, program)
+    counted.spread()
     optimizer, _ = scene.updates[counted.first_stage]
     capacity = scene.prices.capacity
     return optimizer + max((each.seconds(capacity[link]) for link, each in counted.links.items()), default=0.0)
@@ -62,12 +64,26 @@ class _LinkTraffic:
         return max(passed, min(self.head, self.group_head) + (self.passed + self.grouped) / capacity)
 
 
+@dataclass
+class _InsideTraffic:
+    """Messages with the same links, as a micro-batch needs them on its way through the chunks."""
+
+    stage: int
+    links: Sequence[LinkShare]
+    factor: float = 0.0
+    """Factor of the loads of *links*."""
+    head: float = math.inf
+    tail: float = math.inf
+
+
 class _Counted:
-    """The traffic of all stages of *scene* by link."""
+    """The traffic of all stages of *scene* by link, complete after `spread`."""
 
     def __init__(self, scene: LayoutScene) -> None:
         self.scene = scene
         self.links: dict[str, _LinkTraffic] = defaultdict(_LinkTraffic)
+        self._inside: dict[tuple[str, int], _InsideTraffic] = {}
+        """Messages inside units, by the nodes of their stage and the identity of their links: units and stages repeat the same few."""
         layout = scene.layout
         self._chunk_of = {unit: chunk for chunk, units in enumerate(layout.chunks) for unit in units}
         self._stage_of = [
@@ -143,9 +159,16 @@ class _Counted:
         """Add the messages inside the units of *work*, which is done *times* times; its pair has those of both passes."""
         chunk = min(self._chunk_of[work.first], self._chunk_of[work.last], *(self._chunk_of[unit] for unit in work.beside or ()))
         for each in self.scene.times[stage].of(work).exposed_waits:
-            if each.seconds > 0.0:
-                load = self.scene.prices.live_loads(stage, each.load)
-                self._add(load, times, self._head[chunk], self._tail[chunk])
+            for links, factor in each.message_load.outlines if each.seconds > 0.0 else ():
+                key = self.scene.prices.nodes_of(stage), id(links)
+                passed = self._inside.get(key) or self._inside.setdefault(key, _InsideTraffic(stage, links))
+                passed.factor += times * factor
+                passed.head, passed.tail = min(passed.head, self._head[chunk]), min(passed.tail, self._tail[chunk])
+
+    def spread(self) -> None:
+        """Add the messages inside units to the links that they cross."""
+        for each in self._inside.values():
+            self._add(self.scene.prices.live_loads(each.stage, each.links), each.factor, each.head, each.tail)
 
     def _add(self, loads: Mapping[str, float], times: float, head: float, tail: float) -> None:
         for link, load in loads.items():

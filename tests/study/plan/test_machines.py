@@ -31,6 +31,14 @@ def test_a_plan_keeps_the_layout_that_was_written() -> None:
     assert specified_layout(by_option) == specified_layout(kept) == {"tensor": "4"}
 
 
+def test_a_search_in_this_process_tells_its_progress() -> None:
+    """Several machines are planned in processes, which cannot tell theirs."""
+    told: list[str] = []
+    planned_rows(Scenario("", "llama-3.2-1b", global_batch=16), ["hgx-h100"], (2,), layout_document, searching=told.append)
+    assert told and all(text.startswith("hgx-h100, 2 nodes: ") for text in told), told
+    assert "1 layout simulated" in told[-1], told
+
+
 @pytest.mark.parametrize("text", ["training.parallel={tensor: 4}", "training.parallel.layers_per_stage=[8,8]"])
 def test_what_no_plan_keeps_is_refused(text: str) -> None:
     with pytest.raises(SpecError, match="cannot be fixed here, where a layout is chosen for each machine; leave it out"):

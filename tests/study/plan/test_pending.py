@@ -9,7 +9,6 @@ from dataclasses import replace
 import numpy
 import pytest
 
-from sim.commands.plan import progress_text
 from sim.report.plan import plan_document
 from sim.spec.memo import caching_inside
 from sim.study.plan import floor, search
@@ -19,6 +18,7 @@ from sim.study.plan.question import PlanQuestion, plan, prepare_plan
 from sim.study.plan.refine import FLOOR, LEAST, PlacedLayout, bounds
 from sim.study.plan.search import Limits, Tally
 from sim.study.plan.space import LayoutCandidate
+from sim.study.plan.told import progress_text
 from sim.study.scenario import Scenario
 from sim.training.layouts.prices import PriceBook
 

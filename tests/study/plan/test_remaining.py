@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
-from sim.commands.plan import progress_text
 from sim.study.plan.question import PlanQuestion, prepare_plan
 from sim.study.plan.refine import FLOOR, LEAST, LocalRefiner, LookAhead, RefineResult, RefineTask, StepBound
 from sim.study.plan.remaining import Outlook, RemainingWork
 from sim.study.plan.search import Limits, Tally, search
+from sim.study.plan.told import progress_text
 from sim.study.scenario import Scenario
 
 SECONDS = {FLOOR: 0.1, LEAST: 1.0}
@@ -38,6 +40,25 @@ def test_what_is_left_is_what_it_takes(gpus: int, fixed: dict[str, str]) -> None
         really = now[0] - then
         assert really / 2.5 - 2.0 <= left <= 2.5 * really + 2.0, (then, left, really)
     assert heard[-1][1] == pytest.approx(now[0] - heard[-1][0])  # bounds that follow the last simulation, if any
+
+
+def test_progress_is_told_while_layouts_are_only_bounded() -> None:
+    """Each bound takes 2 s by the clock, so that progress is told after three of them at the latest, before any simulation."""
+    question = PlanQuestion(Scenario("hgx-h100", "gpt2", global_batch=16), (1,), 4)
+    now, alone = [0.0], LocalRefiner("time", None)
+    heard: list[tuple[float, int, str]] = []
+
+    def refine(task: RefineTask, ahead: LookAhead) -> RefineResult:
+        now[0] += 2.0
+        return alone(task, ahead)
+
+    def hear(tally: Tally) -> None:
+        heard.append((now[0], len(tally.outcomes), progress_text(tally)))
+
+    search(prepare_plan(question).layouts, Limits(early=False, shown=10), hear, refine, lambda: now[0])
+    assert max(after - before for (before, *_), (after, *_) in pairwise([(0.0, 0, ""), *heard])) < 7.0
+    assert heard[0][1:] == (0, f"3 layouts of {len(prepare_plan(question).layouts[0][1]) + len(prepare_plan(question).layouts[1][1]):,}"
+                            " bounded, none simulated so far")  # fmt: skip
 
 
 def answered(refined: RefineResult) -> Outlook:

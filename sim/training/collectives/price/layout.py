@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise, permutations
 from operator import itemgetter
+from typing import Final
 
 from sim.cluster.fabric import UNLIMITED_FABRIC, JobFabric
 from sim.parallel.program import Op
@@ -25,6 +26,8 @@ GPUDIRECT = " with GPUDirect"
 """Suffix for the class of NICs that GPUs reach without copies through host memory."""
 GPUDIRECT_BY_PROCESSOR = " with GPUDirect through the processor"
 """The same, if the path crosses a host bridge, as NCCL_NET_GDR_LEVEL allows."""
+GROUPS: Final = 512
+"""Number of groups whose streams are kept: the stages of a rack of 72 GPUs have hundreds, and prices of each size come back to them."""
 _OTHER_LINKS = ("xgmi", "ici")
 """Links between GPUs or TPUs that are described as NVLink is: AMD's and Google's."""
 

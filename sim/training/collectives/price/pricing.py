@@ -21,7 +21,7 @@ from sim.spec.extensions import COLLECTIVES, names
 from sim.spec.yaml import SpecError
 from sim.training.collectives.nccl import constants as nccl
 from sim.training.collectives.price import in_turn, sends
-from sim.training.collectives.price.layout import JobLayout, depth
+from sim.training.collectives.price.layout import GROUPS, JobLayout, depth
 from sim.training.collectives.price.own import price_own
 from sim.training.collectives.price.recurrence import ROUNDS, ring_steps, ring_time
 from sim.training.collectives.price.rendezvous import rendezvous
@@ -116,7 +116,7 @@ def nvls_largest(nodes: int) -> float:
 # --- ring ------------------------------------------------------------------------------------------------------------
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=GROUPS)
 def _ring_traffic(layout: JobLayout) -> Traffic:
     streams = [(part, hop, 1.0) for part in layout.parts for channel in part.channels.channels for hop in channel.hops]
     if layout.nodes == 1:
@@ -181,7 +181,7 @@ class _Blocks(NamedTuple):
     cap: EdgePace | None
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=GROUPS)
 def _blocks(layout: JobLayout) -> _Blocks:
     """Return the limits of thread blocks, as the minimum over the transport classes on the rings of *layout*."""
     transports = {transport.name: transport for part in layout.parts for transport in part.channels.transports}.values()
@@ -221,14 +221,14 @@ def _slowed_by_switches(
     return tuple(max(slow, alone) if crosses else alone for alone, crosses in zip(busy, crossing, strict=True)), late
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=GROUPS)
 def _distinct_rings(layout: JobLayout) -> list[tuple[Edge, ...]]:
     """Return one ring for each set of rings with equal costs."""
     by_hops = {tuple((part.slot.name, hop.links) for edge in ring for part, hop in edge.hops): ring for ring in layout.rings}
     return list(by_hops.values())
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=GROUPS)
 def _ring_latencies(layout: JobLayout, protocol: str) -> list[tuple[float, ...]]:
     """Return the latency of every edge of each different ring."""
     return [tuple(_latency(edge, protocol, layout.nodes) for edge in ring) for ring in _distinct_rings(layout)]
@@ -273,13 +273,13 @@ class _PipelinePath:
     nodes: int
 
 
-@lru_cache(maxsize=128)
+@lru_cache(maxsize=GROUPS)
 def _rising_latencies(path: _PipelinePath, protocol: str) -> list[list[float]]:
     """Return the latency of every edge of each rising span."""
     return [[_latency(edge, protocol, path.nodes) for edge in span.edges] for span in path.rising]
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=GROUPS)
 def _path_latency_of(path: _PipelinePath) -> tuple[Cause, str]:
     return latency_of([edge for span in path.spans for edge in list(span.edges[:1]) * span.hops])
 
@@ -312,7 +312,7 @@ def _tree(layout: JobLayout, op: str, protocol: str, nbytes: float) -> Priced:
     return _up_and_down(protocol, nbytes / layout.channels / 2, _tree_path(layout))
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=GROUPS)
 def _tree_path(layout: JobLayout) -> _PipelinePath:
     within, between = layout.tree_hops
     nodes = layout.nodes
@@ -334,7 +334,7 @@ def _collnet(layout: JobLayout, op: str, protocol: str, nbytes: float) -> Priced
     return _up_and_down(protocol, nbytes / layout.channels, _collnet_path(layout))
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=GROUPS)
 def _collnet_path(layout: JobLayout) -> _PipelinePath:
     across = EdgeSpan(heads(layout), 1.0, 1, SWITCH)
     return _pipeline_path(layout, *_chains(layout, 1.0, layout.most_local - 1), float(layout.nodes * layout.channels), across)
@@ -345,7 +345,7 @@ def _collnet_direct(layout: JobLayout, op: str, protocol: str, nbytes: float) ->
     return _up_and_down(protocol, nbytes / layout.channels, _collnet_direct_path(layout))
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=GROUPS)
 def _collnet_direct_path(layout: JobLayout) -> _PipelinePath:
     pairs, share = [edge for part in layout.parts for edge in layout.pairs(part)], layout.channels / layout.most_local
     inside, rising = (EdgeSpan(pairs, 2.0 * share, 1), EdgeSpan(pairs, share, 1)) if pairs else (None, None)

@@ -15,7 +15,7 @@ from sim.cluster.fabric import ALL, ONE, RING
 from sim.events import Cause
 from sim.spec.transport import Transport
 from sim.training.collectives.nccl import constants as nccl
-from sim.training.collectives.price.layout import JobLayout
+from sim.training.collectives.price.layout import GROUPS, JobLayout
 from sim.training.collectives.price.point_to_point import partners_at_once, send_channels, send_pool
 from sim.training.collectives.price.spans import EdgeSpan, Priced, limited_by_switches, traffic_of
 from sim.training.collectives.price.traffic import Edge, EdgePace, Traffic, latency_of, outward
@@ -47,7 +47,7 @@ def pairwise(layout: JobLayout, op: str, protocol: str, nbytes: float) -> Priced
     return _priced(layout, protocol, block, _all_pairs(layout), layout.ranks - 1, messages)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=GROUPS)
 def _all_pairs(layout: JobLayout) -> _Paths:
     """Return the edges between all ranks, of one node of each part, and their traffic."""
     spans, partners = [], layout.ranks - layout.most_local
