@@ -53,7 +53,7 @@ def test_what_is_found_is_what_would_be_simulated(setup) -> None:
 @pytest.mark.parametrize(
     ("hardware", "workload", "keys"),
     [
-        ("p3.8xlarge", "resnet18", {"lag": 0.01, "cold": False}),
+        ("p3.8xlarge", "resnet18", {"lags": [0.01], "cold": False}),
         ("p2.xlarge", "alexnet", {"keep_rates": True}),
         pytest.param("g4dn.xlarge", "resnet18", {}, marks=pytest.mark.nightly),
     ],

@@ -115,7 +115,7 @@ def _slower(hardware: str, workload: str, nodes: int, factors: Iterable[float]) 
             continue
         if _crowds(run, base):
             continue
-        others = [simulate(machine, jobs, cold=False, lag=moment * step).jobs[0].warm.step_time for moment in MOMENTS]
+        others = [simulate(machine, jobs, cold=False, lags=[moment * step] * len(jobs)).jobs[0].warm.step_time for moment in MOMENTS]
         if min(others) > SLOWER * step:
             slower.append(f"{workload} on {nodes} x {hardware}, {name}: {step:.5g} s to {min(others):.5g} s")
     return slower
