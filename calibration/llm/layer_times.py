@@ -1,6 +1,7 @@
 """How long does each layer of a rank compute? As the simulator counts and times it, without its factors that were fitted to whole steps.
 
-A block's times are means over all blocks, so that windows, layers of experts and state-space layers count as often as they occur.
+A block's times are means over all blocks, so that windows, layers of experts and state-space layers count as often as they occur. The
+blocks of a hybrid are the letters of its pattern here, of which a numbered block of the model may have two.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ def _of_case(same: IdentityKey) -> Mapping[BlockPlace, Mapping[str, LayerTime]]:
     places: dict[BlockPlace, dict[str, list[LayerTime]]] = {place: defaultdict(list) for place in get_args(BlockPlace)}
     blocks = 0
     for name, place, layers in units(workload.model):
-        blocks += place == "block"
+        blocks += case.shape.letters_per_block if place == "block" else 0
         for index, layer in enumerate(layers):
             if place == "block" and layer.name.endswith((".head", ".loss")):  # of multi-token prediction: as long as those of the model
                 continue
