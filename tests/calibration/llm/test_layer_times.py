@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from calibration.llm.priors import defaults
 from calibration.llm.weights import blocks_of_stages
 from calibration.llm.work import StepWork
 from sim.mesh import compute_times_of, layout_prices, prepare
+from sim.parallel.checkpointing import MODULES
 from sim.parallel.program import PassPart
 from sim.spec.sections import with_fields
 from tests.calibration.llm.test_case import one
@@ -99,6 +101,16 @@ def test_constants_scale_the_layers_they_name(tmp_path: Path) -> None:
     assert StepWork(case, {**at, "product.hopper": 2.0}).products.forward == pytest.approx(2 * forward)
     ends = [StepWork(case, {**at, "unaligned": factor}).ends["last"].forward for factor in (1.0, 2.0)]
     assert ends[1] - ends[0] == pytest.approx(times["last"]["head"].forward)
+
+
+@pytest.mark.parametrize("module", ["moe", "moe_act", "layernorm", "mla_up_proj"])
+def test_modules_are_the_layers_that_the_simulator_recomputes(module: str, tmp_path: Path) -> None:
+    """Besides dispatch and combine, which the closed form counts by itself."""
+    case = one(tmp_path, **BLANK, model="DeepSeek V3", gpus="64", nodes="8", dp="64", ep="64", global_batch="512")
+    work, names = StepWork(case, defaults()), layer_times(case)["block"]
+    inside = [name for name, time in names.items() if re.fullmatch(MODULES[module], name) and time.kind != "routing"]
+    routing = work.routing if module == "moe" else 0.0
+    assert inside and work.module(module) - routing == pytest.approx(sum(map(work.layer, inside)))
 
 
 @pytest.mark.parametrize("gpu", ["V100-SXM2-32GB", "P100", "Titan V", "RTX 4090", "MI250X", "MI355X", "A800", "GB300"])
