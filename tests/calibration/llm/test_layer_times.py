@@ -60,7 +60,7 @@ def simulated(case: Case) -> tuple[float, float]:
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_block_takes_as_long_as_simulated(shape: str, tmp_path: Path) -> None:
     """One micro-batch, so that no gradient is accumulated."""
-    case = replace(one(tmp_path, **SHAPES[shape]), micro_batches=1, recompute="none", recomputed_modules=())  # type: ignore[arg-type]
+    case = replace(one(tmp_path, **SHAPES[shape]), micro_batches=1, recompute="none", recomputed_modules=())
     own = [sum(getattr(time, part) for time in layer_times(case)["block"].values()) for part in ("forward", "backward")]
     assert own == pytest.approx(list(simulated(case)), rel=0.01)
 
