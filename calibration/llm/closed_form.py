@@ -1,8 +1,9 @@
-"""How long does a step take, by closed formulas? Products by shape, attention, bytes, exposed communication, bubble and optimizer.
+"""How long does a step take, by closed formulas? Layers, exposed communication, bubble and optimizer.
 
-The method is Calculon's (arXiv 2305.04232) with fewer inputs: every kind of work is bytes or FLOP over a rate, ranks of one stage are
-identical, and communication is exposed as far as there is no compute to hide it. The rates are in `Constants`; all belong to hardware or to
-a software family, none to a model or a source. Memory is the simulator's (`sim.analysis.layout_memory`).
+The method is Calculon's (arXiv 2305.04232) with fewer inputs: ranks of one stage are identical, and communication is exposed as far as
+there is no compute to hide it. Layers take as long as measured kernels do (`calibration.llm.layer_times`); messages, routing and the
+optimizer are bytes over a rate. Factors and rates are in `Constants`; all belong to hardware or to a software family, none to a model or a
+source. Memory is the simulator's (`sim.analysis.layout_memory`).
 Limits: one time for every micro-batch, no contention between groups, no skew between ranks.
 """
 

@@ -1,12 +1,13 @@
 """How long does each layer of a rank compute? As the simulator counts and times it, without its factors that were fitted to whole steps.
 
-A block's times are means over all blocks, so that windows, layers of experts and state-space layers count as often as they occur.
+A block's times are means over all blocks, so that windows, layers of experts and state-space layers count as often as they occur. The
+blocks of a hybrid are the letters of its pattern here, of which a numbered block of the model may have two.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from functools import lru_cache
 from typing import Final, Literal, NamedTuple, get_args
 
@@ -15,7 +16,7 @@ from calibration.llm.engine import compute_workload
 from sim.cluster.gpu import layer_time, layer_work
 from sim.parallel.ring import ring_attention
 from sim.parallel.shares import rank_layer
-from sim.parallel.units import units
+from sim.parallel.units import UnitKind, units
 from sim.spec.fields import Peak
 from sim.spec.identity import IdentityKey, content
 from sim.spec.layer import Layer
@@ -24,8 +25,6 @@ from sim.spec.sections import with_fields
 from sim.training.layouts.times import unfused_time
 
 LayerKind = Literal["product", "experts", "attention", "scan", "routing", "element-wise"]
-BlockPlace = Literal["first", "block", "last"]
-"""Embeddings before the first block, a block, or what comes after the last one."""
 NARROW: Final[Mapping[Peak, str]] = {"fp8": "fp8", "nvfp4": "fp4"}
 """Products in fewer than 16 bits."""
 TILE: Final = 64
@@ -44,13 +43,16 @@ class LayerTime(NamedTuple):
     backward: float
 
 
-def layer_times(case: Case) -> Mapping[BlockPlace, Mapping[str, LayerTime]]:
-    """Return the times of the layers of one rank of *case*, by name without the number of the block."""
+def layer_times(case: Case) -> Mapping[UnitKind, Mapping[str, LayerTime]]:
+    """Return the times of the layers of one rank of *case*, by name without the number of the block.
+
+    They are those before the first block (``first``), of a mean block, and after the last one (``last``).
+    """
     return _of_case(IdentityKey(id(case), case))
 
 
 @lru_cache(maxsize=4096)  # more than a table has rows, because a fit predicts each of them again for every constant
-def _of_case(same: IdentityKey) -> Mapping[BlockPlace, Mapping[str, LayerTime]]:
+def _of_case(same: IdentityKey) -> Mapping[UnitKind, Mapping[str, LayerTime]]:
     (case,) = same.held
     workload = compute_workload(case)
     precision, options = workload.training.precision, case.stack_file.mesh
@@ -80,10 +82,10 @@ def _of_case(same: IdentityKey) -> Mapping[BlockPlace, Mapping[str, LayerTime]]:
         narrow = NARROW.get(peak, "") if kind in ("product", "experts") else ""
         return LayerTime(kind, narrow, all(size % TILE == 0 for size in layer.channels), *passes)
 
-    places: dict[BlockPlace, dict[str, list[LayerTime]]] = {place: defaultdict(list) for place in get_args(BlockPlace)}
+    places: dict[UnitKind, dict[str, list[LayerTime]]] = {place: defaultdict(list) for place in get_args(UnitKind)}
     blocks = 0
     for name, place, layers in units(workload.model):
-        blocks += place == "block"
+        blocks += case.shape.letters_per_block if place == "block" else 0
         for index, layer in enumerate(layers):
             if place == "block" and layer.name.endswith((".head", ".loss")):  # of multi-token prediction: as long as those of the model
                 continue
@@ -98,11 +100,11 @@ def _of_case(same: IdentityKey) -> Mapping[BlockPlace, Mapping[str, LayerTime]]:
     return {place: _means(times, blocks if place == "block" else 1) for place, times in places.items()}
 
 
-def _means(times: Mapping[str, Iterable[LayerTime]], count: int) -> Mapping[str, LayerTime]:
+def _means(times: Mapping[str, Sequence[LayerTime]], count: int) -> Mapping[str, LayerTime]:
     """Return by name the sums of *times* over *count*."""
     return {
         name: same[0]._replace(forward=sum(one.forward for one in same) / count, backward=sum(one.backward for one in same) / count)
-        for name, same in ((name, list(those)) for name, those in times.items())
+        for name, same in times.items()
     }
 
 

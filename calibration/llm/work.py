@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 from calibration.llm.case import Case
-from calibration.llm.layer_times import BlockPlace, LayerKind, LayerTime, layer_times
+from calibration.llm.layer_times import LayerKind, LayerTime, layer_times
 from calibration.llm.priors import Constants
 from sim.parallel.routing import padded_bytes
+from sim.parallel.units import UnitKind
 
 BACKWARD_ROUTING: Final = 1.6
 """Passes over copies of tokens of a block's backward, relative to forward: estimate."""
@@ -45,15 +46,14 @@ class StepWork:
 
     def __init__(self, case: Case, constants: Constants) -> None:
         self.case, self.constants = case, constants
-        self.tokens = case.micro_batch * case.seq / case.context
-        self.held_tokens = self.tokens / (case.tensor if case.sequence_parallel else 1)
+        self.held_tokens = case.micro_batch * case.seq / case.context / (case.tensor if case.sequence_parallel else 1)
         self.bandwidth = case.chip.memory_bandwidth * constants["memory"]
         self._times = layer_times(case)
         self._factor = constants[f"compute:{case.family}"]
 
-    def of(self, *kinds: LayerKind, place: BlockPlace = "block") -> Passes:
-        """Return the seconds of the layers of *kinds* of a mean block, or of what comes before or after the blocks."""
-        return self._sum(place, lambda name, time: time.kind in kinds)
+    def of(self, *kinds: LayerKind) -> Passes:
+        """Return the seconds of a mean block's layers of *kinds*."""
+        return self._sum("block", lambda name, time: time.kind in kinds)
 
     @property
     def products(self) -> Passes:
@@ -71,7 +71,7 @@ class StepWork:
         return total(self.of("element-wise"), Passes(self.routing, BACKWARD_ROUTING * self.routing))
 
     @property
-    def ends(self) -> Mapping[BlockPlace, Passes]:
+    def ends(self) -> Mapping[UnitKind, Passes]:
         """Return the seconds of what comes before and after the blocks: embeddings, and the last norm, the head and its loss."""
         return {place: self._sum(place, lambda name, time: True) for place in ("first", "last")}
 
@@ -84,7 +84,7 @@ class StepWork:
         """Return the seconds of a forward of the layer *name* of a mean block."""
         return self._sum("block", lambda layer, time: layer == name).forward
 
-    def _sum(self, place: BlockPlace, is_meant: Callable[[str, LayerTime], bool]) -> Passes:
+    def _sum(self, place: UnitKind, is_meant: Callable[[str, LayerTime], bool]) -> Passes:
         forward = backward = 0.0
         for name, time in self._times[place].items():
             if time.kind != "routing" and is_meant(name, time):

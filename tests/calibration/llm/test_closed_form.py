@@ -322,9 +322,8 @@ def test_saved_outputs_are_not_made_again(tmp_path: Path) -> None:
     # Llama 2 70B: of 8,192 x (10,240 + 8,192 + 57,344 + 28,672) weights of a block MaxText's policies compute again what they do not save
     blank = dict.fromkeys(("layers", "hidden", "heads", "kv_heads", "ffn_hidden", "vocab"), "")
     base = dict(blank, framework="MaxText", model="Llama 2 70B", gpus="128", nodes="16", tp="1", dp="128", zero_stage="3", seq_len="4096")
-    at = {**defaults(), "kernel": 1e-12, "depth": 0.0}
     parts = {
-        text: predict(one(tmp_path, **base, global_batch="128", activation_checkpointing=text), at).parts
+        text: predict(one(tmp_path, **base, global_batch="128", activation_checkpointing=text), defaults()).parts
         for text in ("full", "save_qkv_proj", "save_dot_except_mlp", "save_dot_except_mlpwi", "minimal")
     }
     products = parts["full"]["products"] / 3

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from calibration.llm.case import Case
 from calibration.llm.closed_form import predict
-from calibration.llm.engine import simulation_inputs
+from calibration.llm.engine import compute_workload, simulation_inputs
 from calibration.llm.layer_times import layer_times
 from calibration.llm.priors import defaults
+from calibration.llm.weights import blocks_of_stages
 from calibration.llm.work import StepWork
 from sim.mesh import compute_times_of, layout_prices, prepare
+from sim.parallel.checkpointing import MODULES
 from sim.parallel.program import PassPart
-from sim.spec.library import load_part
 from sim.spec.sections import with_fields
-from sim.spec.stack import Stack
 from tests.calibration.llm.test_case import one
 
 BLANK = dict.fromkeys(("layers", "hidden", "heads", "kv_heads", "ffn_hidden", "vocab"), "")
@@ -29,6 +31,10 @@ SHAPES = {
     "FSDP": dict(framework="torchtitan", zero_stage="3"),
     "scaled rotation": dict(BLANK, model="Llama 3.1 8B"),
     "windows": dict(BLANK, model="Gemma 2 9B"),
+    "experts": dict(BLANK, model="Mixtral 8x7B", framework="torchtitan", zero_stage="3", ep="8"),
+    "Mamba layers": dict(BLANK, model="Nemotron-H 56B", tp="4"),
+    "adapters": {"class": "lora", "tp": "2"},
+    "attention in several kernels": dict(flash_attention="no", tp="2"),
     "unaligned heads": dict(source="bigscience-workshop/bigscience@1:x", gpu="A100", tp="4", heads="28", hidden="4200", kv_heads="28"),
 }
 
@@ -54,19 +60,34 @@ def simulated(case: Case) -> tuple[float, float]:
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_block_takes_as_long_as_simulated(shape: str, tmp_path: Path) -> None:
     """One micro-batch, so that no gradient is accumulated."""
-    case = replace(one(tmp_path, **SHAPES[shape]), micro_batches=1, recompute="none", recomputed_modules=())  # type: ignore[arg-type]
+    case = replace(one(tmp_path, **SHAPES[shape]), micro_batches=1, recompute="none", recomputed_modules=())
     own = [sum(getattr(time, part) for time in layer_times(case)["block"].values()) for part in ("forward", "backward")]
     assert own == pytest.approx(list(simulated(case)), rel=0.01)
 
 
-def test_no_factor_of_a_stack_counts(tmp_path: Path) -> None:
+def test_letters_that_share_a_block_take_as_long_as_simulated(tmp_path: Path) -> None:
+    """A layer with a delta net and its feed-forward block are two letters of the pattern, and the closed form counts letters."""
+    case = replace(one(tmp_path, **dict(BLANK, model="Qwen3-Next-80B-A3B")), micro_batches=1, recompute="none", recomputed_modules=())
+    without_experts = {"experts": 0, "experts_per_token": 0, "shared_experts": 0, "shared_expert_ffn": None, "expert_ffn": None}
+    dense = case.shape.model_copy(
+        update={**without_experts, "pattern": (case.shape.pattern or "").replace("E", "-"), "ffn": 5120},
+    )
+    case = replace(case, shape=dense)
+    assert dense.letters_per_block == 2 and sum(blocks_of_stages(case)[0]) == dense.layers == 2 * dense.block_count
+    own = [dense.layers * sum(getattr(time, part) for time in layer_times(case)["block"].values()) for part in ("forward", "backward")]
+    assert own == pytest.approx([dense.block_count * seconds for seconds in simulated(case)], rel=0.01)
+
+
+@pytest.mark.parametrize("factors", [{"compute_factor": 3.0}, {"factor_by_kernels": True}, {"factor_by_kernels": False}])
+def test_no_factor_of_a_stack_counts(factors: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They were fitted to the runs that predictions are scored on."""
     case = one(tmp_path, gpu="B200", framework="nanotron")
-    fitted = load_part(Stack, case.stack, "workloads/stacks").kernels
-    assert fitted.compute_factor != 1.0 or fitted.factor_by_kernels
-    times = layer_times(case)["block"]
-    vars(case)["stack_file"] = with_fields(case.stack_file, compute_factor=3.0)
-    assert layer_times(replace(case))["block"] == times
+    assert case.gpu.kernels is not None and case.gpu.kernels.whole_steps != 1.0
+    times, workload = layer_times(case), compute_workload(case)
+    stack = with_fields(workload.training.stack, **factors)
+    fitted = workload.model_copy(update={"training": workload.training.model_copy(update={"stack": stack})})
+    monkeypatch.setattr("calibration.llm.layer_times.compute_workload", lambda case: fitted)
+    assert layer_times(replace(case)) == times
 
 
 def test_constants_scale_the_layers_they_name(tmp_path: Path) -> None:
@@ -80,6 +101,16 @@ def test_constants_scale_the_layers_they_name(tmp_path: Path) -> None:
     assert StepWork(case, {**at, "product.hopper": 2.0}).products.forward == pytest.approx(2 * forward)
     ends = [StepWork(case, {**at, "unaligned": factor}).ends["last"].forward for factor in (1.0, 2.0)]
     assert ends[1] - ends[0] == pytest.approx(times["last"]["head"].forward)
+
+
+@pytest.mark.parametrize("module", ["moe", "moe_act", "layernorm", "mla_up_proj"])
+def test_modules_are_the_layers_that_the_simulator_recomputes(module: str, tmp_path: Path) -> None:
+    """Besides dispatch and combine, which the closed form counts by itself."""
+    case = one(tmp_path, **BLANK, model="DeepSeek V3", gpus="64", nodes="8", dp="64", ep="64", global_batch="512")
+    work, names = StepWork(case, defaults()), layer_times(case)["block"]
+    inside = [name for name, time in names.items() if re.fullmatch(MODULES[module], name) and time.kind != "routing"]
+    routing = work.routing if module == "moe" else 0.0
+    assert inside and work.module(module) - routing == pytest.approx(sum(map(work.layer, inside)))
 
 
 @pytest.mark.parametrize("gpu", ["V100-SXM2-32GB", "P100", "Titan V", "RTX 4090", "MI250X", "MI355X", "A800", "GB300"])
