@@ -51,8 +51,8 @@ def test_what_gains_little_is_told_from_what_gains_nothing(what_if: LayoutWhatIf
 @pytest.mark.nightly
 def test_a_what_if_says_that_it_keeps_the_channels() -> None:
     """NICs twice as fast let NCCL halve the channels, which frees multiprocessors: the run gains what the what-if cannot."""
-    scenario = Scenario("p5.48xlarge", "llama-3.1-8b", nodes=4, layout=SHARDED)
-    changed = layout_answer(Scenario("p5.48xlarge", "llama-3.1-8b", ("node.nic.bandwidth='200 Gbps'",), nodes=4, layout=SHARDED))
+    scenario = Scenario("bm.gpu.a100-v2.8", "llama-3.1-8b", nodes=4, layout=SHARDED)
+    changed = layout_answer(Scenario("bm.gpu.a100-v2.8", "llama-3.1-8b", ("node.nic.bandwidth='200 Gbps'",), nodes=4, layout=SHARDED))
     document = layout_whatif_document(layout_whatif(scenario))
     twice = next(row["twice_step_time_s"] for row in document["resources"] if row["resource"] == "network")
     assert changed.run.step_time < 0.99 * twice
