@@ -4,9 +4,9 @@ import gc
 import os
 import sys
 
-OBJECTS = 4_000_000
+OBJECTS = 1_000_000
 """Object allocations between two garbage collections; most commands allocate fewer. Most objects survive, so that collecting every 700
-allocations takes a tenth of the time of a run, and collecting every million a tenth of the time of `recommend` over the catalog."""
+allocations takes a tenth of the time of a run, and collecting every 200,000 a seventh of the time of a plan."""
 
 NOT_INSTALLED = (
     "{python} has no package {missing}, so stallsim is not installed for it; run '. .venv/bin/activate' in each terminal (after 'make run' "
