@@ -132,11 +132,24 @@ def file_of(name: str, folder: str, near: SearchFolders = None, written_in: Path
     by_lower = {known_name.lower(): path for known_name, path in files.items()}
     if (alias := by_lower.get(name.lower()) or _by_alias(name, files)) is not None:
         return alias
+    if folder == "hardware" and (measured := _measured_machine(name)) is not None:
+        return measured
     if (released := _released(name, folder)) is not None:
         return released
     if written_in is None and name and _is_there(elsewhere.user_path(name)):
         return _file_at(name, folder, None)
     return None
+
+
+def _measured_machine(name: str) -> Path | None:
+    """Return the description of the machine *name* on which committed runs were measured, None if there is none.
+
+    A machine of one's own can extend it in `run` as in `calibration validate`. The catalog does not list these machines, because nobody
+    can rent them.
+    """
+    package = Path(__file__).resolve().parents[1]
+    path = package.parent / "calibration" / "hardware" / f"{name}{SUFFIX}"
+    return path if is_file(path) else None
 
 
 def _is_there(path: Path) -> bool:

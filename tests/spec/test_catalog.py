@@ -123,3 +123,12 @@ def test_a_file_is_read_again_only_when_it_changes(library: Path) -> None:
     assert catalog.read(path) is first
     path.write_text("name: another\n")
     assert catalog.read(path).value == {"name": "another"}
+
+
+def test_machines_of_measured_runs_have_names_too_but_are_not_listed(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.yaml"
+    mine.write_text("extends: pollux\nnode: {nic: {bandwidth: 10 Gbps}}\n")
+    node = load_hardware(str(mine)).spec.groups[0].node
+    assert node.topology.isolated == "host" and node.nic.bandwidth == 1.25e9
+    assert "pollux" not in catalog.catalog("hardware")
+    assert "no-such-machine is not in the catalog" in unknown("no-such-machine", written_in=mine)
