@@ -41,7 +41,7 @@ _INSIDE: Final = ("nvlink", "xgmi", "pcie")
 """Networks inside a node; a rack whose GPUs NVLink connects is one node."""
 _NEWEST: Final = "2.30"
 """Rules for tables that do not state NCCL's version, and for other libraries that follow NCCL's, such as RCCL."""
-_RULES: Final = ((3, "2.3"), (4, "2.4"), (12, "2.10"), (99, _NEWEST))
+_RULES: Final = ((3, "2.3"), (4, "2.4"), (12, "2.10"), (17, "2.16"), (22, "2.20"), (99, _NEWEST))
 """The newest minor release of NCCL 2 for which each version's rules are used, as in the committed records."""
 _KNOWN_NAMES: Final[Mapping[str, str]] = {re.sub(r"[^a-z]", "", op): op for op in get_args(Op)} | {
     "p2p": "send_recv",

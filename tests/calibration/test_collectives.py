@@ -265,7 +265,7 @@ def test_a_strangers_table_is_read_and_what_is_wrong_in_it_is_listed(tmp_path: P
     """The same four messages in our words and in those of nccl-tests: equal records, and so equal errors."""
     ours = tmp_path / "ours.csv"
     header = "system,network,hardware,nodes,gpus_per_node,op,bytes,time_s,nccl"
-    ours.write_text(f"{header}\nbox,infiniband,hgx-h100,4,8,all_reduce,268435456,0.0015,2.30\n")
+    ours.write_text(f"{header}\nbox,infiniband,hgx-h100,4,8,all_reduce,268435456,0.0015,2.20\n")
     theirs = tmp_path / "theirs.csv"
     rows = [
         'box,H100,HGX H100,InfiniBand NDR,4,32,AllReduce,256 MiB,"1,500",2.21.5,340', "box,H100,hgx-h100,smoke,4,32,AllReduce,1 MiB,95,,1",
@@ -291,7 +291,7 @@ def test_a_strangers_table_is_read_and_what_is_wrong_in_it_is_listed(tmp_path: P
         "12 values",
     )
     assert len(reasons) == len(parts) and all(part in reason for part, reason in zip(parts, reasons, strict=True))
-    for note in ("column 'time_us' was", "column 'gpu' is not part of a record", "nccl '2.21.5' follows the rules of 2.30"):
+    for note in ("column 'time_us' was", "column 'gpu' is not part of a record", "nccl '2.21.5' follows the rules of 2.20"):
         assert (note in shown.err) is (note != "column 'time_us' was")
     theirs.write_text("\n".join([theirs.read_text().splitlines()[0], rows[1]]))
     assert main(["collectives", str(theirs)]) == 2
@@ -301,7 +301,8 @@ def test_a_strangers_table_is_read_and_what_is_wrong_in_it_is_listed(tmp_path: P
 @pytest.mark.parametrize(
     ("text", "rules"),
     [
-        ("", "2.30"), ("2.18.5", "2.30"), ("NCCL 22902", "2.30"), ("2.12.12-1", "2.10"), ("2.4.8", "2.4"), ("2.10", "2.10"),
+        ("", "2.30"), ("2.17.1", "2.16"), ("2.18.5", "2.20"), ("2.23.4", "2.30"), ("NCCL 22902", "2.30"), ("2.12.12-1", "2.10"),
+        ("2.4.8", "2.4"), ("2.10", "2.10"),
         ("RCCL 2.20", "2.30"),
         ("nightly", "nightly"), ("2.100", "2.100"), ("2.100.1", "2.100.1"),
     ],

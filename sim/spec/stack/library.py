@@ -20,8 +20,8 @@ class Library(Section):
     gloo_transport: Transport | None = None
     """Transport of one of Gloo's sockets; required with gloo, not allowed with nccl."""
     nccl: str = "2.10"
-    """NCCL version whose rules choose the algorithm and protocol of each message: 2.3 (only rings), 2.4 (trees below a size), 2.10 or
-    2.30."""
+    """NCCL version whose rules choose the algorithm and protocol of each message: 2.3 (only rings), 2.4 (trees below a size), 2.10
+    (2.5 to 2.12), 2.16 (2.13 to 2.17), 2.20 (2.18 to 2.22) or 2.30 (since 2.23)."""
     nccl_algo: str | None = None
     """Value of NCCL_ALGO, such as ``Ring`` or ``^Tree``; or an all-reduce of another library (``collective --help`` lists them) or
     of your own. None: NCCL chooses."""

@@ -1,7 +1,11 @@
-"""Which constants does NCCL's tuner use? The tables of 2.10 and 2.30 in NCCL's units and order: microseconds, GB/s, LL / LL128 / Simple.
+"""Which constants does NCCL's tuner use? The tables of four releases in NCCL's units and order: microseconds, GB/s, LL / LL128 / Simple.
 
-Sources: 2.30 is NVIDIA/nccl @5067397c, 2.10 is its tag v2.10.3-1 (the generation of arXiv 2208.14344). Each table names its file.
-`cost` and `search` convert them to seconds and bytes/s. 2.3 and 2.4 had no tuner and use the search of 2.10.
+Sources: 2.30 is NVIDIA/nccl @5067397c, 2.10 is its tag v2.10.3-1 (the generation of arXiv 2208.14344). Releases between them followed two
+more sets of rules. From 2.13 to 2.17 (2.16 here; @da8152e5 is 2.15.1, @5d3ab08b is 2.17.1), latencies are those of 2.10. From 2.18 to
+2.22 (2.20; @b6475625 is 2.20.3, @178b6b75 is 2.22.3), they are close to those of 2.30, but a tree's Simple is as slow as in 2.10, and LL
+and NVLS have other bandwidths. 2.23 (@a6979c9f is 2.23.4) has the latencies of 2.30. Where the releases of a set differ, 2.17 and 2.20
+are taken: in 2.22, LL keeps half of a ring's bandwidth, with higher limits on Hopper. Each table names its file. `cost` and `search`
+convert them to seconds and bytes/s. 2.3 and 2.4 had no tuner and use the search of 2.10.
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ from typing import Literal, NamedTuple
 
 from sim.spec.yaml import SpecError
 
-Version = Literal["2.3", "2.4", "2.10", "2.30"]
+Version = Literal["2.3", "2.4", "2.10", "2.16", "2.20", "2.30"]
 Generation = Literal["volta", "ampere", "hopper", "blackwell"]
 ConstantRow = tuple[float, float, float]
 """One value per protocol, or one per number of nodes: 1, 2, more."""
@@ -59,8 +63,10 @@ class TunerConstants(NamedTuple):
     """Factor on the latency of an LL hop inside a node, if there are several nodes."""
     post_overhead: Mapping[str, float]
     """Minimum latency of a hop inside a node, if there are several nodes, by CPU vendor; three times as much for Simple."""
-    plugin_latency: bool
-    """Whether the network plug-in's own latency counts, twice for Simple."""
+    plugin_latency: Literal["ignored", "instead", "added"]
+    """What the network plug-in's own latency does to that of a network hop. If it is added, it counts twice for Simple."""
+    returns: bool
+    """Whether a ring all-reduce of N nodes counts 2N steps between nodes, not 2(N-1)."""
     lone_tree_hop: bool
     """Whether all algorithms use the tree's network hop latency with one rank per node."""
     arity_latency: float
@@ -73,6 +79,8 @@ class TunerConstants(NamedTuple):
     max_channels: int
     sends_ll: bool
     """Whether small sends use LL."""
+    nvls_share: float | None
+    """Share of its channels' bandwidth that a reduction in NVSwitch keeps; None means NVLS_EFFICIENCY and what follows from it."""
     keeps_some: bool
     """Whether the rule of KEPT_CHANNELS, KEPT_ABOVE and KEPT_BELOW applies."""
     capability_doubled: int | None
@@ -194,7 +202,8 @@ NCCL_2_30 = TunerConstants(
     ampere_limit=math.inf,
     ll_slowdown=1,
     post_overhead={"intel": 1, "amd": 2, "arm": 1},
-    plugin_latency=True,
+    plugin_latency="added",
+    returns=False,
     lone_tree_hop=True,
     arity_latency=0.4,
     plateau_bytes=None,
@@ -202,6 +211,7 @@ NCCL_2_30 = TunerConstants(
     collnet_threads=640,
     max_channels=64,  # src/include/device.h
     sends_ll=True,
+    nvls_share=None,
     keeps_some=True,
     capability_doubled=90,
     nvlink_rates=(),
@@ -243,7 +253,8 @@ NCCL_2_10 = TunerConstants(
     ampere_limit=235,
     ll_slowdown=1.8,
     post_overhead={"intel": 0, "amd": 0, "arm": 0},
-    plugin_latency=False,
+    plugin_latency="ignored",
+    returns=False,
     lone_tree_hop=False,
     arity_latency=0.5,
     plateau_bytes=64 * 1024 / 16,
@@ -251,6 +262,7 @@ NCCL_2_10 = TunerConstants(
     collnet_threads=512,
     max_channels=32,  # src/include/devcomm.h of v2.10.3-1
     sends_ll=False,  # from 2.12
+    nvls_share=None,
     keeps_some=False,
     capability_doubled=None,
     # src/graph/topo.h of v2.10.3-1
@@ -262,10 +274,62 @@ NCCL_2_10 = TunerConstants(
     speeds_inter=((0, (48, 30, 24, 22, 18, 15, 12, 10, 9, 7, 6, 5, 4, *_SLOW)),),
 )
 
+_HOPPER_LL128: ConstantRow = (36.7, 36.7, 36.7)
+
+NCCL_2_16 = NCCL_2_10._replace(
+    name="2.16",
+    # src/graph/tuning.cc of 2.17.1, without its NVLS, which 2.15 and 2.16 do not have
+    algorithms=("Tree", "Ring", "CollNetDirect", "CollNetChain"),
+    startup={"Tree": (4.4, 4.4, 0), "Ring": (3.6, 10, 8.4), "CollNetDirect": (4.4, 4.4, 0), "CollNetChain": (4.4, 4.4, 0)},
+    nvlink_hop={"Tree": (0.52, 1.25, 28), "Ring": (0.47, 1.9, 3.4), "CollNetDirect": (0, 0, 8), "CollNetChain": (0, 0, 8)},
+    pcie_hop={"Tree": (1, 1.9, 28), "Ring": (1, 2.5, 5.7), "CollNetDirect": (0, 0, 8), "CollNetChain": (0, 0, 8)},
+    network_hop={"Tree": (5, 8.5, 28), "Ring": (2.7, 4, 9.6), "CollNetDirect": (0, 0, 10.7), "CollNetChain": (0, 0, 10.7)},
+    generations=((90, "hopper"), (80, "ampere"), (0, "volta")),
+    ll_limit=((39, 39, 20.4), (87.7, 22.5, 19), (87.7, 22.5, 19)),
+    ring_ll128_limit={"volta": _ALL_20, "ampere": _ALL_20, "hopper": _HOPPER_LL128},
+    tree_ll128_limit={"volta": _ALL_20, "ampere": _ALL_20, "hopper": _HOPPER_LL128},
+    tree_limit={**_TREE_LIMIT, "hopper": (38.7, 41.4, 33)},
+    ll128_capabilities=frozenset({70, 80, 90}),
+    plugin_latency="instead",
+    returns=True,
+    sends_ll=True,
+    keeps_some=True,
+    nvlink_rates=((90, 20), (87, 20), (86, 12), (70, 20), (60, 18)),  # src/graph/topo.h of 2.18.1, and so is the next
+    intel_link_limit=10,
+    # src/graph/search.cc
+    speeds_intra=NCCL_2_30.speeds_intra[1:],
+    speeds_inter=NCCL_2_30.speeds_inter[1:],
+)
+
+NCCL_2_20 = NCCL_2_30._replace(
+    name="2.20",
+    # src/graph/tuning.cc of 2.20.3
+    algorithms=("Tree", "Ring", "CollNetDirect", "CollNetChain", "NVLS", "NVLSTree"),
+    startup={"Tree": (6.8, 14, 0), "Ring": (6.6, 14, 8.4)},
+    nvlink_hop={**NCCL_2_30.nvlink_hop, "Tree": (0.6, 1.25, 28), "NVLS": (0, 0, 23), "NVLSTree": (0, 0, 23)},
+    pcie_hop={**NCCL_2_30.pcie_hop, "Tree": (1, 1.9, 28)},
+    network_hop={**NCCL_2_30.network_hop, "Tree": (5, 8.5, 28), "NVLSTree": (0, 0, 14)},
+    generations=NCCL_2_16.generations,
+    ll_limit=NCCL_2_16.ll_limit,
+    nvls_tree_limit=dict.fromkeys(GENERATIONS, (math.inf, math.inf, math.inf)),
+    ll128_capabilities=frozenset({70, 80, 90}),
+    ring_ll_share=1 / 4,
+    gather_ll_share=1 / 3,
+    lone_ll128_share=0.7,
+    returns=True,
+    lone_tree_hop=False,
+    max_channels=32,  # src/include/device.h of 2.22.3
+    nvls_share=5 / 6,
+    intel_link_limit=10,  # src/graph/topo.h of 2.22.3
+    # src/graph/search.cc of 2.22.3
+    speeds_intra=NCCL_2_30.speeds_intra[1:],
+    speeds_inter=NCCL_2_30.speeds_inter[1:],
+)
+
 NCCL_2_4 = NCCL_2_10._replace(name="2.4", algorithms=("Tree", "Ring"), max_channels=16)  # src/include/core.h; no tuner: threshold.py
 NCCL_2_3 = NCCL_2_4._replace(name="2.3", algorithms=("Ring",))
 
-VERSIONS: Mapping[str, TunerConstants] = {"2.3": NCCL_2_3, "2.4": NCCL_2_4, "2.10": NCCL_2_10, "2.30": NCCL_2_30}
+VERSIONS: Mapping[str, TunerConstants] = {each.name: each for each in (NCCL_2_3, NCCL_2_4, NCCL_2_10, NCCL_2_16, NCCL_2_20, NCCL_2_30)}
 
 
 def constants_of(version: str) -> TunerConstants:

@@ -114,7 +114,10 @@ class TunerCase(NamedTuple):
     @property
     def network_steps(self) -> int:
         """Return how many steps of a ring cross between nodes."""
-        return (self.machine.nodes - 1) * (2 if self.collective == "all_reduce" else 1)
+        nodes = self.machine.nodes
+        if self.collective != "all_reduce":
+            return nodes - 1
+        return 2 * nodes if self.constants.returns and nodes > 1 else 2 * (nodes - 1)
 
     @property
     def doublings(self) -> int:
@@ -135,8 +138,11 @@ class TunerCase(NamedTuple):
     def network_hop(self, algorithm: str, place: int) -> float:
         """Return the latency of a hop between nodes, including the plug-in's own latency: twice for Simple, which flushes."""
         lone = self.constants.lone_tree_hop and self.machine.local_ranks == 1
-        plugin = self.machine.plugin_latency / MICROSECOND if self.constants.plugin_latency else 0.0
-        return self.constants.network_hop["Tree" if lone else algorithm][place] + plugin * (2 if PROTOCOLS[place] == "Simple" else 1)
+        own = self.constants.network_hop["Tree" if lone else algorithm][place]
+        plugin = self.machine.plugin_latency / MICROSECOND
+        if self.constants.plugin_latency == "added":
+            return own + plugin * (2 if PROTOCOLS[place] == "Simple" else 1)
+        return plugin if plugin and self.constants.plugin_latency == "instead" else own
 
     def total_bandwidth(self, pattern: ChannelPattern, algorithm: str) -> float:
         """Return the bandwidth of all channels of *pattern*. Up to two nodes, NCCL uses the speed inside a node."""
@@ -297,6 +303,9 @@ def _nvls_bandwidth(algorithm: str) -> Callable[[TunerCase, int], float]:
         if nvls is None:
             return 0.0
         reduces, tree = case.collective == "all_reduce", algorithm == "NVLSTree"
+        if (share := case.constants.nvls_share) is not None:
+            outward = nvls.inter / (2 if tree and machine.nodes > 2 else 1)
+            return nvls.channels * min(nvls.intra, outward) / GB * share
         pipelined = 2.0 if reduces else (machine.local_ranks - 1) / machine.local_ranks
         intra = nvls.intra * nccl.NVLS_EFFICIENCY[case.generation] * (nvls.channels - 1) / nvls.channels * pipelined
         inter = nvls.inter * (2 if tree and machine.nodes <= 2 else 1)

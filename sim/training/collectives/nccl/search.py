@@ -71,7 +71,7 @@ def nccl_machine(
         plugin_latency=graph.node.nic.nccl_plugin_latency,
         same_channels=len({channel.gpus for channel in rings.channels}) == 1,
         nvswitch=graph.switch_links > 0,
-        nvls=_nvls(graph, rings, rates, speeds) if not constants.one_list else None,
+        nvls=_nvls(graph, rings, rates, speeds) if "NVLS" in constants.algorithms else None,
         collnet=collnet,
     )
 

@@ -1,6 +1,6 @@
 """Which algorithm, protocol and number of channels does NCCL choose for a collective? The fastest pair in its own cost model.
 
-Every algorithm and protocol that can run on the machine gets an estimated time (`cost`, with the constants of 2.10 or 2.30 from
+Every algorithm and protocol that can run on the machine gets an estimated time (`cost`, with the constants of its release from
 `constants`). The shortest time wins; among equal times, the first in NCCL's order (NVIDIA/nccl `src/graph/tuning.cc`, `src/enqueue.cc`).
 2.3 and 2.4 had no tuner (`threshold`). `search` derives the channels of a node from its link graph. NCCL_ALGO and NCCL_PROTO restrict the
 choice by name.

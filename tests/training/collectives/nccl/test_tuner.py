@@ -234,7 +234,38 @@ def test_2_10_differs_as_its_tables_do():
     assert {considered.algorithm for considered in choose("all_reduce", MIB, HGX_H100, "2.10").table} == {"Ring", "Tree"}
 
 
-@pytest.mark.parametrize(("version", "capability", "factor"), [("2.10", 90, 1.9), ("2.30", 70, 1.9), ("2.30", 80, 1.4)])
+def test_releases_before_2_23_by_hand():
+    """Closed forms of tuning.cc of 2.15.1 and 2.17.1 (2.16 here), and of 2.20.3: 2N steps between nodes; an LL ring keeps a quarter."""
+    between, near = machine(16, 2, 1, 3), machine(16, 2, 1, 3, plugin_latency=150e-6)
+
+    def ring_ll(tuner_machine: TunerMachine, version: str) -> float:
+        return row(choose("all_reduce", 64, tuner_machine, version), "Ring", "LL").latency * 1e6
+
+    assert ring_ll(between, "2.16") == pytest.approx(3.6 + 26 * 0.47 * 1.8 + 4 * 2.7)
+    assert ring_ll(near, "2.16") == pytest.approx(3.6 + 26 * 0.47 * 1.8 + 4 * 150)  # the plug-in's latency in place of NCCL's
+    assert ring_ll(between, "2.20") == pytest.approx(6.6 + 26 * 1.0 + 4 * 2.7)
+    assert ring_ll(near, "2.20") == pytest.approx(6.6 + 26 * 1.0 + 4 * (2.7 + 150))
+    for version in ("2.16", "2.20"):
+        alone = choose("all_reduce", MIB, DGX_1V, version)
+        assert row(alone, "Ring", "LL").bandwidth / 1e9 == pytest.approx(120 / 4 * 8 / 14)
+        assert row(alone, "Tree", "Simple").latency * 1e6 == pytest.approx(2 * 7 * 28)
+        assert row(choose("all_gather", MIB, DGX_1V, version), "Ring", "LL").bandwidth / 1e9 == pytest.approx(39 * 8 / 7)  # not 120/3
+        lone = choose("all_reduce", MIB, LONE, version)
+        assert row(lone, "Ring", "LL128").bandwidth / 1e9 == pytest.approx(0.7 * 12 * 8 / 14)
+
+
+def test_reductions_in_nvswitch_before_2_23_by_hand():
+    """Closed forms of tuning.cc of 2.20.3: five sixths of what the channels carry; a tree of more than two nodes shares its NICs."""
+    alone, two, four = (choose("all_reduce", MIB, each, "2.20") for each in (HGX_H100, PODS, PODS._replace(ranks=32, nodes=4)))
+    assert row(alone, "NVLS", "Simple").bandwidth / 1e9 == pytest.approx(8 * 40 * 5 / 6)
+    assert row(alone, "NVLS", "Simple").latency * 1e6 == pytest.approx(23)
+    assert row(two, "NVLSTree", "Simple").bandwidth / 1e9 == pytest.approx(8 * 40 * 5 / 6)
+    assert row(four, "NVLSTree", "Simple").bandwidth / 1e9 == pytest.approx(8 * 24 * 5 / 6)
+    assert row(four, "NVLSTree", "Simple").latency * 1e6 == pytest.approx(23 + 2 * 2 * 14)
+    assert "NVLS" not in {considered.algorithm for considered in choose("all_reduce", MIB, HGX_H100, "2.16").table}
+
+
+@pytest.mark.parametrize(("version", "capability", "factor"), [("2.10", 90, 1.9), ("2.30", 70, 1.9), ("2.30", 80, 1.4), ("2.20", 80, 1.4)])
 def test_a_ring_between_nodes_has_a_plateau(version, capability, factor):
     """Rule: from 4 KiB a rank (2.10), or 64 B a rank and channel, Simple's latency counts more; a byte less, and it does not."""
     tuner_machine = machine(16, 2, 4, 10, capability)
@@ -255,7 +286,11 @@ def test_blackwell_takes_the_size_factors_for_nvls_trees_on_x86():
 
 
 @given(
-    st.sampled_from(MACHINES), st.sampled_from(COLLECTIVES), st.sampled_from(["2.10", "2.30"]), st.integers(1, 2**32), st.integers(1, 2**32)
+    st.sampled_from(MACHINES),
+    st.sampled_from(COLLECTIVES),
+    st.sampled_from(["2.10", "2.16", "2.20", "2.30"]),
+    st.integers(1, 2**32),
+    st.integers(1, 2**32),
 )
 def test_no_algorithm_but_a_tree_takes_less_for_more_bytes(tuner_machine, collective, version, one, other):
     """Invariant; a tree's bandwidth rises with the size in steps, so its time is monotone between powers of two only."""
@@ -309,13 +344,14 @@ def test_size_factors_hold_from_a_power_of_two_on():
 @pytest.mark.parametrize(
     ("tuner_machine", "version", "on"),
     [(DGX_1V, "2.30", True), (DGX_1V, "2.10", True), (HGX_H100, "2.30", True), (HGX_H100, "2.10", False),
+     (HGX_H100, "2.16", True), (machine(8, 1, 8, 40, 100), "2.20", False),
      (machine(8, 1, 4, 18, 60), "2.30", False), (machine(8, 1, 1, 9, 80, "pcie"), "2.30", False), (machine(4, 1, 2, 20, 86), "2.30", True),
      (machine(4, 1, 2, 22, 86), "2.10", False), (machine(16, 2, 4, 12), "2.30", False),
      (machine(16, 2, 4, 12, nic_near=True), "2.30", True),
      (LONE, "2.30", True), (LONE._replace(nic_near=False), "2.30", False)],
 )  # fmt: skip
 def test_ll128_is_on_over_tested_paths_only(tuner_machine, version, on):
-    """Rule: NVLink inside, NICs near; compute capability 7.0 or newer in 2.30, exactly 7.0 or 8.0 in 2.10."""
+    """Rule: NVLink inside, NICs near; compute capability 7.0 or newer in 2.30, exactly 7.0, 8.0 or, from 2.15 on, 9.0 before."""
     for collective in ("all_reduce", "all_gather"):
         assert any(considered.protocol == "LL128" for considered in choose(collective, MIB, tuner_machine, version).table) is on
 
@@ -388,7 +424,7 @@ def test_which_algorithms_run_where():
         ({"algorithms": "collnet", "version": "2.10"}, "CollNet needs a network that reduces"),
         ({"algorithms": "pat", "collective": "all_gather"}, "PAT needs one rank per node"),
         ({"protocols": "^LL,LL128,Simple"}, "NCCL_PROTO=.* does not support any protocol"),
-        ({"version": "2.9"}, "NCCL 2.9 is not modeled; choose one of 2.3, 2.4, 2.10, 2.30"),
+        ({"version": "2.9"}, "NCCL 2.9 is not modeled; choose one of 2.3, 2.4, 2.10, 2.16, 2.20, 2.30"),
         ({"collective": "all_to_all"}, "'all_to_all' is not a collective that NCCL tunes; write one of all_reduce"),
         ({"nbytes": -1}, "a collective of -1 bytes is impossible"),
         ({"nbytes": float("nan")}, "a collective of nan bytes"),

@@ -44,7 +44,7 @@ def share_received(op: Op, ranks: int, those: int) -> float:
     st.sampled_from((1, 2, 3, 8, 64)),
     st.integers(1, 8),
     st.floats(0, 36),
-    st.sampled_from(("2.3", "2.4", "2.10", "2.30")),
+    st.sampled_from(("2.3", "2.4", "2.10", "2.16", "2.20", "2.30")),
 )
 def test_no_machine_of_the_catalog_outruns_its_links_and_cards(name, op, nodes, most, doublings, version):
     """Every operation, size and generation of NCCL, on one node and on several, on some or all GPUs: at most the full rate of the links."""
