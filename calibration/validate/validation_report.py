@@ -167,6 +167,8 @@ _LEGEND: Final = (
 )
 
 
+MOST_UNMOVED: Final = 4
+"""Most network rows without effect whose errors are shown, of each cluster."""
 _UNMOVED: Final = (
     "network rows without effect, because no other row confirms them (add rows of jobs that wait for the network, on other numbers of "
     "nodes):"
@@ -174,12 +176,25 @@ _UNMOVED: Final = (
 
 
 def _unmoved_lines(validation: Validation) -> list[str]:
-    """Return lines on clusters with network rows that change nothing, because constants change only if that improves cross-validation."""
+    """Return lines on clusters with network rows that change nothing, because constants change only if that improves cross-validation.
+
+    What contradicts the other rows widens their common noise, so that no row need be many noise widths off. So errors are shown.
+    """
     unmoved = [each for each in validation.clusters if each.network_rows and not any(each.calibrated.values)]
     if not unmoved:
         return []
-    lines = [f"  {each.name}: {pluralized(len(each.network_rows), 'network row')}" for each in unmoved]
-    return ["", _UNMOVED, *lines]
+    return ["", _UNMOVED, *(f"  {each.name}: {_unmoved(each.network_rows)}" for each in unmoved)]
+
+
+def _unmoved(rows: Sequence[ScoredRow]) -> str:
+    """Return how many *rows* there are, and the line and error of those that are farthest off."""
+    farthest = sorted(rows, key=lambda row: -abs(math.log1p(row.error("calibrated"))))[:MOST_UNMOVED]
+    errors = [
+        f"{Path(record.file).name}:{record.line} {signed(row.error('calibrated'))}%"
+        for row in sorted(farthest, key=lambda row: row.question.record.line)
+        for record in [row.question.record]
+    ]
+    return f"{pluralized(len(rows), 'network row')}, {'off by' if len(rows) == len(farthest) else 'the farthest off'}: {', '.join(errors)}"
 
 
 def group_table(rows: Sequence[ScoredRow], key: str, name: str) -> str:
