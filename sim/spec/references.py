@@ -232,10 +232,15 @@ class Resolver:
         rest = without(piece, *schema.UNFOLDED)
         if "groups" in piece.value:
             name = next(name for name in schema.UNFOLDED if name in piece.value)
-            beside = (
-                "write one of the two" if name == "node" else f"write it in each group: groups: [{{node: ..., count: ..., {name}: ...}}]"
-            )
-            self._note(child(piece, name), f"cannot be combined with 'groups'; {beside}")
+            groups, own = child(piece, "groups"), child(piece, name)
+            if name != "node":
+                beside = f"write it in each group: groups: [{{node: ..., count: ..., {name}: ...}}]"
+            elif isinstance(groups.value, list) and groups.mark.file != own.mark.file:
+                listed = ", ".join(["{node: ...}", *["{}"] * (len(groups.value) - 1)])
+                beside = f"the machine that this extends has {len(groups.value)}; {{}} keeps one as it is: groups: [{listed}]"
+            else:
+                beside = "write one of the two"
+            self._note(own, f"cannot be combined with 'groups'; {beside}")
             return rest
         group = _folded(piece)
         self._implied = IMPLIED

@@ -113,6 +113,9 @@ PROBLEMS = {
     "name: mine\nnode: mine.yaml": ["2:1: node: mine.yaml refers back to itself; a file cannot take its parts from itself"],
     "name: mine\ngroups: [{node: two}]": ["2:11: groups.0.node: two has no single 'node' to use"],
     "name: mine\nnode: toy\ngroups: []": ["2:1: node: cannot be combined with 'groups'; write one of the two"],
+    "extends: two\nnode: {gpu_count: 1}": [
+        "2:1: node: cannot be combined with 'groups'; the machine that this extends has 2; {} keeps one as it is: groups: [{node: ...}, {}]"
+    ],
     "extends: two\nprice: {date: 2026-07-20, source: tests}": [
         "2:1: price: cannot be combined with 'groups'; write it in each group: groups: [{node: ..., count: ..., price: ...}]"
     ],
