@@ -132,14 +132,17 @@ def require_valid(file: RecordFile) -> RecordFile:
 def read_table(path: Path) -> RecordFile:
     """Return the records of the CSV file *path*, which may use other column names, and the rows that cannot be read.
 
-    Without a column ``role``, all rows are predictions. Raise SpecError if the header is invalid or there are no rows.
+    Without a column ``role``, all rows are predictions, and so are rows that leave it blank. Raise SpecError if the header is invalid or
+    there are no rows.
     """
     return _read(path, _read_foreign_header)
 
 
 def _read_foreign_header(header: Sequence[str], rows: Sequence[Cells]) -> TranslatedHeader:
     translated = translate_header(header, rows, COLUMNS)
-    if any(column_meant(name) == "role" for name in translated.columns):  # also a misspelled one, which is an error
+    if "role" in translated.columns:
+        return _with_roles(translated)
+    if any(column_meant(name) == "role" for name in translated.columns):  # a misspelled one, which is an error
         return translated
     if not describes_input(header):
         translated = without_loaders(translated)
@@ -147,6 +150,21 @@ def _read_foreign_header(header: Sequence[str], rows: Sequence[Cells]) -> Transl
     translated.notes.append("no column 'role': all rows are predicted, and none is used for calibration")
     columns, fitting, notes = translated
     return TranslatedHeader(["role", *columns], lambda cells: ["prediction", *fitting(cells)], notes)
+
+
+def _with_roles(table: TranslatedHeader) -> TranslatedHeader:
+    """Return *table* with the role ``prediction`` in rows without one, which therefore calibrate nothing."""
+    columns, fitting, notes = table
+    place, note = columns.index("role"), "rows with a blank role are only predicted, not used for calibration"
+
+    def fitted(cells: Cells) -> list[str]:
+        read = list(fitting(cells))
+        if place < len(read) and not read[place].strip():
+            read[place] = "prediction"
+            notes.extend([note] if note not in notes else [])
+        return read
+
+    return TranslatedHeader(columns, fitted, notes)
 
 
 def _read(path: Path, reads: Callable[[Sequence[str], Sequence[Cells]], TranslatedHeader]) -> RecordFile:

@@ -202,6 +202,18 @@ def test_a_table_may_name_a_gpu_in_place_of_a_machine(tmp_path: Path) -> None:
     assert read_table(written(tmp_path, "gpu,model,step_time_s\nV100,b,1\n")).records[0].gpu == "V100"
 
 
+def test_a_row_of_a_table_without_a_role_is_only_predicted(tmp_path: Path) -> None:
+    """It must not calibrate unless its author says so; committed records state every role."""
+    path = written(tmp_path, 'hardware,workload,role,step_time_s\na,b,network,1\na,b,,2\na,b, ,3\na,b,"",4\n')
+    table = read_table(path)
+    assert [row.role for row in table.records] == ["network", "prediction", "prediction", "prediction"] and not table.skipped
+    assert [note for note in table.notes if "blank role" in note] == [
+        f"{path}:1: rows with a blank role are only predicted, not used for calibration"
+    ]
+    with pytest.raises(SpecError, match="role is blank"):
+        read_records(path)
+
+
 def test_a_name_beside_the_column_that_it_means_is_left_unread(tmp_path: Path) -> None:
     table = read_table(written(tmp_path, "hardware,workload,role,step_time_s,model\na,b,network,1,c\n"))
     assert table.records[0].workload == "b" and "'model' is not part of a record" in table.notes[0]
