@@ -60,7 +60,7 @@ _JOINED: Final[tuple[tuple[str, str], ...]] = (
 )
 """Terms of several words as one word, releases apart from names."""
 _RELEASES: Final[Mapping[str, tuple[tuple[tuple[int, int], str], ...]]] = {
-    "torch": (((1, 9), "torch-1.6-ddp"), ((1, 99), "torch-1.13-ddp"), ((99, 0), "torch-2.x-ddp")),
+    "torch": (((1, 9), "torch-1.6-ddp"), ((1, 99), "torch-1.13-ddp"), ((2, 6), "torch-2.1-ddp"), ((99, 0), "torch-2.x-ddp")),
     "tensorflow": (
         ((1, 3), "tensorflow-1.1"),
         ((1, 4), "tensorflow-1.4"),

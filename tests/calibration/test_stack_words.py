@@ -11,8 +11,8 @@ from sim.spec.catalog import all_files
 @pytest.mark.parametrize(
     ("text", "meant"),
     [
-        ("PyTorch", "torch-2.x-ddp"), ("pytorch ddp", "torch-2.x-ddp"), ("PyTorch 2.1.0", "torch-2.x-ddp"),
-        ("torch 1.13", "torch-1.13-ddp"),
+        ("PyTorch", "torch-2.x-ddp"), ("pytorch ddp", "torch-2.x-ddp"), ("PyTorch 2.1.0", "torch-2.1-ddp"),
+        ("torch 1.13", "torch-1.13-ddp"), ("PyTorch 2.6.0+cu124", "torch-2.1-ddp"), ("pytorch 2.8", "torch-2.x-ddp"),
         ("PyTorch 1.6 DDP", "torch-1.6-ddp"), ("DDP", "torch-2.x-ddp"), ("nanoGPT", "torch-2.x-ddp"),
         ("PyTorch Lightning 2.0", "torch-2.x-ddp"), ("transformers Trainer", "torch-2.x-ddp"), ("HF Trainer", "torch-2.x-ddp"),
         ("Horovod", "horovod-0.21"), ("Horovod 0.21", "horovod-0.21"), ("horovod 0.19.5 (PyTorch)", "horovod-0.19"),
@@ -23,7 +23,7 @@ from sim.spec.catalog import all_files
         ("tensorflow 1.4", "tensorflow-1.4"),
         ("NGC PyTorch 20.03", "ngc-pytorch-20.03"), ("PaddlePaddle 2.4", "paddle-2.1"), ("Paddle 1.8", "paddle-1.8"),
         ("OneFlow", "oneflow-0.2"), ("NGC PyTorch", "ngc-pytorch-20.03"), ("NGC MxNet", "ngc-mxnet-20.03"),
-        ("PyTorch 1.13 (CUDA 11.7)", "torch-1.13-ddp"), ("PyTorch 2.1 DDP NCCL backend", "torch-2.x-ddp"),
+        ("PyTorch 1.13 (CUDA 11.7)", "torch-1.13-ddp"), ("PyTorch 2.1 DDP NCCL backend", "torch-2.1-ddp"), ("torch 2.7.1", "torch-2.x-ddp"),
         ("PyTorch 1.9.0 + apex AMP", "torch-1.6-ddp"), ("NGC PyTorch 19.05", "ngc-pytorch-20.03"), ("NGC PyTorch 23.10", "torch-2.x-ddp"),
         ("NGC PyTorch 21.02", "ngc-pytorch-20.10"), ("NGC TensorFlow 22.01", "tensorflow-2.3"), ("DALI + PyTorch", "torch-2.x-ddp"),
         ("tf_cnn_benchmarks", "tensorflow-1.12"), ("tensorflow-gpu 1.14", "tensorflow-1.12"), ("Keras 2.3 (TF 1.15)", "tensorflow-1.12"),
