@@ -2,7 +2,7 @@
 
 Counts and shares are those of the program itself (`simulate_weeks`, `long_run`, `draw`): means as it prints them, with its intervals. A
 fleet is predicted from the other fleets of the pool (`failures.csv`): rates are log-Student-t around the geometric mean of theirs
-(`calibration.fleets`), and planned stops are those of the other job, with the same spread. Effective shares are predicted twice: at the
+(`calibration.fleets`), and planned stops are those of the other jobs, with the same spread. Effective shares are predicted twice: at the
 row's own rate, so that only stages, checkpoints and spares are predicted, and at the rates of the other fleets. Node faults are scored out
 of sample: fitted to one half of the nodes, scored on the other.
 """
@@ -122,8 +122,8 @@ def held_out(fleet: str) -> Reliability:
     return data.model_copy(update={"rate": data.rate.model_copy(update=rate), "planned": data.planned.model_copy(update=planned)})
 
 
-PLANNED = {"llama3": 47 / 54 / 2048, "byterobust": 20 / 90 / 1200}
-"""Planned stops per node and day: arXiv 2407.21783 sec 3.3.4 and arXiv 2509.16293v4 Table 4."""
+PLANNED = {"llama3": 47 / 54, "byterobust": 20 / 90, "bloom": 36 / 108.4}
+"""Planned stops of a job a day: arXiv 2407.21783 sec 3.3.4, arXiv 2509.16293v4 Table 4 and BLOOM's logbook (``goodput.csv``)."""
 
 
 @cache
@@ -232,8 +232,7 @@ def own_level(row: Mapping[str, str]) -> Reliability:
     """
     data = reliability_level(row["level"])
     if row["stops"]:
-        rate = float(row["stops"]) / float(row["days"]) / (int(row["gpus"]) / data.gpus_per_node) / DAY
-        own = {"rate": rate, "interval": None, "degrees_of_freedom": None}
+        own = {"rate": float(row["stops"]) / float(row["days"]) / DAY, "interval": None, "degrees_of_freedom": None}
         data = data.model_copy(update={"planned": data.planned.model_copy(update=own)})
     causes = [cause.model_copy(update={"detection": _TIMEOUTS}) if cause.name == row["unseen"] else cause for cause in data.causes]
     return data.model_copy(update={"causes": tuple(causes)})

@@ -10,7 +10,8 @@ from sim.report.expected_error import error_sentence
 from sim.report.plan import NOT_VALIDATED, PRICED
 from sim.report.plan_changes import flip_lines, turn_text
 from sim.report.table import basis_lines, rate_text
-from sim.report.whole_job import days_text, long_time, tokens_text
+from sim.report.whole_job import job_time, long_time, tokens_text
+from sim.study.goodput import DAY
 from sim.units import any_of, pluralized, rounded, rounded_dollars, show
 
 
@@ -81,7 +82,7 @@ def _failures_text(weeks: Mapping[str, Any]) -> str:
     """Return a sentence on the job with failures."""
     low, high = weeks["interval95"]["days"]
     return (
-        f"With failures: {days_text(weeks['days'])} ({days_text(low)} to {days_text(high)} in 95% of simulated runs), "
+        f"With failures: {long_time(DAY * weeks['days'])}, {job_time(DAY * low)} to {job_time(DAY * high)} in 95% of simulated runs; "
         f"{100 * weeks['effective_share']:.1f}% effective, {rounded(weeks['interruptions'])} interruptions; failure rate "
         f"'{weeks['reliability']['level']}' (--reliability), {pluralized(weeks['spares'], 'spare node')} (--spares)"
     )

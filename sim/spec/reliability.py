@@ -45,6 +45,9 @@ class ShareOfFleets(Spec):
     interval: tuple[Fraction, Fraction] | None = None
     """95% interval of the share (low, high), from which each fleet's share is drawn. The source says whether it covers different fleets or
     only the counting error of one. None: all fleets have the same share."""
+    degrees_of_freedom: Count | None = None
+    """Degrees of freedom of the spread between fleets, if it is estimated from a few: the share then follows Student's t (of the
+    logarithm). None: log-normal."""
 
     @model_validator(mode="after")
     def _inside(self) -> Self:
@@ -154,7 +157,9 @@ class Planned(RateOfFleets):
     """Planned stops of the job, before which all work is saved. Training continues after *duration* and a restart."""
 
     rate: FailureRate
-    """Rate of stops per node of the job."""
+    """Rate of stops of a job of *nodes* nodes or more, whatever its size."""
+    nodes: Count
+    """Nodes from which on a job stops this often; smaller jobs stop less, in proportion."""
     duration: Duration
     """Duration of one stop, before the restart in place."""
     source: Source

@@ -1,6 +1,6 @@
 """Which weeks does the user request, and which long run are they? From a run's figures, options and reliability data to a long run.
 
-Rates of a reliability level are per node of 8 GPUs; smaller nodes fail in proportion. Revocations of spot machines are one more cause.
+Rates of failures are per node of 8 GPUs; smaller nodes fail in proportion. Revocations of spot machines are one more cause.
 """
 
 from __future__ import annotations
@@ -331,7 +331,7 @@ def long_run(steps: Steps, weeks: Weeks, reliability: Reliability) -> LongRun:
         ),
         (early, reliability.new_fleet.within),
         (slow.rate * nodes * size, slow.factor, slow.duration),
-        (planned.rate * nodes * size, planned.duration),
+        (planned.rate * min(1.0, nodes * size / planned.nodes), planned.duration),
         tuple(speed for speed in _speeds(steps)[-2::-1] if speed > 0)[:MOST_MISSING] if weeks.elastic else (),
         weeks.repairs,
         failure_law(weeks.law),
@@ -361,9 +361,9 @@ def _spreads(reliability: Reliability, another: bool) -> dict[str, FleetInterval
     shares = [("repeats", reliability.repeats), ("new_fleet", reliability.new_fleet)]
     middles = [
         *((name, one.rate, one.interval, one.degrees_of_freedom) for name, one in rates),
-        *((name, one.share, one.interval, None) for name, one in shares),
+        *((name, one.share, one.interval, one.degrees_of_freedom) for name, one in shares),
         ("repair", 1.0, None if another else reliability.repair_interval, None),
-        *((cause_key(cause.name), cause.share, cause.interval, None) for cause in reliability.causes),
+        *((cause_key(cause.name), cause.share, cause.interval, cause.degrees_of_freedom) for cause in reliability.causes),
     ]
     return {
         name: FleetInterval(interval[0] / middle, interval[1] / middle, degrees or math.inf)

@@ -47,11 +47,11 @@ def test_the_bound_of_llama_3_is_kept_with_the_load_that_the_program_simulates()
 
 
 def test_held_out_rates_are_those_of_the_other_fleets() -> None:
-    """Oracles: by hand, the geometric mean of the four others and the planned stops of the other job."""
+    """Oracles: by hand, the geometric means of the four others and of the planned stops of the two other jobs."""
     data, rates = held_out("bloom"), rates_of_others("bloom")
     assert len(rates) == 4 and data.rate.value == pytest.approx(math.prod(rates) ** 0.25)
     assert data.rate.high / data.rate.value == pytest.approx(data.rate.value / data.rate.low)
-    assert held_out("llama3").planned.rate * DAY == pytest.approx(20 / 90 / 1200)
+    assert held_out("llama3").planned.rate * DAY == pytest.approx(math.sqrt(20 / 90 * 36 / 108.4))
 
 
 def test_bloom_s_row_is_what_its_logbook_gives() -> None:
@@ -64,11 +64,11 @@ def test_bloom_s_row_is_what_its_logbook_gives() -> None:
 
 
 def test_planned_stops_are_a_row_s_own() -> None:
-    """By hand: 47 stops of Llama 3 in 54 days (arXiv 2407.21783 Table 5); OPT's logbook does not tell planned stops from failures."""
+    """By hand: 47 stops of Llama 3 in 54 days (arXiv 2407.21783 Table 5); OPT's logbook does not tell planned stops from failures, so all count as these."""
     rows = {row["fleet"]: row for row in read_rows("goodput")}
-    assert own_level(rows["llama3"]).planned.rate == pytest.approx(47 / 54 / 2048 / DAY)
+    assert own_level(rows["llama3"]).planned.rate == pytest.approx(47 / 54 / DAY)
     assert float(rows["bloom"]["stops"]) == round(108.4 * 24 / 100) + 10
-    assert own_level(rows["opt"]).planned == reliability_level("high").planned
+    assert own_level(rows["opt"]).planned.rate == 0  # the 90 restarts of its logbook are of any cause
 
 
 def test_bloom_is_not_scored_with_its_own_hangs() -> None:

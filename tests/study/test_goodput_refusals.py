@@ -54,7 +54,7 @@ def test_runs_that_die_count_as_zero_from_then_on() -> None:
         outcome = weeks(repairs=False, spares=spares, rate="0.0015 /d", trials=400)
         document = goodput_document(outcome)
         assert document["effective_share"] == pytest.approx(outcome.courses.work.mean() / (20 * DAY))
-        assert document["interval95"]["effective_share"][0] < 0.9 or document["died"]["share"] < 0.025
+        assert document["interval95"]["effective_share"][0] < 0.9 or document["died"]["share"] <= 0.025
         shares.append(document["effective_share"])
     assert shares == sorted(shares) and shares[0] < shares[-1]
     job = {"days": None, "epochs": 300.0, "repairs": False, "rate": "0.0015 /d", "trials": 400}
@@ -101,7 +101,7 @@ def test_each_bad_input_has_one_sentence(tmp_path: Path) -> None:
         "detection: [2 s, 5 min]": "detection: [5 min, 2 s]", "  share: 0.2\n  interval: [0.17, 0.26]\n": "  share: 1\n",
         "factor: 1.34": "factor: 0.5", "within: 30 d": "within: 0 d", "name: hang": "name: gpu",
         "rate: 0.00003 /d\n  interval: [0.000023 /d, 0.0000385 /d]": "rate: 0.03 /d",
-        "interval: [0.0000456 /d, 0.00172 /d]": "interval: [0.0003 /d, 0.00172 /d]", "degrees_of_freedom: 4": "degrees_of_freedom: 0",
+        "interval: [0.0696 /d, 2.31 /d]": "interval: [0.5 /d, 2.31 /d]", "degrees_of_freedom: 4": "degrees_of_freedom: 0",
     }  # fmt: skip
     levels = []
     for number, (old, new) in enumerate(edited.items()):

@@ -146,7 +146,7 @@ def _spread(figures: Figures) -> PagePart:
     points = [
         ChartPoint(
             100 * step["effective_share"], 100 * step["share"], "",
-            f"{100 * step['effective_share']:.1f}%\n{as_percent(step['share'])} of the simulated runs are below",
+            f"{100 * step['effective_share']:.1f}%\n{as_precise_percent(step['share'])} of the simulated runs are below",
             (figures.marked(f"distribution/{place}/effective_share"), figures.marked(f"distribution/{place}/share")),
         )
         for place, step in enumerate(steps)

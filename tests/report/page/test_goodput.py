@@ -33,6 +33,7 @@ def test_the_document_adds_up(path: Path) -> None:
         assert low95 <= low50 <= contents["median"][key] <= high50 <= high95
     shares = [step["effective_share"] for step in contents["distribution"]]
     assert all(before <= after for before, after in pairwise(shares))
+    assert "\n2.5% of the simulated runs are below" in path.read_text(encoding="utf-8")  # of steps of 2.5%, none is rounded
     assert contents["co2_kg"] == pytest.approx(contents["energy_kwh"] * contents["energy"]["grid"]["kg_per_kwh"])
     assert f"{100 * contents['effective_share']:.1f}" in verdict(read(path))
     name, lost = max(contents["lost_s"].items(), key=lambda item: item[1])

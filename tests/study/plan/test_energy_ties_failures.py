@@ -20,6 +20,7 @@ from sim.report.layouts.layout_error import expected_layout_error
 from sim.report.plan import plan_document
 from sim.report.plan_text import plan_text
 from sim.report.prices import price_rows
+from sim.report.whole_job import job_time, long_time
 from sim.study.layout import LayoutAnswer
 from sim.study.plan.objective import joules_of_step, scale
 from sim.study.plan.question import LayoutPlan, PlanQuestion, plan, prepare_plan
@@ -185,6 +186,8 @@ def test_failures_are_those_of_goodput(made: LayoutPlan) -> None:
     assert weeks["days"] * 86400 > (made.steps or 0.0) * best.step_time
     text = plan_text(plan_document(made, with_failures=True))
     assert f"{100 * weeks['effective_share']:.1f}% effective" in text
+    low, high = (job_time(86400 * days) for days in weeks["interval95"]["days"])
+    assert f"With failures: {long_time(86400 * weeks['days'])}, {low} to {high} in 95% of simulated runs; " in text and low != high
     assert "failure rate 'middle' (--reliability), 0 spare nodes" in text
     assert plan_document(made)["with_failures"] is None
     rarely = goodput_of(described, best.hardware, best.workload, Weeks(tokens=3e11, level="low", spares=2), changes=False, slowed=slowed)
