@@ -164,6 +164,12 @@ class EpochRun:
 
         While results are cached, an epoch with the same inputs as an earlier one is not simulated again.
         """
+        try:
+            return self._simulated_or_cached()
+        finally:
+            self._close()
+
+    def _simulated_or_cached(self) -> Sequence[Epoch]:
         made_of = self.cache_key() if memo.is_open() else None
         if made_of is None:
             return self._simulated()[0]
@@ -191,6 +197,20 @@ class EpochRun:
         if not self.scene.keep_log:
             for lines in (self.log.waits, self.log.work, self.log.rates):
                 lines.clear()
+
+    def _close(self) -> None:
+        """Break the circles of references in the simulation, so that it is freed without a garbage collection.
+
+        In a sweep, which simulates hundreds of epochs between two collections, these would take a tenth of the time.
+        """
+        self.env.close()
+        self.network.close()
+        for live in self._live:
+            for exchange in dict.fromkeys(rank.exchange for rank in live.ranks):
+                exchange.close()
+            for rank in live.ranks:
+                rank.close()
+            live.ranks = []
 
     @property
     def _own_loaders(self) -> list[str]:

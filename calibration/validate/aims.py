@@ -1,14 +1,16 @@
 """Which of the project's aims do predictions of the committed measurements meet? A table of aims and results.
 
 An aim selects prediction rows and sets limits for them: the median error, the 90th percentile of errors, or the skill. Aims were set before
-the simulator was written; missed ones stay in the table.
+the simulator was written; missed ones stay in the table. Those of single sources are in `aims.yaml`.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -16,61 +18,57 @@ from calibration.validate.carry_over import FAR, NEAR
 from calibration.validate.groups import by_novelty
 from calibration.validate.scores import ScoredRow, quantile, scores
 from sim.report.expected_error import traffic
+from sim.spec.yaml import read
 
-RowFilter = Callable[[ScoredRow], bool]
+FILE: Final = Path(__file__).with_name("aims.yaml")
 
 
 @dataclass(frozen=True)
-class Aim:
-    """Selects rows, and sets limits for the errors (fractions) of the predictions in *column*."""
+class RowFilter:
+    """Selects prediction rows that meet all conditions."""
+
+    source: str = ""
+    hardware: Sequence[str] = ()
+    workload: str = ""
+    """The first letters of the workload's name."""
+    stacks: Sequence[str] = ()
+    """The first letters of the stack's name, any of these."""
+    most_nodes: int | None = None
+    any_of: Sequence[Mapping[str, Any]] = ()
+    """Other conditions, of which one must be met."""
+
+    def selects(self, row: ScoredRow) -> bool:
+        """Return whether *row* meets all conditions."""
+        question, record = row.question, row.question.record
+        return (
+            (not self.source or record.source == self.source)
+            and (not self.hardware or record.hardware in self.hardware)
+            and record.workload.startswith(self.workload)
+            and (not self.stacks or question.workload.training.stack.name.startswith(tuple(self.stacks)))
+            and (self.most_nodes is None or question.nodes <= self.most_nodes)
+            and (not self.any_of or any(RowFilter(**conditions).selects(row) for conditions in self.any_of))
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Aim(RowFilter):
+    """Sets limits for the errors (fractions) of the predictions in *column* for the rows that it selects."""
 
     name: str
-    selects: RowFilter
     median: float
     p90: float | None = None
     column: str = "calibrated"
 
 
-def _rows(source: str, *hardware: str, workload: str = "") -> RowFilter:
-    def selects(row: ScoredRow) -> bool:
-        record = row.question.record
-        return record.source == source and (not hardware or record.hardware in hardware) and record.workload.startswith(workload)
-
-    return selects
+@cache
+def aims() -> tuple[Aim, ...]:
+    """Return the aims of `aims.yaml`."""
+    return tuple(Aim(**fields) for fields in read(FILE).value["aims"])
 
 
-def _of_torch_or_oneflow(row: ScoredRow) -> bool:
-    stack = row.question.workload.training.stack.name
-    return row.question.record.source == "dlperf" and stack.startswith(("torch-", "ngc-pytorch", "oneflow"))
-
-
-def _resnet(row: ScoredRow) -> bool:
-    return _of_torch_or_oneflow(row) and row.question.record.workload == "resnet50"
-
-
-def _resnet_or_one_node(row: ScoredRow) -> bool:
-    return _resnet(row) or (_of_torch_or_oneflow(row) and row.question.nodes == 1)
-
-
-AIMS: Final = (
-    Aim("Pollux, BERT", _rows("pollux", workload="bert"), 0.03),
-    Aim("Pollux, ResNet-50", _rows("pollux", workload="resnet50"), 0.05),
-    Aim("Pollux, ResNet-18 on CIFAR", _rows("pollux", workload="cifar10"), 0.06),
-    Aim("Sia, BERT, one row on all GPUs known", _rows("sia", workload="bert"), 0.05, 0.12),
-    Aim("DLPerf, PyTorch and OneFlow, ResNet-50, one-node BERT", _resnet_or_one_node, 0.04, 0.10, "zero_shot"),
-    Aim("DLPerf, PyTorch and OneFlow, ResNet-50, 2 nodes known", _resnet, 0.02, 0.06),
-    Aim("Lambda, 2 GPUs known, of one machine 8 as well", _rows("lambda"), 0.025, 0.08),
-    Aim("MLPerf, 1 to 8 nodes", lambda row: row.question.record.source == "mlperf" and row.question.nodes <= 8, 0.05, 0.12),
-    Aim("TensorFlow 2017, DGX-1", _rows("tf2017", "dgx-1-p100"), 0.03, 0.08),
-    Aim("TensorFlow 2017, K80", _rows("tf2017", "tf2017-gce-k80", "p2.8xlarge"), 0.03, 0.08),
-)
 LEAST_SKILL: Final = 0.5
 """Least skill over all rows with exposed communication."""
-MOST_EXPOSED_ERROR: Final = 0.5
-"""Largest median error of exposed communication, relative to its time, on Lambda's machines without NVLink; free communication has 1."""
 COVERAGE_RANGE: Final = (0.90, 0.99)
-
-
 LEFT_OUT_LIMITS: Final = {"zero_shot": (0.05, 0.15), "calibrated": (0.03, 0.10)}
 """Largest median and 90th percentile of errors with each source left out."""
 LEAST_SOURCE_SKILL: Final = 0.2
@@ -86,7 +84,7 @@ def aims_table(rows: Sequence[ScoredRow], left_out: Mapping[str, Sequence[Scored
     *left_out* holds rows that were predicted with something left out (`calibration.validate.carry_over`), which have their own aims.
     """
     lines = [f"{'aim':66} {'rows':>5}  {'reached':>12}  {'aim':>12}"]
-    for aim in AIMS:
+    for aim in aims():
         chosen = [row for row in rows if aim.selects(row)]
         if chosen:
             lines.append(_error_line(aim, len(chosen), scores(chosen)[aim.column]))
@@ -147,14 +145,11 @@ def _error_line(aim: Aim, count: int, score: Mapping[str, Any]) -> str:
 def _other_aims(rows: Sequence[ScoredRow]) -> Iterator[str]:
     """Yield the lines of aims other than errors: skill, coverage, and exposed communication over PCIe."""
     score = scores(rows)["calibrated"]
-    pcie = [row for row in rows if row.question.record.source == "lambda" and _without_nvlink(row)]
-    exposed = scores(pcie)["calibrated"]["exposed"]
+    aim = read(FILE).value["exposed"]
+    exposed = scores([row for row in rows if row.question.record.source == aim["source"] and _without_nvlink(row)])["calibrated"]["exposed"]
     if exposed["points"]:
         part = exposed["part_median"]
-        wanted = f"{MOST_EXPOSED_ERROR:g} of free"
-        yield _line(
-            "Lambda without NVLink, error of exposed communication", exposed["points"], f"{part:.2f}", wanted, part <= MOST_EXPOSED_ERROR
-        )
+        yield _line(aim["name"], exposed["points"], f"{part:.2f}", f"{aim['most']:g} of free", part <= aim["most"])
     skill, points = score["exposed"]["skill"], score["exposed"]["points"]
     if points:
         yield _line("skill, rows with at least 10% exposed", points, f"{skill:.2f}", f"{LEAST_SKILL:g}", skill >= LEAST_SKILL)

@@ -59,6 +59,11 @@ class Bundles(Generic[A]):
             cached = self._of_usage[id(usage)] = (usage, self._of_links[links])
         return cached[1]
 
+    def close(self) -> None:
+        """Break the references between bundles and the sets that contain them, which keep all of them alive."""
+        for bundles in self._of_links.values():
+            bundles.clear()
+
     def _refine(self, links: frozenset[str]) -> list[Bundle[A]]:
         """Split bundles so that each has all or none of *links*, and return those that have them."""
         parts: dict[Bundle[A], set[str]] = {}

@@ -7,7 +7,9 @@ frequent kinds of events without calling their constructors. Order and semantics
 from __future__ import annotations
 
 from collections.abc import Generator
+from contextlib import suppress
 from heapq import heappop, heappush
+from weakref import WeakSet
 
 import simpy
 from simpy.events import NORMAL
@@ -21,6 +23,17 @@ class Clock(simpy.Environment):
     """SimPy's environment; times in seconds."""
 
     now = 0.0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._suspended: WeakSet[simpy.Process] = WeakSet()
+        """Processes that have not ended, and some that have."""
+
+    def process(self, generator: SimProcess) -> simpy.Process:
+        """Start a process, which runs *generator*."""
+        process = simpy.Process(self, generator)
+        self._suspended.add(process)
+        return process
 
     def event(self) -> simpy.Event:
         """Return a new event that is not triggered."""
@@ -59,3 +72,13 @@ class Clock(simpy.Environment):
                 callback(event)
             if not event._ok and not hasattr(event, "_defused"):
                 raise event._value
+
+    def close(self) -> None:
+        """End all processes and forget all events: they refer to each other, so that otherwise only the garbage collector frees them."""
+        for process in [*self._suspended]:
+            with suppress(Exception):  # a user's generator may fail when it is closed; nothing depends on it any more
+                process._generator.close()
+            process._target = None  # type: ignore[assignment]  # what it waited for refers to it
+        for _, _, _, event in self._queue:
+            event.callbacks = None  # type: ignore[assignment]  # as if it had been processed
+        self._queue.clear()

@@ -119,7 +119,7 @@ class Network:
         bundles = self._bundles.of(usage)
         activity = Activity(self._started, name, volume, _new(Flow, (usage, weight, cap)), bundles, self.env.event())
         if volume == 0:
-            activity.done.succeed(activity)
+            activity.done.succeed()
             return activity
         for bundle in bundles:
             bundle.active[activity.number] = activity
@@ -161,6 +161,13 @@ class Network:
     def usage_key(self, usage: Mapping[str, float]) -> tuple[tuple[str, float, float | None], ...]:
         """Return the load of *usage* on each link, with its current capacity (None: no such link): all that decides an activity's share."""
         return tuple([(link, load, self.capacity.get(link)) for link, load in usage.items()])
+
+    def close(self) -> None:
+        """Forget all activities, which refer to the links that they use and these to them (`Clock.close`)."""
+        self.active.clear()
+        self._heap.clear()
+        self._solved.clear()
+        self._bundles.close()
 
     # --- planning ------------------------------------------------------------------------------------------------
 
@@ -286,7 +293,7 @@ class Network:
         if self.log.keep_rates:
             self._log_rate(activity, 0.0)
         if activity.demand is not UNSHARED:
-            activity.done.succeed(activity)
+            activity.done.succeed()
 
 
 def all_done(env: simpy.Environment, activities: Iterable[Activity]) -> simpy.Event:

@@ -104,7 +104,7 @@ class Credits:
     def advance(self, duration: float, iops: float) -> None:
         """Advance by *duration* seconds at *iops* I/Os per second; the level stays between empty and full.
 
-        If *iops* is above the baseline, end the interval at `time_to_empty`: an empty bucket no longer allows that rate.
+        If *iops* is above the baseline, end the interval when the bucket is empty: it no longer allows that rate.
         """
         if duration < 0 or iops < 0:
             raise ValueError(f"{duration:g} s at {iops:g} IOPS: neither may be negative")
@@ -115,7 +115,3 @@ class Credits:
         elif level >= self.capacity - rounding:
             level = self.capacity
         self.level = level
-
-    def time_to_empty(self, iops: float) -> float:
-        """Return the seconds until the bucket is empty at *iops*: infinite at or below the baseline."""
-        return self.level / (iops - self.baseline) if iops > self.baseline else math.inf

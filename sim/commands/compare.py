@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 
-from sim.commands import names
 from sim.commands.app import app
 from sim.commands.options import (
     Csv,
@@ -17,6 +16,7 @@ from sim.commands.options import (
     JsonOption,
     LayoutFields,
     MachinePrices,
+    Machines,
     Nodes,
     PricesOption,
     Processes,
@@ -42,12 +42,7 @@ MANY = 60
 def compare(
     workload: Wl,
     options: CompareOptions,
-    hardware: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="HW...", help="machines to compare; all single machines of the catalog by default", autocompletion=names.hardware
-        ),
-    ] = [],
+    hardware: Machines = [],
     where: WhereOption = [],
     nodes: Nodes = None,
     layout: LayoutFields = (),

@@ -27,6 +27,12 @@ Hw = Annotated[
 Wl = Annotated[
     str, typer.Argument(metavar="WL", help="workload: a YAML file or a catalog name such as vgg16", autocompletion=names.workloads)
 ]
+Machines = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="HW...", help="machines to compare; all single machines of the catalog by default", autocompletion=names.hardware
+    ),
+]
 Sets = Annotated[
     list[str], typer.Option("--set", metavar="K=V", help="override any field, for example node.nic.bandwidth='100 Gbps'; repeatable")
 ]

@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 
-from sim.commands import names
 from sim.commands.app import app
 from sim.commands.options import (
     ClusterOption,
@@ -17,6 +16,7 @@ from sim.commands.options import (
     JsonOption,
     LayoutFields,
     MachinePrices,
+    Machines,
     Nodes,
     PricesOption,
     Processes,
@@ -41,12 +41,7 @@ from sim.terminal import messages, print_json, show_text, write_result
 def recommend(
     workload: Wl,
     options: RecommendOptions,
-    hardware: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="HW...", help="machines to compare; all single machines of the catalog by default", autocompletion=names.hardware
-        ),
-    ] = [],
+    hardware: Machines = [],
     where: WhereOption = [],
     nodes: Nodes = "1..4:4",
     layout: LayoutFields = (),

@@ -214,7 +214,7 @@ class Parallel(Spec):
     @property
     def is_trivial(self) -> bool:
         """Whether this is plain data parallelism."""
-        return self == Parallel()
+        return self == _TRIVIAL
 
     @property
     def sequence_parallel(self) -> bool:
@@ -232,6 +232,7 @@ class Parallel(Spec):
         return self.tensor * self.context * self.pipeline
 
 
+_TRIVIAL: Final = Parallel()
 HOST_TIMES: Final = ("expert_host", "expert_launch", "block_host", "tensor_host", "slice_host")
 """Fields of `MeshOptions`: the time that the host's processor needs for a framework's code."""
 

@@ -92,6 +92,10 @@ class Communicator(Generic[Played]):
         """One event for each idle stream, which wakes it."""
         self._unused = list(range(streams))
 
+    def close(self) -> None:
+        """Forget *play*, which usually refers to the owner of this communicator; no operation can be played any more."""
+        del self._play
+
     def enter(self, operation: Played) -> None:
         """Add *operation* to the queue, to be played when its turn comes."""
         self._queue.append(operation)

@@ -70,6 +70,10 @@ class GradientExchange:
         self._open: dict[int, dict[Tag, _ExchangeOperation]] = {rank: {} for rank in ranks}
         """Operations that each rank has started and not yet waited for."""
 
+    def close(self) -> None:
+        """Forget what plays operations, which refers back to this exchange."""
+        self._communicator.close()
+
     def start(self, rank: int, what: Start, lag: float = 0.0) -> None:
         """Register that *rank* arrives at its next operation, *what*. The slowest rank of its class arrives *lag* seconds from now."""
         place = self._arrivals[rank]

@@ -315,7 +315,7 @@ class WorkerLoader(Queue):
     def __init__(self, site: LoaderSite, workers: int, prefetch_factor: int, pin_memory: bool, start: float) -> None:
         super().__init__(site, workers * prefetch_factor)
         self.workers = workers
-        self._deliver = self.to_second_stage if pin_memory else self.hand_over
+        self._pin_memory = pin_memory
         self._started = 0
         # Real workers drift apart because samples differ in size. Evenly spread starts give a deterministic run the same steady state.
         spread = site.cost.prep + site.cost.read / site.cost.read_cap
@@ -325,10 +325,11 @@ class WorkerLoader(Queue):
     def _work(self, worker: int, start: float) -> SimProcess:
         yield self.env.timeout(start)
         self._started += 1
+        deliver = self.to_second_stage if self._pin_memory else self.hand_over
         for batch in count(worker, self.workers):
             yield from self.room(batch)
             yield from self.site.build(f"worker {worker}", batch)
-            self.built(batch, self._deliver)
+            self.built(batch, deliver)
 
     def finish(self, batch: int) -> SimProcess:
         """Copy the batch to pinned memory."""

@@ -33,6 +33,10 @@ class Rank:
         self.clock: list[float] = []
         """Time (s) at which each instruction of the step finished."""
 
+    def close(self) -> None:
+        """Forget the handlers, which refer back to this rank; it cannot run again."""
+        self._plays = {}
+
     def run(self) -> SimProcess:
         """Run one step: the program once."""
         self.clock = []

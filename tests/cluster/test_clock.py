@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Generator
 
 import pytest
@@ -65,3 +67,33 @@ def test_an_end_that_never_comes_is_an_error() -> None:
     clock = Clock()
     with pytest.raises(RuntimeError, match="the end was not reached"):
         clock.run_to(clock.event())
+
+
+def test_a_closed_clock_is_freed_with_its_processes() -> None:
+    """A process waits for an event that only it knows, and would keep itself alive; one that fails when it is closed does no harm."""
+    clock, left = Clock(), []
+
+    def waits() -> Generator[simpy.Event, object, None]:
+        event = clock.event()
+        try:
+            yield event
+        finally:
+            left.append(clock.now)
+
+    def protests() -> Generator[simpy.Event, object, None]:
+        try:
+            yield clock.timeout(5.0)
+        finally:
+            raise KeyError("lost")
+
+    processes = [weakref.ref(clock.process(play())) for play in (waits, protests, waits)]
+    clock.run_to(clock.timeout(1.0))
+    assert all(process() is not None for process in processes)
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        clock.close()
+        assert left == [1.0, 1.0] and [process() for process in processes] == [None] * 3
+    finally:
+        if collects:
+            gc.enable()

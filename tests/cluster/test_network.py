@@ -147,11 +147,13 @@ def test_what_shares_nothing_takes_its_time():
     assert logs[0] == logs[1]
 
 
-def test_the_event_gives_the_activity():
+def test_the_event_of_an_activity_fires_without_keeping_it_alive():
+    """An event that had the activity as its value would be a circle of references: the activity has its event."""
     bench = Bench(a=1.0)
     ended = [bench.network.start("x", volume, {"a": 1.0}) for volume in (0.0, 1.0)]
     bench.env.run(all_done(bench.env, ended))
-    assert [activity.done.value for activity in ended] == ended and bench.env.now == 1.0
+    assert [activity.done.processed for activity in ended] == [True, True] and bench.env.now == 1.0
+    assert [activity.done.value for activity in ended] == [None, None]
 
 
 def test_together_waits_for_the_last():

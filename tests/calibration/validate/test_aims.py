@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from calibration.validate.aims import AIMS, aims_table
+from calibration.validate.aims import aims, aims_table
 from calibration.validate.scores import ScoredRow
 from tests.calibration.validate.test_scores import scored_row
 
@@ -67,4 +67,4 @@ def test_aims_are_of_prediction_rows_that_exist() -> None:
     with caching_inside():
         run_questions = questions([row for row in read_records(COMMITTED_RUNS).records if row.role == "prediction"][::3], Folders())
     rows = [ScoredRow(one, 1.0, {}, {}) for one in run_questions]
-    assert [aim.name for aim in AIMS if not any(aim.selects(row) for row in rows)] == []
+    assert [aim.name for aim in aims() if not any(aim.selects(row) for row in rows)] == []
