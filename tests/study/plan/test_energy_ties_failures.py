@@ -217,7 +217,7 @@ def test_bad_input_is_a_sentence(made: LayoutPlan, capsys: pytest.CaptureFixture
         ({"fix": {"tp": 2, "tensor": 4}}, "fix['tensor']=4: contradicts tp=2; write one of the two"),
     ):
         with pytest.raises(SpecError, match=f"^{re.escape(problem)}$"):
-            stallsim.plan("hgx-h100", "gpt2", gpus=2, **arguments)  # type: ignore[arg-type]
+            stallsim.plan("hgx-h100", "gpt2", gpus=2, **arguments)
     timed = plan(replace(QUESTION, limits=Limits(simulations=1), tokens=None))
     json.dumps(plan_document(timed))
     assert plan_document(timed)["layouts"][0]["job_energy_kwh"] is None
