@@ -153,6 +153,9 @@ def plan(
     require_failures(options["with_failures"], options["reliability"], options["spares"])
     scenario = scenario_of(hardware, workload, overrides, market, prices=price_source(prices), **select_options(options, StepOptions))
     require_whole("gpus", options["gpus"])
+    if options["simulate"] is None:
+        raise SpecError("simulate=None: expected a whole number")
+    require_whole("simulate", options["simulate"])
     for schedule in schedules:
         schedule_name(schedule)
     require_mapping("fix", fix, {"tp": 8})

@@ -17,6 +17,7 @@ from sim.parallel.program import Load, Wait
 from sim.simulate import ring_channels_of, simulate
 from sim.spec.hardware import Group, Hardware
 from sim.spec.library import load_workload
+from sim.spec.parallel import Parallel
 from sim.spec.precision import PRECISION_TRAITS
 from sim.spec.stack import AsyncParameterServer, Horovod
 from sim.spec.workload import Workload
@@ -125,7 +126,9 @@ def _same_buckets(workload: Workload) -> bool:
 
 
 def _possible(workload: Workload) -> None:
-    """Raise SpecError for asynchronous workers, which wait for no other worker's batch."""
+    """Raise SpecError for asynchronous workers, which wait for no other worker's batch, and for layouts, which need identical machines."""
+    if workload.training.parallel != Parallel():
+        raise SpecError("training.parallel: batches of unlike machines are those of plain data parallelism; leave the layout out")
     if isinstance(workload.training.stack.exchange, AsyncParameterServer):
         raise SpecError(
             f"stack {workload.training.stack.name}: its workers do not wait for each other, so there are no batches to balance; write a "

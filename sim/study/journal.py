@@ -26,17 +26,21 @@ RowFigures = Mapping[str, Any]
 
 
 class Journal:
-    """Figures by key, kept in the file *path* from one sweep to the next; only in memory if it is None."""
+    """Figures by key, kept in the file *path* from one sweep to the next; only in memory if it is None.
 
-    def __init__(self, path: Path | None) -> None:
+    *of_output*: whether *path* is that of a table, with ``.journal`` added, rather than a file that the user named.
+    """
+
+    def __init__(self, path: Path | None, of_output: bool = False) -> None:
         self._path = path
+        self._of_output = of_output
         self._held: dict[str, RowFigures] = {}
         self._place: dict[str, int] = {}
         self._file: IO[bytes] | None = None
 
     def __enter__(self) -> Journal:
         if self._path is not None:
-            self._file = _locked(self._path)
+            self._file = _locked(self._path, self._of_output)
             self._place = dict(_places(self._file))
             if not self._place and not _is_journal(self._file):
                 self._file.close()
@@ -71,7 +75,7 @@ class Journal:
         self._file.seek(self._place[key])
         entry = _entry(self._file.readline())
         if entry is None or entry[0] != key:
-            raise SpecError(f"{self._path}: was changed by another program while the sweep ran; run the same command again")
+            raise SpecError(f"{self._path}: was changed by another program while this one used it; run the same command again")
         return entry[1]
 
     def note(self, key: str, figures: RowFigures) -> None:
@@ -95,7 +99,7 @@ class Journal:
             ) from None
 
 
-def _locked(path: Path) -> IO[bytes]:
+def _locked(path: Path, of_output: bool) -> IO[bytes]:
     """Return *path*, opened and locked. Raise SpecError if another process has it locked, or if it cannot be written."""
     while True:
         try:
@@ -106,6 +110,9 @@ def _locked(path: Path) -> IO[bytes]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             file.close()
+            if not of_output:
+                why = "another command is writing this journal; wait until it ends, or write --journal FILE with another"
+                raise SpecError(f"{path}: {why}") from None
             output = path.with_suffix("") if path.suffix == ".journal" else path
             raise SpecError(f"{output}: another sweep is writing this file; wait until it ends, or write to another file with -o") from None
         except OSError:

@@ -118,7 +118,7 @@ def sweep_rows(
         read |= _read_by(scenario, points)
     question = question_of(asdict(scenario), read)
     keys = [fingerprint([question, point]) for point in points]
-    with Journal(journal) as done_before:
+    with Journal(journal, of_output=True) as done_before:
         if alone and (others := done_before.others(keys)):
             raise SpecError(
                 f"{journal}: holds {others} point{'s' * (others > 1)} of another, unfinished sweep (other points or options, or files "

@@ -121,6 +121,7 @@ def test_bad_input_is_a_sentence(unlike: str, capsys: pytest.CaptureFixture[str]
         ("batches", "p3.8xlarge", "alexnet"): "one group of workers",
         ("batches", unlike, "alexnet", "--global-batch", "2"): "cannot divide it; the nearest possible is",
         ("batches", unlike, "resnet18", "--stack", "tf-parameter-server", "--set", ";".join(COLOCATED)): "do not wait for each other",
+        ("batches", unlike, "alexnet", "--set", "training.parallel.shard=optimizer"): "training.parallel: batches of unlike machines are",
         ("run", unlike, "alexnet", "--set", "training.batches=[8]"): "1 for 2 groups",
         ("run", unlike, "alexnet", "--batch", "8", "--set", "training.batches=[8,8]"): "write one of the two",
         ("run", unlike, "resnet50", "--set", "training.batches=[4000,8]"): "GPU memory",

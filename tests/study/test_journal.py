@@ -54,18 +54,25 @@ def test_a_line_that_changed_since_it_was_read_is_not_believed(tmp_path: Path) -
             journal["a"]
 
 
-def test_a_second_sweep_to_the_same_file_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("of_output", "said"),
+    [
+        (True, "nic.csv: another sweep is writing this file; wait until it ends, or write to another file with -o"),
+        (False, "nic.csv.journal: another command is writing this journal; wait until it ends, or write --journal FILE with another"),
+    ],
+)
+def test_a_second_sweep_to_the_same_file_is_refused(of_output: bool, said: str, tmp_path: Path) -> None:
     """Oracle: two processes. The second is refused while the first has the file, and not after."""
     path = tmp_path / "nic.csv.journal"
     second = [
         sys.executable,
         "-c",
-        f"from pathlib import Path\nfrom sim.study.journal import Journal\nJournal(Path({str(path)!r})).__enter__()",
+        f"from pathlib import Path\nfrom sim.study.journal import Journal\nJournal(Path({str(path)!r}), {of_output}).__enter__()",
     ]
     with Journal(path) as journal:
         journal.note("a", {"x": 1.0})
         refused = subprocess.run(second, capture_output=True, text=True, check=False)
-        assert refused.returncode == 1 and f"{tmp_path}/nic.csv: another sweep is writing this file" in refused.stderr
+        assert refused.returncode == 1 and f"{tmp_path}/{said}" in refused.stderr
         journal.remove()
     assert not path.exists()
     assert subprocess.run(second, capture_output=True, text=True, check=False).returncode == 0

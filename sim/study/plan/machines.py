@@ -21,8 +21,8 @@ from sim.study.compare import ComparedMachine, ExclusionRule, MachinePoint, boun
 from sim.study.computing import ALL_CORES, Computing
 from sim.study.jobs_file import jobs_file
 from sim.study.layout import LayoutAnswer
-from sim.study.plan.question import PlanQuestion, any_fits, plan, prepare_plan, workloads_of
-from sim.study.plan.search import Limits
+from sim.study.plan.question import LayoutPlan, PlanQuestion, any_fits, plan, prepare_plan, workloads_of
+from sim.study.plan.search import Limits, Tally
 from sim.study.plan.space import LayoutCandidate
 from sim.study.plan.told import progress_text
 from sim.study.pool import LEAST_FOR_PROCESSES, process_count, runs_here
@@ -235,10 +235,22 @@ def layout_fits(scenario: Scenario) -> bool:
 def no_fit(scenario: Scenario) -> str:
     """Return why *scenario* fits its machine in no layout, and what would help; empty if one fits."""
     try:
-        plan(PlanQuestion(_without_unused_recipe(scenario)[0], limits=Limits(simulations=1, shown=1)))
+        _whole_plan(PlanQuestion(_without_unused_recipe(scenario)[0], limits=Limits(simulations=1, shown=1)))
     except SpecError as error:
         return error.problems[0]
     return ""
+
+
+def _whole_plan(
+    question: PlanQuestion,
+    progress: Callable[[Tally], None] | None = None,
+    trying: Callable[[str], None] | None = lambda change: None,
+) -> LayoutPlan:
+    """Return what `plan` returns. Raise KeyboardInterrupt after Ctrl-C, also if layouts were simulated: their best may not be the best."""
+    made = plan(question, progress, trying=trying)
+    if made.tally.interrupted:
+        raise KeyboardInterrupt
+    return made
 
 
 def _row(
@@ -261,7 +273,7 @@ def _row(
     place = name if count is None else f"{name}, {pluralized(count, 'node')}"
     hears = None if searching is None else lambda tally: searching(f"{place}: {progress_text(tally)}")
     try:
-        best_plan = plan(question, hears, trying=(lambda change: None) if count == advised else None)
+        best_plan = _whole_plan(question, hears, (lambda change: None) if count == advised else None)
     except SpecError as error:
         return ComparedMachine(scenario.hardware, count, None, f"{scenario.hardware}: {error.problems[0]}")
     best, least_step = best_plan.tally.best, best_plan.tally.least_step

@@ -159,14 +159,7 @@ def plan(
 def prepare_plan(question: PlanQuestion) -> LayoutPlan:
     """Return the plan before the search. Raise SpecError for an invalid request."""
     tokens = None if question.tokens is None else token_count(question.tokens)
-    if question.limits.memory is not None and question.limits.memory <= 0:
-        raise SpecError("--max-memory: write more than 0, for example --max-memory '70 GiB'")
-    if question.limits.objective not in get_args(Objective):
-        raise SpecError(f"--objective {question.limits.objective}: write {any_of(get_args(Objective))}")
-    for key in ("data", "dp", "nodes", "gpus"):
-        if key in question.fixed:
-            what = "write --nodes or --gpus" if key in ("nodes", "gpus") else "it follows from the GPUs that tp, cp and pp leave; fix those"
-            raise SpecError(f"--fix {key}={question.fixed[key]}: is not an axis of the search; {what}")
+    _require_sense(question)
     allowed = allowances(question.allowed)
     machine = load_hardware(question.scenario.hardware, sorted_overrides(question.scenario)[0])
     _require_one_kind(machine.spec, question.scenario)
@@ -201,6 +194,21 @@ def prepare_plan(question: PlanQuestion) -> LayoutPlan:
             raise SpecError(f"--tokens {show_tokens(tokens)}: one step takes {step}; write at least that many")
     inputs = {"hardware": machine.sha256, "workload": loaded[0].sha256}
     return LayoutPlan(question, layouts, Tally(), batch, tokens, inputs)
+
+
+def _require_sense(question: PlanQuestion) -> None:
+    """Raise SpecError for limits, numbers and fixed axes that make no sense, whatever the machine and the workload."""
+    if question.limits.memory is not None and question.limits.memory <= 0:
+        raise SpecError("--max-memory: write more than 0, for example --max-memory '70 GiB'")
+    if question.limits.objective not in get_args(Objective):
+        raise SpecError(f"--objective {question.limits.objective}: write {any_of(get_args(Objective))}")
+    for option, number in (("--simulate", question.limits.simulations), ("--global-batch", question.scenario.global_batch)):
+        if number is not None and number < 1:  # the command line refuses it, Python does not
+            raise SpecError(f"{option} {number}: write 1 or more")
+    for key in ("data", "dp", "nodes", "gpus"):
+        if key in question.fixed:
+            what = "write --nodes or --gpus" if key in ("nodes", "gpus") else "it follows from the GPUs that tp, cp and pp leave; fix those"
+            raise SpecError(f"--fix {key}={question.fixed[key]}: is not an axis of the search; {what}")
 
 
 def _require_one_kind(hardware: Hardware, scenario: Scenario) -> None:
@@ -334,7 +342,7 @@ def _contradiction(question: PlanQuestion, layouts: Sequence[tuple[Setting, Sequ
     """Return why there is no layout at all, and the nearest change after which there is one."""
     gpus = sorted({setting.nodes * setting.gpus_per_node for setting, _ in layouts})
     on = f"{any_of(gpus)} GPUs with a global batch of {space.global_batch}"
-    stated = ", ".join(f"{key}={value}" for key, value in question.fixed.items())
+    stated = ",".join(f"{key}={value}" for key, value in question.fixed.items())
     fields = parse_fixed(question.fixed)
     left_out = [
         name for name in sorted(ALLOWED.keys() - space.allowed) if _has_layouts(layouts, replace(space, allowed=space.allowed | {name}))
@@ -349,7 +357,8 @@ def _contradiction(question: PlanQuestion, layouts: Sequence[tuple[Setting, Sequ
             values |= {getattr(each, FIXED.get(key, key)) for each in free}
         if values:
             of = sorted(values, key=lambda value: (str(type(value)), value))
-            return f"--fix {stated}: no layout has all of these on {on}; {key} may be {', '.join(map(str, of))} with the others"
+            names = ", ".join(str(value).lower() if isinstance(value, bool) else str(value) for value in of)
+            return f"--fix {stated}: no layout has all of these on {on}; {key} may be {names} with the others"
     if fields:
         return f"--fix {stated}: no layout has all of these on {on}; leave two or more of them out"
     least = max(gpus[0], space.global_batch // gpus[0] * gpus[0])

@@ -203,9 +203,10 @@ def search(
         for simulated in _refined(tally, pending, limits, outlook):
             if progress is not None and (simulated or clock() - told >= OFTEN):
                 told = clock()
-                tally.remaining_work = outlook.remaining_work(pending.estimates(), limits.shown, limits.simulations)
+                if tally.best is not None:  # otherwise nothing is told of it, and it takes a tenth of a second with 100,000 layouts
+                    tally.remaining_work = outlook.remaining_work(pending.estimates(), limits.shown, limits.simulations)
                 progress(tally)
-        pending.settle(tally.least_value)  # the gap is that of bounds with messages
+        pending.settle(min(tally.least_value, limits.cutoff))  # the gap is that of bounds with messages; of no interest above the cutoff
     except KeyboardInterrupt:
         tally.interrupted = True
     tally.outcomes = in_order(tally.outcomes)
@@ -300,7 +301,7 @@ def _note_tightest(tally: Tally, excess: float, placed_layout: PlacedLayout) -> 
 def _refined(tally: Tally, pending: Pending, limits: Limits, outlook: Outlook) -> Iterator[bool]:
     """Refine layouts until the table is proven, or the limit of simulations is reached: the one with the least value.
 
-    Yield after each layout whether it was to be simulated, not only bounded.
+    Yield after each layout whether it was to be simulated, not only bounded, which would have shown that it does not fit.
     Within a gap, a quick simulation comes earlier if it may end the search, because no other layout can be better by more, and slow ones
     come last.
     """
@@ -331,7 +332,7 @@ def _refined(tally: Tally, pending: Pending, limits: Limits, outlook: Outlook) -
             outlook.record(tally.outcomes[-1].value, value / penalty, penalty)
             tally.outcomes.sort(key=lambda each: each.value)
         pending.settle(_enough(tally, limits))
-        yield True
+        yield level == LEAST
 
 
 def _chosen(tally: Tally, pending: Pending, limits: Limits) -> Entry:

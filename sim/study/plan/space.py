@@ -157,15 +157,22 @@ def unsupported_option(workload: Workload, space: Space) -> str:
 
 
 def parse_fixed(texts: Mapping[str, str]) -> Mapping[str, object]:
-    """Return the *texts* fields of a candidate with their values. Raise SpecError for fields and values that do not exist."""
+    """Return the *texts* fields of a candidate with their values.
+
+    Raise SpecError for fields and values that do not exist, and for a field that two names give two values.
+    """
     fields: dict[str, object] = {}
+    keys: dict[str, str] = {}
     for key, text in texts.items():
         name = FIXED.get(key, key)
         if name not in LayoutCandidate._fields or name in ("nodes", "data"):
             names = ", ".join(sorted({*FIXED, *LayoutCandidate._fields} - {"nodes", "data"}))
             raise SpecError(f"--fix {key}={text}: there is no field {key}; write one of {names}")
         kind = LayoutCandidate.__annotations__[name]
-        fields[name] = _value(f"--fix {key}={text}", name, text, str(getattr(kind, "__forward_arg__", kind)))
+        value = _value(f"--fix {key}={text}", name, text, str(getattr(kind, "__forward_arg__", kind)))
+        if fields.setdefault(name, value) != value:
+            raise SpecError(f"--fix {key}={text}: contradicts {keys[name]}={texts[keys[name]]}; write one of the two")
+        keys.setdefault(name, key)
     return fields
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+import stallsim
 from sim.analysis.layout_memory import memory_by_stage
 from sim.cli import main
 from sim.events import Cause
@@ -21,6 +23,7 @@ from sim.report.plan import plan_document
 from sim.report.plan_text import plan_text
 from sim.report.prices import price_rows
 from sim.report.whole_job import job_time, long_time
+from sim.spec.yaml import SpecError
 from sim.study.layout import LayoutAnswer
 from sim.study.plan.objective import joules_of_step, scale
 from sim.study.plan.question import LayoutPlan, PlanQuestion, plan, prepare_plan
@@ -202,10 +205,22 @@ def test_bad_input_is_a_sentence(made: LayoutPlan, capsys: pytest.CaptureFixture
         ("--tokens", "1T", "--with-failures", "--reliability", "best"): "known: high, low, middle",
         ("--objective", "joy"): "write time, cost or energy",
         ("--objective", "energy", "--set", "node.gpu.power=null"): "has no power",
+        ("--fix", "tp=2", "--fix", "tensor=4"): "--fix tensor=4: contradicts tp=2; write one of the two",
+        ("--fix", "vp=2,pp=1"): "--fix vp=2,pp=1: no layout has all of these",
+        ("--fix", "near=true"): "near may be false with the others",
     }
     for words, said in cases.items():
         assert main(["plan", "hgx-h100", "gpt2", "--gpus", "2", *words]) == 2
         assert said in capsys.readouterr().err
+    for arguments, problem in (
+        ({"simulate": 0}, "simulate=0: write 1 or more"),
+        ({"simulate": "3"}, "simulate='3': expected a whole number"),
+        ({"simulate": None}, "simulate=None: expected a whole number"),
+        ({"global_batch": 0}, "global_batch=0: write 1 or more"),
+        ({"fix": {"tp": 2, "tensor": 4}}, "fix['tensor']=4: contradicts tp=2; write one of the two"),
+    ):
+        with pytest.raises(SpecError, match=f"^{re.escape(problem)}$"):
+            stallsim.plan("hgx-h100", "gpt2", gpus=2, **arguments)
     timed = plan(replace(QUESTION, limits=Limits(simulations=1), tokens=None))
     json.dumps(plan_document(timed))
     assert plan_document(timed)["layouts"][0]["job_energy_kwh"] is None

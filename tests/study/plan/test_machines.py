@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +15,7 @@ from sim.report.layouts.layout import layout_document
 from sim.spec.yaml import SpecError
 from sim.study.compare import compare
 from sim.study.computing import Computing
+from sim.study.journal import Journal
 from sim.study.plan import machines
 from sim.study.plan.machines import planned_rows, specified_layout
 from sim.study.plan.question import PlanQuestion, plan
@@ -37,6 +39,21 @@ def test_a_search_in_this_process_tells_its_progress() -> None:
     planned_rows(Scenario("", "llama-3.2-1b", global_batch=16), ["hgx-h100"], (2,), layout_document, searching=told.append)
     assert told and all(text.startswith("hgx-h100, 2 nodes: ") for text in told), told
     assert "1 layout simulated" in told[-1], told
+
+
+def test_ctrl_c_in_the_search_of_a_machine_ends_the_comparison_and_keeps_no_row(tmp_path: Path) -> None:
+    """The best layout of an interrupted search may not be the best of its machine, whose search begins again when the journal is read."""
+    told: list[str] = []
+
+    def stop(text: str) -> None:
+        told.append(text)
+        if text.startswith("hgx-h100, 2 nodes: 1 layout simulated"):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), Journal(tmp_path / "rows") as journal:
+        by = Computing(1, journal=journal)
+        planned_rows(Scenario("", "llama-3.2-1b", global_batch=16), ["hgx-h100"], (2,), layout_document, computing=by, searching=stop)
+    assert told and not (tmp_path / "rows").exists()  # as of a journal without a row
 
 
 @pytest.mark.parametrize("text", ["training.parallel={tensor: 4}", "training.parallel.layers_per_stage=[8,8]"])

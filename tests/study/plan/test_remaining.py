@@ -53,6 +53,7 @@ def test_progress_is_told_while_layouts_are_only_bounded() -> None:
         return alone(task, ahead)
 
     def hear(tally: Tally) -> None:
+        assert (tally.remaining_work is None) == (not tally.outcomes)  # nothing would be told of it
         heard.append((now[0], len(tally.outcomes), progress_text(tally)))
 
     search(prepare_plan(question).layouts, Limits(early=False, shown=10), hear, refine, lambda: now[0])
