@@ -230,6 +230,11 @@ def three_digits(number: float) -> str:
     return f"{round(number / unit) * unit:,.0f}"
 
 
+def rate_text(rate: float) -> str:
+    """Return a rate as a whole number, or with three digits if it is below 100."""
+    return f"{rate:,.0f}" if rate >= 99.5 else f"{rate:.3g}"
+
+
 def pluralized(count: int, what: str) -> str:
     """Return *count* of *what* in words: 1 GPU, 2,048 GPUs."""
     return f"{count:,} {what}{'s' * (count != 1)}"
