@@ -111,6 +111,8 @@ def parse(value: object, dimension: str, usual: str = "") -> float:
 @lru_cache(maxsize=4096)
 def _parse_text(text: str, dimension: str, usual: str) -> float:
     match = _QUANTITY.fullmatch(text)
+    if dimension == "price" and "gpu" in text.lower():
+        raise UnitError(f"{shorten(text)} is the price of a GPU; write that of a node with all its GPUs, for example {example(dimension)}")
     if match is None:
         raise UnitError(f"{shorten(text)} is not a {dimension}; {accepted_units(dimension, usual)}")
     number, unit = match[1].replace(",", ""), match[2]
