@@ -19,7 +19,7 @@ from sim.spec.whole_file import write_file
 from sim.study.argument_names import names_arguments
 from sim.study.arguments import Name
 from sim.study.scenario import Answer, Scenario, answer
-from sim.units import pluralized, show
+from sim.units import pluralized, rate_text, show
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -119,7 +119,7 @@ class Result:
 
 def _line(document: Mapping[str, Any]) -> str:
     """Return a one-line summary of one job: workload, machine, speed and verdict."""
-    rate = f"{document['throughput_samples_per_s']:,.0f}"
+    rate = rate_text(document["throughput_samples_per_s"])
     gpus = pluralized(document["gpus"], "GPU")
     speed = f"step {show(document['step_time_s'], 'time')}, {rate} samples/s"
     return f"<{document['workload']} on {document['hardware']}, {gpus}: {speed}. {document['verdict']}>"
@@ -136,7 +136,7 @@ def _section(document: Mapping[str, Any]) -> str:
         for cause in causes_of(document["stalls_s"])
         if (seconds := document["stalls_s"][cause.value]) > 1e-12
     ]
-    rate = f"{document['throughput_samples_per_s']:,.0f}"
+    rate = rate_text(document["throughput_samples_per_s"])
     return (
         f"<h4>{escape(head)}</h4><p>step {show(step, 'time')}, {rate} samples/s. {escape(document['verdict'])}</p>"
         f"<table><thead><tr><th>cause</th><th>time</th><th>share</th><th></th></tr></thead><tbody>{''.join(rows)}</tbody></table>"

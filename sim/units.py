@@ -111,6 +111,8 @@ def parse(value: object, dimension: str, usual: str = "") -> float:
 @lru_cache(maxsize=4096)
 def _parse_text(text: str, dimension: str, usual: str) -> float:
     match = _QUANTITY.fullmatch(text)
+    if dimension == "price" and "gpu" in text.lower():
+        raise UnitError(f"{shorten(text)} is the price of a GPU; write that of a node with all its GPUs, for example {example(dimension)}")
     if match is None:
         raise UnitError(f"{shorten(text)} is not a {dimension}; {accepted_units(dimension, usual)}")
     number, unit = match[1].replace(",", ""), match[2]
@@ -228,6 +230,11 @@ def three_digits(number: float) -> str:
     """Return *number*, of 100 or more, with three digits and zeros for the others: 73,100."""
     unit = 10.0 ** (math.floor(math.log10(abs(number))) - 2)
     return f"{round(number / unit) * unit:,.0f}"
+
+
+def rate_text(rate: float) -> str:
+    """Return a rate as a whole number, or with three digits if it is below 100."""
+    return f"{rate:,.0f}" if rate >= 99.5 else f"{rate:.3g}"
 
 
 def pluralized(count: int, what: str) -> str:

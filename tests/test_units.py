@@ -194,3 +194,9 @@ def test_the_order_of_a_sum_changes_no_text() -> None:
     sums = (0.12449999999999989, 0.1245, 0.12450000000000006, 0.12450000000000011)
     assert len({units.show(each, "time") for each in sums}) == 1
     assert units.rounded(123_456_789_012.0) == "123,456,789,012"
+
+
+@pytest.mark.parametrize("text", ["2.10 USD/GPU-hour", "2.10 USD/GPU/h", "2.10 USD per GPU"])
+def test_a_price_per_gpu_is_refused_in_favor_of_the_node_s(text: str) -> None:
+    with pytest.raises(units.UnitError, match=r"is the price of a GPU; write that of a node with all its GPUs, for example '24\.48 USD/h'"):
+        units.parse(text, "price")

@@ -35,11 +35,13 @@ from calibration.llm.score import (
 )
 from calibration.llm.table import LlmRow, read_table
 from calibration.run_records import SkippedRun
+from calibration.validate.each_run import EachRun, each_run_lines
 from calibration.validate.other_unit import IMPOSSIBLE
 from calibration.validate.validation import reason_lines
 from calibration.validate.validation_report import counted, number, pair, percent
 from sim.spec.yaml import SpecError
 from sim.study.pool import each
+from sim.units import pluralized
 
 PREDICTORS: Final = ("both", "closed-form", "simulator")
 Predictor = Callable[[Case, Constants], LlmPrediction]
@@ -268,6 +270,7 @@ def llm_table(validation: LlmValidation) -> str:
         f"{document['scored']} of {document['rows']} rows scored; {len(validation.not_described)} not described, "
         f"{len(validation.not_scored)} described but not scored; step-time errors in percent",
         "",
+        *each_run_lines([_each(row) for row in validation.scored]),
         f"{'source':34} {'rows':>5} {'assumed':>8}  {'median/p90':>12} {'bias':>6} {'one known':>12} {'cover':>6} {'skill':>6}  "
         f"{'MFU':>6} {'6PD':>6}",
     ]
@@ -296,6 +299,12 @@ def llm_table(validation: LlmValidation) -> str:
     lines += ["", *document["notes"]] if document["notes"] else []
     lines += ["", *_LEGEND]
     return "\n".join(lines)
+
+
+def _each(row: ScoredRun) -> EachRun:
+    case = row.case
+    what = f"{case.row.text['model']} on {pluralized(case.gpus, 'GPU')} ({case.chip.name}), {case.axes}"
+    return EachRun(f"line {case.row.line}", what, row.measured, row.step_times["predicted"], row.low, row.high)
 
 
 _LEGEND: Final = (

@@ -73,8 +73,11 @@ def _errors(predicted: Sequence[float], times: Sequence[float]) -> list[float]:
 
 def machine_text(fitted: FittedMachine) -> str:
     """Return the fitted factors with their intervals, and the errors of the rows without and with them."""
-    before, after = (100 * median(map(abs, errors)) for errors in (fitted.before, fitted.after))
-    return f"{fit_table({fitted.fit.subject: fitted.fit})}\n\nmedian error of these rows: {before:.0f}% as described, {after:.0f}% fitted"
+    before, after = (
+        f"{100 * median(map(abs, errors)):.0f}% ({100 * max(map(abs, errors)):.0f}%)" for errors in (fitted.before, fitted.after)
+    )
+    table = fit_table({fitted.fit.subject: fitted.fit})
+    return f"{table}\n\nmedian (largest) error of these rows: {before} as described, {after} fitted"
 
 
 def machine_document(fitted: FittedMachine) -> list[dict[str, Any]]:

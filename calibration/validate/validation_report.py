@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from calibration.clusters.cluster_fit import ClusterModel
 from calibration.validate.baselines import RULES as BASELINES
 from calibration.validate.carry_over import FAR, NEAR
+from calibration.validate.each_run import EachRun, each_run_lines
 from calibration.validate.groups import by_novelty, groups, worst_group
 from calibration.validate.scores import LEAST_EXPOSED_SHARE, ScoredRow, scores
 from calibration.validate.validation import ClusterOutcome, Validation, reason_lines
@@ -120,8 +121,8 @@ def unexplained_rows(cluster: ClusterOutcome) -> list[ScoredRow]:
 def validation_table(validation: Validation, by: Sequence[str] = ()) -> str:
     """Return the scores as text.
 
-    There is a line for each source and cluster, one for each source with several clusters, and one overall; then scores with something left
-    out, and groups *by* keys.
+    There is a line for each run if they are few, one for each source and cluster, one for each source with several
+    clusters, and one overall; then scores with something left out, and groups *by* keys.
     """
     head = (
         f"{'':38} {'rows':>5}  {'zero-shot':>13}  {'calibrated':>13} {'skill':>6} {'tau':>6}  {'free':>6} {'closed':>6} {'copy':>6}"
@@ -129,7 +130,7 @@ def validation_table(validation: Validation, by: Sequence[str] = ()) -> str:
         f"{'':38} {'':>5}  {'median/p90%':>13}  {'median/p90%':>13} {'':>6} {'':>6}  {'median %':^20}  {'':>12} {'median/p90%':>13} {'':>6}"
         f"  {'95%':>6}"
     )
-    lines = [head]
+    lines = [*each_run_lines([_each(row) for row in validation.scored_rows]), head]
     for entry in (entry for cluster in validation.clusters for entry in _sources(cluster) if entry["role"] == "prediction"):
         lines.append(_line(f"{entry['source'][:14]} {entry['cluster']}".strip(), entry))
     by_source = _whole_sources(validation.scored_rows)
@@ -200,6 +201,15 @@ def _unmoved(rows: Sequence[ScoredRow]) -> str:
 def group_table(rows: Sequence[ScoredRow], key: str, name: str) -> str:
     """Return a table with a line of errors for each value of *key* among *rows*; *name* is the first column's title."""
     return "\n".join([_group_head(name), *(_group_line(entry["value"], entry) for entry in groups(rows, key))])
+
+
+def _each(row: ScoredRow) -> EachRun:
+    question, predicted = row.question, row.predictions["calibrated"]
+    half = math.exp(1.96 * row.deviations["calibrated"])
+    gpus = sum(len(part.gpus) for part in question.job.placement)
+    record = question.record
+    what = f"{record.workload} on {record.hardware}, {pluralized(gpus, 'GPU')}"
+    return EachRun(f"{Path(record.file).name}:{record.line}", what, question.step_time, predicted, predicted / half, predicted * half)
 
 
 def _left_out_lines(kind: str, score: Mapping[str, Any]) -> list[str]:

@@ -284,12 +284,13 @@ _PREP: Final = {"pytorch": "prep", "dali_cpu": "dali_prep", "dali_gpu": "dali_gp
 def prep_warnings(workload: Workload) -> Iterator[str]:
     """Yield a warning for samples much larger than those of the catalog's data set whose preparation time they have.
 
-    A data set that extends one of the catalog keeps its name unless it writes another.
+    A data set that extends one of the catalog keeps its name unless it writes another; then it is known by the times and sizes that it
+    keeps.
     """
     dataset, key = workload.dataset, _PREP.get(workload.input.loader)
-    if key is None or dataset.name not in catalog("workloads/datasets"):
+    original = None if key is None else _original(dataset, key)
+    if key is None or original is None:
         return
-    original = load_part(Dataset, dataset.name, "workloads/datasets")
     cost = getattr(dataset, key)
     larger = max(dataset.sample / original.sample, dataset.prepared / original.prepared)
     if cost and cost == getattr(original, key) and larger >= MUCH_LARGER:
@@ -299,6 +300,21 @@ def prep_warnings(workload: Workload) -> Iterator[str]:
             f"{units.show(dataset.sample, 'size')} and {units.show(dataset.prepared, 'size')}; measure one of yours, or try "
             f"--set dataset.{key}='{units.show(larger * cost, 'time')}', which is in proportion"
         )
+
+
+def _original(dataset: Dataset, key: str) -> Dataset | None:
+    """Return the data set of the catalog that *dataset* is, or from which it has the time *key* and its prepared size or other times."""
+    names = catalog("workloads/datasets")
+    if dataset.name in names:
+        return load_part(Dataset, dataset.name, "workloads/datasets")
+    others = ("prepared", *(name for name in _PREP.values() if name != key and getattr(dataset, name)))
+    kept: dict[str, int] = {}
+    for name in names if getattr(dataset, key) else ():
+        original = load_part(Dataset, name, "workloads/datasets")
+        if getattr(dataset, key) == getattr(original, key):
+            kept[name] = sum(getattr(dataset, other) == getattr(original, other) for other in others)
+    best = max(kept, key=lambda name: kept[name], default=None)
+    return load_part(Dataset, best, "workloads/datasets") if best and kept[best] else None
 
 
 def _overfull(group: Group, workload: Workload) -> Iterator[str]:

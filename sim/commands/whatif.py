@@ -33,7 +33,7 @@ def whatif(
     from sim.documents import with_inputs
     from sim.report.figures import figures_csv
     from sim.report.layouts.layout_whatif import layout_whatif_document, layout_whatif_text
-    from sim.report.page.layout import layout_page
+    from sim.report.page.layout_whatif import layout_whatif_page
     from sim.report.page.whatif import whatif_page
     from sim.report.whatif import whatif_document, whatif_plot, whatif_text
     from sim.study.layout_whatif import layout_whatif
@@ -47,7 +47,7 @@ def whatif(
         messages.progress("")
         document = layout_whatif_document(layout_answer)
         layout_text, rows = layout_whatif_text(document), figures_csv(document["resources"])
-        page = partial(layout_page, layout_answer.answer.run)
+        page = partial(layout_whatif_page, layout_answer.answer.run)
         write_result(output, html, "whatif", (document, layout_text), page, None, {"whatif.csv": rows})
         return show_table(document, layout_text, rows, as_json, as_csv)
     answer = whatif_document(upgrades(scenario, progress=messages.counter("resources")))

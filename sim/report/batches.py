@@ -9,7 +9,7 @@ from sim import __version__
 from sim.check import layout_stack_warnings
 from sim.report.table import basis_lines
 from sim.study.batches import Batches
-from sim.units import show
+from sim.units import rate_text, show
 
 
 def batches_document(answer: Batches) -> dict[str, Any]:
@@ -65,7 +65,8 @@ def batches_text(document: Mapping[str, Any]) -> str:
     lines = [
         f"{document['workload']} on {document['hardware']}: {document['global_batch']} samples per step, {document['precision']}, "
         f"{document['stack']}",
-        f"  step {show(best, 'time')}   {document['throughput_samples_per_s']:,.0f} samples/s, {proof} ({document['simulated']} simulated)",
+        f"  step {show(best, 'time')}   {rate_text(document['throughput_samples_per_s'])} samples/s, {proof} "
+        f"({document['simulated']} simulated)",
         "",
         f"  {'group':<6}{'GPUs':>6}  {'kind':<24}{'samples per GPU':>16}{'at most':>9}{'work':>10}",
     ]

@@ -15,13 +15,12 @@ from sim.report.layouts.layout import layout_words
 from sim.report.loader_workers import worker_notes
 from sim.report.picture import NamedPoint, Picture, figure, name_points, picture, plain_logarithm
 from sim.report.prices import price_lines, prices_of_runs
-from sim.report.table import rate_text
 from sim.report.validated import ExpectedError
 from sim.report.whole_job import job_time, tokens_text
 from sim.spec.precision import PRECISION_TRAITS
 from sim.spec.yaml import SpecError
 from sim.study.compare import ComparedMachine, front
-from sim.units import any_of, axis_unit, pluralized, rounded, rounded_dollars, show
+from sim.units import any_of, axis_unit, pluralized, rate_text, rounded, rounded_dollars, show
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -9,10 +9,10 @@ from sim.report.energy import kwh_text, power_cap_text
 from sim.report.expected_error import error_sentence
 from sim.report.plan import NOT_VALIDATED, PRICED
 from sim.report.plan_changes import flip_lines, turn_text
-from sim.report.table import basis_lines, rate_text
+from sim.report.table import basis_lines
 from sim.report.whole_job import job_time, long_time, tokens_text
 from sim.study.goodput import DAY
-from sim.units import any_of, pluralized, rounded, rounded_dollars, show
+from sim.units import any_of, pluralized, rate_text, rounded, rounded_dollars, show
 
 
 def plan_text(document: Mapping[str, Any], shown: int = 10) -> str:

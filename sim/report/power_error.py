@@ -94,11 +94,16 @@ def energy_error_words(energy: Mapping[str, Any], kwh: float) -> str:
     )
 
 
-def power_error_text(energy: Mapping[str, Any]) -> str:
-    """Return sentences on the expected error of the power in the *energy* of a document, and on those of energy and CO2 of an epoch."""
+def power_error_text(energy: Mapping[str, Any], kwh: float | None = None) -> str:
+    """Return sentences on the expected error of the power in the *energy* of a document, and on those of energy and CO2.
+
+    Those are of a whole job of *kwh*, or of an epoch.
+    """
     text = brief_power_error(energy["expected_error"])
-    within = energy_error_words(energy, energy["kwh_per_epoch"])
+    within = energy_error_words(energy, energy["kwh_per_epoch"] if kwh is None else kwh)
     of_energy = (
-        f"Energy of an epoch: {within}." if within else "Energy and CO2 are power times time, so they also have the error of the step."
+        f"Energy of {'an epoch' if kwh is None else 'the whole job'}: {within}."
+        if within
+        else "Energy and CO2 are power times time, so they also have the error of the step."
     )
     return f"{text[0].upper()}{text[1:]}. {of_energy}"

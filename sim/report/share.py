@@ -9,7 +9,7 @@ from sim import __version__
 from sim.report.picture import Picture, figure, picture
 from sim.report.verdict import stack_assumption, volume_assumption
 from sim.study.share import PolicyOutcome, SharedMachine
-from sim.units import show, signed_percent
+from sim.units import rate_text, show, signed_percent
 
 
 def share_document(answer: SharedMachine) -> dict[str, Any]:
@@ -80,7 +80,7 @@ def share_text(document: dict[str, Any]) -> str:
 
 
 def _line(name: str, job: dict[str, Any], longest: int) -> str:
-    rates = f"{job['throughput_samples_per_s']:10.0f} {signed_percent(job['throughput_gain']):>8}"
+    rates = f"{rate_text(job['throughput_samples_per_s']):>10} {signed_percent(job['throughput_gain']):>8}"
     times = f"{show(job['start_s'], 'time'):>9} {show(job['end_s'], 'time'):>9}"
     return f"{name:13} {job['workload']:{longest}} {job['gpus']:>5} {job['workers_per_gpu']:>12} {rates} {times}"
 

@@ -16,7 +16,7 @@ from sim.report.saving import saved_text
 from sim.report.validated import spread_text
 from sim.report.whole_job import long_time, tokens_text, whole_job_text
 from sim.simulate import Run
-from sim.units import pluralized, rounded, rounded_dollars, show
+from sim.units import pluralized, rate_text, rounded, rounded_dollars, show
 
 _BASIS = ("assumptions", "warnings")
 BAR = 40
@@ -89,11 +89,6 @@ def _rates(document: Mapping[str, Any]) -> str:
     rates += [f"{document['tokens_per_s']:,.0f} tokens/s"] if "tokens_per_s" in document else []
     used = document.get("model_flops_utilization")
     return "   ".join([*rates, *([] if used is None else [f"MFU {100 * used:.1f}%"])])
-
-
-def rate_text(rate: float) -> str:
-    """Return a rate as a whole number, or with three digits if it is below 100."""
-    return f"{rate:,.0f}" if rate >= 99.5 else f"{rate:.3g}"
 
 
 def _tightest_gpu_text(run: Run, number: int) -> str:

@@ -26,7 +26,7 @@ from sim.spec.stack import AsyncParameterServer, ServerExchange
 from sim.spec.workload import Workload
 from sim.training.collectives.price.collective_plan import CORES_COPY, OF_BROADCAST
 from sim.training.input_pipeline import STORAGE_NETWORK
-from sim.units import pluralized, show
+from sim.units import pluralized, rate_text, show
 
 LONGER_FIRST = 0.1
 """Share by which the first epoch must exceed a warm one to be mentioned."""
@@ -225,7 +225,7 @@ def _more_workers(job: JobRun, bottleneck: Bottleneck) -> str:
 
 def _rate(job: JobRun, step_time: float) -> str:
     """Return the throughput of *job* at another step time (s)."""
-    return f"{job.throughput * job.warm.step_time / step_time:,.0f} samples/s"
+    return f"{rate_text(job.throughput * job.warm.step_time / step_time)} samples/s"
 
 
 def _sentence(resource: Resource, job: JobRun, bottleneck: Bottleneck | None = None) -> str:

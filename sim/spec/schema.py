@@ -101,6 +101,18 @@ def home_key(kind: type[BaseModel], name: str) -> str:
     return ""
 
 
+def completed_key(kind: type[BaseModel], key: str) -> str:
+    """Return the dotted *key* below *kind* with the blocks that it leaves out: ``nvlink.link.bandwidth`` for ``nvlink.bandwidth``."""
+    if kind is Hardware and key.startswith("node."):
+        return f"node.{completed_key(Node, key.removeprefix('node.'))}"
+    done: list[str | int] = []
+    for part in key.split("."):
+        block = model_at(kind, tuple(done)) if done else kind
+        inside = "" if block is None or part in file_fields(block) else home_key(block, part)
+        done += [int(name) if name.isdigit() else name for name in (inside or part).split(".")]
+    return ".".join(map(str, done))
+
+
 _EVERYWHERE: Final = frozenset({"name", "source", "description", "aliases", "note", "extends"})
 """Keys that so many blocks have that they identify none."""
 

@@ -6,6 +6,7 @@ Each problem has the form ``file:line:col: dotted.key: what is wrong; what is ac
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -35,6 +36,8 @@ _PART: Final = re.compile(r"name of a file in \S+/(datasets|stacks|gpus|links|cp
 """Matches the description of a part that may be given by name, for parts that ``list`` can show."""
 MANY: Final = 3
 """Number of missing blocks from which the user probably did not intend to describe the machine in full."""
+LISTED_PARTS: Final = ("cpus", "gpus", "links", "transports", "volumes")
+"""Folders of parts of machines that ``list`` shows."""
 
 _RAISED: Final = "value_error"
 """pydantic's error type for errors raised by our own validators; their text is already a sentence."""
@@ -124,11 +127,21 @@ def _sentences(kind: type[BaseModel], document: Document, errors: list[Any]) -> 
         (document.mark(key), document.message_start(key) + text) for key, text in (_sentence(kind, document, error) for error in errors)
     ]
     sentences = [text for _, text in sorted(placed, key=lambda pair: (pair[0].file, pair[0].line, pair[0].column))]
-    if kind is schema.KINDS["hardware"] and sum(error["type"] == "missing" for error in errors) >= MANY:
-        sentences[-1] += (
-            "; or write 'extends: p4d.24xlarge', or another machine of 'python -m sim list hardware', and then only what differs from it"
-        )
+    missing = [tuple(error["loc"]) for error in errors if error["type"] == "missing"]
+    if kind is schema.KINDS["hardware"] and len(missing) >= MANY:
+        sentences[-1] += _to_extend(kind, missing)
     return sentences
+
+
+def _to_extend(kind: type[BaseModel], missing: Sequence[Key]) -> str:
+    """Return what to extend in place of writing all *missing* keys: a part of the catalog if they are of one part, else a machine."""
+    blocks = {key[:-1] for key in missing}
+    block = schema.model_at(kind, next(iter(blocks))) if len(blocks) == 1 and next(iter(blocks)) else None
+    folder = schema.FOLDERS.get(block, "") if block is not None else ""
+    what = folder.rpartition("/")[2] if folder.startswith("hardware/parts/") else ""
+    if what in LISTED_PARTS:
+        return f"; or write 'extends:' there with one of 'python -m sim list {what}', and then only what differs from it"
+    return "; or write 'extends: p4d.24xlarge', or another machine of 'python -m sim list hardware', and then only what differs from it"
 
 
 def _other_kind(kind: type[BaseModel], document: Document) -> str:

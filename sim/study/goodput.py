@@ -67,6 +67,8 @@ _FAULTS_OF_CHANGES = 400
 fewer interruptions, as many more courses are drawn, up to all those of the result: a change then is compared with the result itself. All
 changes are evaluated with the same faults. Spares run short only late, when repairs pile up, so the first part underestimates their
 benefit."""
+_MUCH_OF_COST = 0.1
+"""Least share of the cost of a job from which the cost of spares by default is told."""
 
 
 class Change(NamedTuple):
@@ -380,7 +382,9 @@ def _notes(steps: Steps, weeks: Weeks, reliability: Reliability, run: LongRun) -
         notes.append(f"no spare nodes: a failed node is returned, and another is rented within {within} (--spares keeps some ready)")
     elif weeks.spares is None and run.spares:
         rounded_up = ", rounded up" if run.spares > SPARES * steps.nodes else ""
-        notes.append(f"{pluralized(run.spares, 'spare node')}, {100 * SPARES:g}% of the nodes{rounded_up} (--spares{if_rented})")
+        paid = run.spares / (steps.nodes + run.spares)
+        cost = f" and {100 * paid:.0f}% of the cost" if steps.usd_per_s is not None and paid >= _MUCH_OF_COST else ""
+        notes.append(f"{pluralized(run.spares, 'spare node')}, {100 * SPARES:g}% of the nodes{rounded_up}{cost} (--spares{if_rented})")
     elif weeks.spares is None and any(run.rate):
         then = "waits until it is repaired" if run.repairs else "dies"
         notes.append(f"no spare node: if the node fails, the job {then} (--spares keeps another ready{if_rented})")

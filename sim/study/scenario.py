@@ -24,7 +24,7 @@ from sim.spec.library import Loaded, fingerprint, load_hardware, load_workload
 from sim.spec.overrides import Option, Override, single_overrides
 from sim.spec.own_prices import PriceOverride
 from sim.spec.references import MarkedValue, child, put
-from sim.spec.schema import UNFOLDED, home_key
+from sim.spec.schema import UNFOLDED, completed_key, home_key
 from sim.spec.strict import is_series, whole_number
 from sim.spec.workload import Workload
 from sim.spec.yaml import Document, Mark, SpecError
@@ -436,8 +436,9 @@ def _is_of_workload(text: str) -> bool:
     if "=" in text and first and first not in _HARDWARE_KEYS:
         first_words = sorted(_WORKLOAD_KEYS | (_HARDWARE_KEYS - _UNSET))
         key = text.partition("=")[0].strip()
-        places = [FIELDS.get(key), *(home_key(kind, first) for kind in (Hardware, Workload))]
-        near = [place + key.removeprefix(first) for place in places if place] or suggestions(first, first_words, most=1)
+        found = [(kind, place) for kind in (Hardware, Workload) if (place := home_key(kind, first))]
+        whole = [completed_key(kind, place + key.removeprefix(first)) for kind, place in found]
+        near = [*filter(None, [FIELDS.get(key)]), *whole] or suggestions(first, first_words, most=1)
         hint = f"did you mean '{near[0]}'?" if near else f"keys start with one of {', '.join(first_words)}"
         raise SpecError(f"--set {text}: unknown key '{first}'; {hint}")
     return False

@@ -154,7 +154,9 @@ def test_samples_larger_than_those_whose_preparation_was_measured_are_warned_of(
     (larger,) = warned("dataset.prepared=1200 KB")
     assert "'10 ms'" in larger
     assert warned("dataset.sample=190 KB") == warned("dataset.sample=1 MB", "dataset.prep=40 ms") == []
-    assert warned("dataset.sample=1 MB", "dataset.name=mine") == warned("dataset.sample=1 MB", "input.loader=synthetic") == []
+    assert warned("dataset.sample=1 MB", "dataset.name=mine") == warned("dataset.sample=1 MB")
+    own = ("dataset.sample=1 MB", "dataset.name=mine", "dataset.prepared=700 KB", "dataset.prep=5 ms")
+    assert warned(*own) == warned("dataset.sample=1 MB", "input.loader=synthetic") == []
     assert warned("dataset.sample=1 MB", "input.loader=dali_cpu") == []  # unknown for the original as well
 
 

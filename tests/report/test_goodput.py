@@ -86,6 +86,10 @@ def test_a_default_of_spares_that_is_rounded_up_says_so(capsys: pytest.CaptureFi
     for nodes, says in (("2", "1 spare node, 5% of the nodes, rounded up (--spares)"), ("20", "1 spare node, 5% of the nodes (--spares)")):
         assert main(["goodput", "hgx-h100", *job, "--nodes", nodes]) == 0
         assert says in capsys.readouterr().out
+    priced = ["--set", "price.on_demand=10 USD/h", "--nodes"]
+    for nodes, says in (("4", "rounded up and 20% of the cost (--spares"), ("20", "1 spare node, 5% of the nodes (--spares")):
+        assert main(["goodput", "hgx-h100", *job, *priced, nodes]) == 0
+        assert says in capsys.readouterr().out
 
 
 def test_slower_steps_are_mentioned_where_they_matter() -> None:

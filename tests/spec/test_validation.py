@@ -157,6 +157,12 @@ def test_a_machine_of_which_much_is_missing_may_extend_another(library: Path) ->
     assert [message for message in messages if "'extends: p4d.24xlarge'" in message] == messages[-1:]
 
 
+def test_a_part_of_which_much_is_missing_may_extend_another_part(library: Path) -> None:
+    # A machine that extends another needs no machine to extend, but its disk does.
+    problems = complaint(library, "extends: toy\nname: mine\nnode: {storage: {volume: {name: ours, size: 2 TB, bandwidth: 900 MB/s}}}\n")
+    assert problems[-1].endswith("; or write 'extends:' there with one of 'python -m sim list volumes', and then only what differs from it")
+
+
 def test_everything_wrong_is_told_at_once_in_the_order_of_the_file(library: Path) -> None:
     text = MACHINE.replace("provider", "prvider").replace("gpu_count: 2", "gpu_count: two").replace("64 GiB", "64").replace("3 USD/h", "3")
     assert [problem.split(" ")[:2] for problem in complaint(library, text)] == [

@@ -102,6 +102,10 @@ _STEPS = "gradient_accumulation_steps"
         (Scenario("p3.8xlarge", "alexnet", global_batch=6), "does not divide evenly over 4 GPUs; write 4"),
         (Scenario("p3.8xlarge", "alexnet", ("nodee.nic=1",)), "unknown key 'nodee'; did you mean 'node'?"),
         (Scenario("p3.8xlarge", "alexnet", ("nic.bandwidth=1 Gbps",)), "unknown key 'nic'; did you mean 'node.nic.bandwidth'?"),
+        (
+            Scenario("p3.8xlarge", "alexnet", ("nvlink.bandwidth=50 GB/s",)),
+            "unknown key 'nvlink'; did you mean 'node.topology.nvlink.link.bandwidth'?",
+        ),
         (Scenario("p3.8xlarge", "alexnet", ("sequence=128",)), "unknown key 'sequence'; did you mean 'model.sequence'?"),
         (Scenario("p3.8xlarge", "alexnet", (" ",)), "--set '': write KEY=VALUE"),
         (Scenario("p3.16xlarge", "four-on-eight-gpus", gpus=2), "--gpus 2: a jobs file sets this for each job"),

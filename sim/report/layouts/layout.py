@@ -34,7 +34,7 @@ from sim.study.layout import LayoutAnswer
 from sim.training.layouts.loader import count_loading, readers_of
 from sim.training.layouts.scene import BESIDE
 from sim.training.layouts.stream import download_of, first_batch_time
-from sim.units import dollars, pluralized, rounded_dollars, show
+from sim.units import dollars, pluralized, rate_text, rounded_dollars, show
 
 SCHEMA = 1
 NOTEWORTHY = 0.02
@@ -389,7 +389,7 @@ def layout_text(run: LayoutRun, document: Mapping[str, Any], verbose: bool = Fal
 
 def _rates(document: Mapping[str, Any]) -> str:
     if document["tokens_per_s"] is None:
-        return f"{document['throughput_samples_per_s']:,.0f} samples/s"
+        return f"{rate_text(document['throughput_samples_per_s'])} samples/s"
     parts = [f"{document['tokens_per_s']:,.0f} tokens/s", f"{document['tokens_per_s_per_gpu']:,.0f} tokens/s/GPU"]
     if document["model_flops_utilization"] is not None:
         parts.append(f"MFU {100 * document['model_flops_utilization']:.1f}%")

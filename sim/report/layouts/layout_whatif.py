@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from sim.report.expected_error import error_sentence
@@ -10,7 +11,7 @@ from sim.report.whatif import CHOSEN, NOTICEABLE, idle_lines
 from sim.study.layout_whatif import LINKS, LayoutUpgrade, LayoutWhatIf
 from sim.units import pluralized, show
 
-_NAMES = {
+NAMES = {
     "gpu": "GPUs",
     "nvlink": "NVLink",
     "pcie": "PCIe",
@@ -51,23 +52,28 @@ def layout_whatif_text(document: dict[str, Any]) -> str:
         "",
         f"{'resource':>20} {'2x step':>10} {'gain':>8} {'infinite':>10}",
     ]
-    idle: list[tuple[str, float]] = []
-    links = document["links"]
-    hidden = links["infinite_gain"] - max(row["infinite_gain"] for row in document["resources"] if row["resource"] in LINKS) >= NOTICEABLE
-    for row in [*document["resources"], *([links] if hidden else [])]:
-        name = _NAMES[row["resource"]]
-        if row["infinite_gain"] < NOTICEABLE:
-            idle.append((name, row["infinite_gain"]))
-            continue
+    for row in effective_rows(document):
         gains = f"{100 * row['twice_gain']:>+7.1f}% {100 * row['infinite_gain']:>+9.1f}%"
-        lines.append(f"{name:>20} {show(row['twice_step_time_s'], 'time'):>10} {gains}")
-    if idle:
-        lines += ["", *(f"  {line}" for line in idle_lines(idle))]
-    lines.append(f"  {CHOSEN}")
-    share = document["twice_micro_batches_time_per_sample"]
-    if share is not None:
-        lines.append(f"  Twice the micro-batches (and twice the global batch): {100 * (1 / share - 1):+.1f}% throughput.")
+        lines.append(f"{NAMES[row['resource']]:>20} {show(row['twice_step_time_s'], 'time'):>10} {gains}")
+    lines += ["", *(f"  {line}" for line in notes(document))]
     lines.append(f"  {error_sentence(document['expected_error'])}")
     if document["warnings"]:
         lines += ["  Warnings:", *(f"    - {warning}" for warning in document["warnings"])]
     return "\n".join(lines)
+
+
+def effective_rows(document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the rows of resources that shorten the step, and that of all links at once if single links hide their effect."""
+    links, resources = document["links"], document["resources"]
+    hidden = links["infinite_gain"] - max(row["infinite_gain"] for row in resources if row["resource"] in LINKS) >= NOTICEABLE
+    return [row for row in [*resources, *([links] if hidden else [])] if row["infinite_gain"] >= NOTICEABLE]
+
+
+def notes(document: Mapping[str, Any]) -> list[str]:
+    """Return in sentences which resources have no effect, what stays unchanged, and what more micro-batches would do."""
+    idle = [(NAMES[row["resource"]], row["infinite_gain"]) for row in document["resources"] if row["infinite_gain"] < NOTICEABLE]
+    lines = [*(idle_lines(idle) if idle else []), CHOSEN]
+    share = document["twice_micro_batches_time_per_sample"]
+    if share is not None:
+        lines.append(f"Twice the micro-batches (and twice the global batch): {100 * (1 / share - 1):+.1f}% throughput.")
+    return lines

@@ -16,6 +16,7 @@ from sim.report.page.markup import Child, Figures, Html, bullets, join, note_box
 from sim.report.page.words import as_carbon, as_energy, as_memory, as_money, as_number, as_percent, as_plain, as_tenths, as_time
 from sim.report.whole_job import length_text
 from sim.study.descriptions import Descriptions
+from sim.units import rate_text
 
 _BARS = 60
 """Maximum number of machines whose steps are drawn; the table has all."""
@@ -148,7 +149,7 @@ def _table(rows: Sequence[Figures]) -> PagePart:
                 tag("span", " *", class_="flag", title="Pareto-optimal") if row.value("pareto") else None,
                 tag("small", f" {row.value('provider')}", class_="quiet") if row.value("provider") else None,
             ),
-            row.format("gpus", as_number), row.format("step_time_s", as_time), row.format(rate, as_number), *of_epoch(row),
+            row.format("gpus", as_number), row.format("step_time_s", as_time), row.format(rate, rate_text), *of_epoch(row),
             row.format("gpu_memory_bytes", as_memory), row.share("stalls_s/compute", "step_time_s"),
             row.format("expected_error/median", as_percent) if row.value("expected_error") else "-",
         ]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from sim.report.energy import job_energy
 from sim.report.page.markup import Child, Figures, Html, join, table, tag
 from sim.report.page.words import as_carbon, as_energy, as_time
 from sim.report.power_error import power_error_text
@@ -12,13 +15,21 @@ _PARTS = {"gpus": "GPUs", "host": "host, fans, conversion", "network": "NICs and
 
 
 def energy_tile(figures: Figures) -> list[tuple[str, Child, Child]]:
-    """Return the tile of the energy of an epoch of the job in *figures*; empty if the TDP of its GPU is not specified."""
+    """Return the tile of the energy of the whole job in *figures*, or of an epoch; empty if the TDP of its GPU is not specified."""
     if figures.value("energy") is None:
         return []
     error = figures.value("energy/expected_error")
     off = f"; power off by {100 * error['median']:.0f}% (median)" if error else "; error unknown"
+    if job := _of_job(figures):
+        return [("Energy of the whole job", as_energy(job["energy_kwh"]), f"{as_carbon(job['co2_kg'])} CO2{off}")]
     more = join(figures.format("energy/co2_per_epoch_kg", as_carbon), f" CO2 per epoch{off}")
     return [("Energy per epoch", figures.format("energy/kwh_per_epoch", as_energy), more)]
+
+
+def _of_job(figures: Figures) -> dict[str, Any] | None:
+    """Return kWh and kg of CO2 of the whole job, if the run has one."""
+    whole = figures.value("whole_job")
+    return job_energy(figures.value("energy"), whole["time_s"]) if whole else None
 
 
 def energy(figures: Figures) -> Html:
@@ -34,7 +45,8 @@ def energy(figures: Figures) -> Html:
         ["job, with PUE", figures.format("energy/site_power_w", _power), None],
     ]
     power = table([("", False), ("power", True), ("share", True)], rows, "Power", "narrow")
-    error = tag("p", power_error_text(figures.value("energy")))
+    job = _of_job(figures)
+    error = tag("p", power_error_text(figures.value("energy"), job["energy_kwh"] if job else None))
     return join(power, error, _caps(figures), _grid(figures))
 
 
@@ -68,4 +80,6 @@ def _grid(figures: Figures) -> Html:
         ["energy per epoch", figures.format("energy/kwh_per_epoch", as_energy), "PUE " + f"{figures.value('energy/pue'):g}"],
         ["CO2 per epoch", figures.format("energy/co2_per_epoch_kg", as_carbon), f"{where}, {grid['year']}; {grid['source']}"],
     ]
+    if job := _of_job(figures):
+        rows += [["energy, whole job", as_energy(job["energy_kwh"]), None], ["CO2, whole job", as_carbon(job["co2_kg"]), None]]
     return table([("", False), ("", True), ("", False)], rows, "Energy and carbon", "narrow")

@@ -25,7 +25,7 @@ from sim.report.page.whole_job import whole_job
 from sim.report.page.words import as_memory, as_money, as_number, as_percent, as_time
 from sim.report.trace.excerpt import micro_batches_shown
 from sim.report.whole_job import tokens_text
-from sim.units import pluralized, show
+from sim.units import pluralized, rate_text, show
 
 MOST_STAGES: Final = 32
 """Maximum number of stages with a lane of their own."""
@@ -100,7 +100,7 @@ def _tiles(figures: Figures) -> Html:
         each = join(figures.format("tokens_per_s_per_gpu", as_number), " per GPU")
         rows.append(("Tokens per second", figures.format("tokens_per_s", as_number), each))
     else:
-        rows.append(("Samples per second", figures.format("throughput_samples_per_s", as_number), None))
+        rows.append(("Samples per second", figures.format("throughput_samples_per_s", rate_text), None))
     if figures.value("model_flops_utilization") is not None:
         rows.append(("Model FLOPS utilization", figures.format("model_flops_utilization", as_percent), "of the dense 16-bit peak"))
     rows.append(("GPU memory", figures.format("gpu_memory_bytes/total", as_memory), figures.value("memory_verdict").replace("_", " ")))

@@ -13,8 +13,7 @@ from sim.report.page.markup import Child, Figures, Html, bullets, command_line, 
 from sim.report.page.words import as_carbon, as_energy, as_memory, as_money, as_number, as_percent, as_time
 from sim.report.plan import NOT_VALIDATED, PARTS
 from sim.report.plan_changes import flip_lines
-from sim.report.table import rate_text
-from sim.units import any_of, show
+from sim.units import any_of, rate_text, show
 
 SHOWN: Final = 10
 _COLORS: Final = {

@@ -15,7 +15,7 @@ from sim.report.page.markup import Child, Figures, Html, join, section, table, t
 from sim.report.page.words import as_bandwidth, as_money, as_number, as_percent, as_signed_time, as_time
 from sim.report.stash import AGAINST, FORMULAS, RATES, RUNS
 from sim.study.descriptions import Descriptions
-from sim.units import pluralized
+from sim.units import pluralized, rate_text
 
 _SMALL = 0.5
 """Smallest stall, or cause of one, that is mentioned (percent)."""
@@ -158,7 +158,7 @@ def _direct(figures: Figures) -> PagePart:
 
 def _data(figures: Figures) -> PagePart:
     rates = [name for name, value in figures.value("rates_samples_per_s").items() if value is not None]
-    rows: list[list[Child]] = [[name, figures.format(f"rates_samples_per_s/{name}", as_number), RATES[name]] for name in rates]
+    rows: list[list[Child]] = [[name, figures.format(f"rates_samples_per_s/{name}", rate_text), RATES[name]] for name in rates]
     drawn = table([("rate", False), ("samples/s", True), ("from", False)], rows, "Rates of the data path")
     lead = "DS-Analyzer's rates, computed from its runs. None is the rate of a cold epoch, whose time is that of RUN2."
     return PagePart(

@@ -19,13 +19,13 @@ from sim.report.page.provenance import PRICES_LEAD, price_table, provenance
 from sim.report.page.timeline import STEPS, shown_span, timeline
 from sim.report.page.use import Use, uses, uses_document
 from sim.report.page.whole_job import whole_job
-from sim.report.page.words import as_bandwidth, as_memory, as_money, as_number, as_percent, as_time, unbroken
+from sim.report.page.words import as_bandwidth, as_memory, as_money, as_percent, as_time, unbroken
 from sim.report.trace.excerpt import Excerpt, excerpt
 from sim.report.verdict import bound_by
 from sim.report.whatif import NAMES
 from sim.report.whole_job import tokens_text
 from sim.simulate import Run
-from sim.units import pluralized
+from sim.units import pluralized, rate_text
 
 _TITLES = {
     "time": "Where the time goes", "job": "The whole job", "failures": "With failures",
@@ -108,7 +108,7 @@ class _JobPage:
             ),
             (
                 "Samples per second",
-                figures.format("throughput_samples_per_s", as_number),
+                figures.format("throughput_samples_per_s", rate_text),
                 f"total of {gpus:,} GPUs" if gpus > 1 else "one GPU",
             ),
             ("Epoch" if tokens is None else f"Epoch of {tokens_text(tokens)}", figures.format("epoch_time_s", as_time), epoch),

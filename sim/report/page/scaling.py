@@ -11,10 +11,10 @@ from sim.report.page.basis import basis
 from sim.report.page.chart import ChartPoint, axis, chart
 from sim.report.page.frame import PagePart, outcome, page
 from sim.report.page.markup import Child, Figures, Html, bullets, section, table, tag
-from sim.report.page.words import as_money, as_number, as_percent, as_rate, as_time
+from sim.report.page.words import as_money, as_number, as_percent, as_plain, as_rate, as_time
 from sim.report.prices import prices_of_runs
 from sim.study.descriptions import Descriptions
-from sim.units import pluralized
+from sim.units import pluralized, rate_text
 
 
 def scaling_page(document: Mapping[str, Any], descriptions: Descriptions | None = None) -> str:
@@ -85,7 +85,7 @@ def _speed(sizes: Sequence[Figures]) -> Html:
     across = axis("GPUs", [gpus for gpus, _ in rates], as_number, own=True)
     off = [p90_error(figures) for figures in sizes]
     ends = [rate * factor for (_, rate), each in zip(rates, off, strict=True) for factor in (1 - each, 1 + each) if factor > 0]
-    up = axis("samples per second", [*(rate for _, rate in (*rates, *ideal)), *ends], as_number)
+    up = axis("samples per second", [*(rate for _, rate in (*rates, *ideal)), *ends], as_plain)
     points = [
         ChartPoint(
             gpus, rate, as_percent(efficiency(figures, sizes[0])),
@@ -117,7 +117,7 @@ def _table(sizes: Sequence[Figures]) -> Html:
     rows: list[list[Child]] = [
         [
             figures.format("gpus", as_number), figures.format("nodes", as_number), figures.format("step_time_s", as_time),
-            figures.format("throughput_samples_per_s", as_number), as_percent(efficiency(figures, sizes[0])),
+            figures.format("throughput_samples_per_s", rate_text), as_percent(efficiency(figures, sizes[0])),
             figures.format("epoch_time_s", as_time), figures.format("cost_per_epoch_usd", as_money),
         ]
         for figures in sizes

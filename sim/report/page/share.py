@@ -12,7 +12,7 @@ from sim.report.page.markup import Child, Figures, Html, section, table, tag, ti
 from sim.report.page.words import as_number, as_plain, as_rate, as_time
 from sim.report.share import workers_of
 from sim.study.descriptions import Descriptions
-from sim.units import pluralized, signed_percent
+from sim.units import pluralized, rate_text, signed_percent
 
 _GAIN = 5e-4
 """Smallest gain that is mentioned, as a share."""
@@ -92,7 +92,7 @@ def _table(figures: Figures) -> PagePart:
             own = figures.subfigures(f"policies/{place}/jobs/{number}")
             rows.append([
                 policy["policy"], job["workload"], own.format("gpus", as_number), own.format("workers_per_gpu", as_number),
-                own.format("throughput_samples_per_s", as_number), own.format("throughput_gain", signed_percent),
+                own.format("throughput_samples_per_s", rate_text), own.format("throughput_gain", signed_percent),
                 own.format("epochs", as_plain), own.format("start_s", as_time), own.format("end_s", as_time),
             ])  # fmt: skip
     titles = ["GPUs", "workers per GPU", "samples/s", "gain", "epochs", "from", "to"]

@@ -12,7 +12,7 @@ from sim.report.page.markup import Child, Figures, Html, join, note_box, section
 from sim.report.page.words import as_money, as_number, as_percent, as_plain, as_rate, as_time
 from sim.report.spot import policy_in_words, slowdown_text
 from sim.study.descriptions import Descriptions
-from sim.units import pluralized
+from sim.units import pluralized, rate_text
 
 _SPREADS = (("time_s", 3600.0, "hours", as_time), ("cost_usd", 1.0, "USD", as_money))
 _UNLIKE = 1e-3
@@ -52,7 +52,7 @@ def _tiles(figures: Figures) -> Html:
             figures.format("checkpoint/interval_s", as_time),
             join(figures.format("checkpoint/count", as_number), " in total"),
         ),
-        ("Samples per second", figures.format("throughput_samples_per_s", as_number), "with all workers"),
+        ("Samples per second", figures.format("throughput_samples_per_s", rate_text), "with all workers"),
         (
             "Error of the mean",
             f"± {196 * error / figures.value('spot/cost_usd/mean'):.2g}%" if error is not None else "-",

@@ -13,7 +13,7 @@ from sim.report.page.frame import PagePart, outcome, page
 from sim.report.page.markup import Child, Figures, Html, bullets, details, join, section, step, table, tag, tiles
 from sim.report.page.words import as_money, as_number, as_percent, as_plain, as_rate, as_time
 from sim.study.descriptions import Descriptions
-from sim.units import pluralized
+from sim.units import pluralized, rate_text
 
 _BARS = 40
 """Maximum number of points whose steps are drawn."""
@@ -102,7 +102,7 @@ def _over(rows: Sequence[Figures], key: str, place: int) -> PagePart | None:
     unit = numbered[0].value(f"point/{step(key)}").partition(" ")[2]
     title = f"{key} ({unit})" if unit else key
     across = _axis(title, values, as_plain)
-    up = _axis("samples per second", with_errors_up(points), as_number)
+    up = _axis("samples per second", with_errors_up(points), as_plain)
     drawn = tag("figure", chart(points, across, up, f"Samples per second by {key}", _lines(numbered, key)))
     ident = f"over-{place}"
     return PagePart(ident, key.rpartition(".")[2], section(ident, f"Throughput by {key}", drawn, lead=_lead(numbered, key)))
@@ -170,7 +170,7 @@ def _table(rows: Sequence[Figures], varied: Sequence[str]) -> PagePart:
     cells: list[list[Child]] = [
         [
             *(row.value(f"point/{step(key)}") for key in varied), row.format("step_time_s", as_time),
-            row.format("throughput_samples_per_s", as_number), row.share("stalls_s/compute", "step_time_s"),
+            row.format("throughput_samples_per_s", rate_text), row.share("stalls_s/compute", "step_time_s"),
             row.format("epoch_time_s", as_time), row.format("cost_per_epoch_usd", as_money),
             join(row.format("expected_error/median", as_percent) if row.value("expected_error") else "-", _flag(row)),
         ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from sim.report.energy import kwh_text
-from sim.units import dollars, rounded_dollars, show
+from sim.units import dollars, rate_text, rounded_dollars, show
 
 
 def unbroken(text: str) -> str:
@@ -35,7 +35,7 @@ def as_price(usd_per_hour: float) -> str:
 
 def as_rate(per_second: float) -> str:
     """Return samples per second as text."""
-    return f"{per_second:,.0f} samples/s"
+    return f"{rate_text(per_second)} samples/s"
 
 
 def as_memory(nbytes: float) -> str:

@@ -129,3 +129,13 @@ def validate_error(path: Path) -> str:
     with pytest.raises(SpecError) as error:
         validate_tables([path], predictor=closed_form.predict)
     return str(error.value)
+
+
+def test_few_runs_are_listed_with_their_times(tmp_path: Path) -> None:
+    validated = validate_tables([table(tmp_path, SWEEP)])
+    lines = [line for line in llm_table(validated).splitlines() if line.startswith("line ")]
+    assert len(lines) == len(validated.scored) == len(SWEEP)
+    for line, row in zip(lines, validated.scored, strict=True):
+        assert line.startswith(f"line {row.case.row.line} ") and f"{100 * row.error():+.1f}%" in line
+        assert f"{row.measured:.3g} s" in line and f"{row.step_times['predicted']:.3g} s" in line
+    assert not [line for line in llm_table(validate_tables([table(tmp_path, SWEEP * 6)])).splitlines() if line.startswith("line ")]

@@ -65,6 +65,12 @@ def test_what_the_simulator_made_is_predicted(runs: Path, tmp_path: Path, capsys
     ]
     factor = {entry["parameter"]: entry["factor"] for entry in document["clusters"][0]["factors"]}
     assert math.log(factor["nic efficiency"]) == pytest.approx(-1.0, abs=0.25)
+    listed = [line for line in (tmp_path / "out" / "validation.txt").read_text().splitlines() if line.startswith("runs.csv:")]
+    with (tmp_path / "out" / "predictions.csv").open() as file:
+        predicted = [each for each in csv.DictReader(file) if each["role"] == "prediction"]
+    assert len(listed) == len(predicted) == 4
+    for line, each in zip(listed, predicted, strict=True):
+        assert line.startswith(f"runs.csv:{each['line']} ") and f"{100 * float(each['signed_error']):+.1f}%" in line
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
         "g4dn.12xlarge-calibrated.yaml", "predictions.csv", "validation.json", "validation.png", "validation.txt",
     ]  # fmt: skip

@@ -52,6 +52,22 @@ def test_the_verdict_is_the_fastest_point(path: Path, rows: list[dict[str, str]]
     assert sum("best" in dot.attributes["class"].split() for dot in read(path).all("circle")) == 2
 
 
+def test_rates_below_a_hundred_keep_three_digits(tmp_path: Path) -> None:
+    # Whole numbers would write 7, 8, 8 in the table, and the same tick several times.
+    varied = "node.gpu.memory_bandwidth=1.67..4.185 TB/s:3"
+    command = ["sweep", "hgx-h100", "llama-3.1-8b", "--shard", "parameters", "--batch", "1", "--vary", varied, "--jobs", "1", "-q"]
+    assert main([*command, "-o", str(tmp_path / "s.csv"), "--html", str(tmp_path / "page.html")]) == 0
+    with (tmp_path / "s.csv").open() as file:
+        rates = [float(row["throughput_samples_per_s"]) for row in csv.DictReader(file)]
+    page = read(tmp_path / "page.html")
+    shown = [f"{rate:.3g}" for rate in rates]
+    assert max(rates) < 99.5 and len(set(shown)) == 3
+    assert {*shown} <= {cell.text for cell in page.all("td")}
+    assert f"{max(rates):.3g} samples/s" in verdict(page).replace("\u00a0", " ")
+    ticks = [tick.text for tick in page.all("text") if tick.attributes.get("class", "") == "tick up"]
+    assert len(ticks) == len(set(ticks)) > 2
+
+
 def test_what_is_common_to_all_points_is_said(path: Path) -> None:
     page = read(path)
     assert "set for all points: nodes=2" in {item.text for item in page.all("li")}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -54,3 +55,13 @@ def test_candidates_of_a_job_of_a_given_time_lie_by_what_they_get_done(tmp_path:
     page = assert_page_is_the_document(path, "recommend", 40)
     candidates = document(path, "recommend")["candidates"]
     assert sorted(float(dot.attributes["data-x"]) for dot in page.all("circle")) == sorted(row["epochs"] for row in candidates)
+
+
+def test_energy_is_that_of_the_whole_job_as_in_the_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = written(tmp_path, ["run", "p3.2xlarge", "resnet18", "--epochs", "5", "--fast"])
+    said = re.search(r"energy: (\S+ kWh) \(PUE \S+\) and (\S+ \w+) CO2 for the whole job", capsys.readouterr().out)
+    assert said
+    cells = [cell.text.replace("\u00a0", " ") for cell in read(path).all("td")]
+    assert {said[1], said[2]} <= {*cells}
+    text = path.read_text(encoding="utf-8").replace("\u00a0", " ")
+    assert "Energy of the whole job" in text and f"{said[2]} CO2" in text
