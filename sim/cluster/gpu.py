@@ -125,8 +125,7 @@ def layer_work(layer: Layer, gpu: Gpu, precision: Precision, stack: Stack, batch
         converted += composed_bytes(layer, precision, backward) * composed * batch
     converted += _CAST_BYTES * casts * batch
     converted += passes * layer.gradient_bytes(PRECISION_TRAITS[precision].gradient)
-    if shaped:
-        converted += _score_bytes(layer, stack.kernels, precision, batch)
+    converted += _score_bytes(layer, stack.kernels, precision, batch)
 
     kernels += bool(casts) + len(_cast_weights(layer, precision, backward))
     launched = kernels * LIBRARY_LAUNCH if layer.op == "rnn" else kernels
@@ -139,14 +138,17 @@ def layer_work(layer: Layer, gpu: Gpu, precision: Precision, stack: Stack, batch
 def _described_work(layer: Layer, stack_kernels: StackKernels, backward: bool) -> tuple[float, float, float]:
     """Return FLOP and bytes per sample of a pass, and its kernels, as the layer table has them, with dropout that is not fused.
 
-    Attention under a mask in memory computes all scores.
+    Attention under a mask in memory computes all scores, and so does attention in separate kernels, whose backward recomputes none.
     """
     if backward:
         flop, traffic, kernels = layer.backward, layer.backward_traffic, layer.backward_kernels
     else:
         flop, traffic, kernels = layer.forward, layer.read + layer.write, layer.forward_kernels
-    if stack_kernels.masks_windows and layer.attention is not None and layer.attention.window:
-        shape = layer.attention
+    shape = layer.attention
+    if shape is not None and stack_kernels.score_passes:
+        flop = 2.0 * shape.heads * shape.queries * shape.keys * shape.documents * (shape.head_dim + (shape.value_dim or shape.head_dim))
+        flop *= 2.0 if backward else 1.0
+    elif shape is not None and shape.window and stack_kernels.masks_windows:
         flop *= shape.keys**2 / attended_pairs(shape.keys, shape.window, shape.chunked)
     if layer.dropped and not stack_kernels.fused_dropout and kernels:  # backward has a kernel for it anyway, and reads once more
         traffic += (1.0 if backward else 2.0) * _ELEMENT * layer.dropped
