@@ -70,9 +70,10 @@ def step(case: Case, constants: Constants) -> tuple[float, Mapping[str, float]]:
     weights = stage_weights(case)
     forward, backward, parts = _micro_batch(case, constants, work, wires, weights)
     blocks, with_head = blocks_of_stages(case)
-    stages = [count / weights.layers * (forward + backward) for count in blocks]
-    stages[0] += work.ends["first"].both
-    stages[with_head] += (1 + case.shape.prediction_layers) * work.ends["last"].both
+    ends = [0.0] * len(blocks)
+    ends[0] += work.ends["first"].both
+    ends[with_head] += (1 + case.shape.prediction_layers) * work.ends["last"].both
+    stages = [count / weights.layers * (forward + backward) + end for count, end in zip(blocks, ends, strict=True)]
     slowest = max(stages)
     once = sum(stages) - slowest
     sends = _sends(case, constants, wires)
@@ -83,7 +84,8 @@ def step(case: Case, constants: Constants) -> tuple[float, Mapping[str, float]]:
     exposed = _data_traffic(case, constants, wires, weights, forward, backward) + _tied(case, wires)
     update = _update(case, constants, work, weights)
     seconds = steady + bubble + exposed + update + constants["step"]
-    return seconds, {**parts, "bubble": bubble, "data": exposed, "optimizer": update}
+    of_ends = case.micro_batches * ends[stages.index(slowest)]
+    return seconds, {**parts, "ends": of_ends, "bubble": bubble, "data": exposed, "optimizer": update}
 
 
 def _micro_batch(case: Case, constants: Constants, work: StepWork, wires: Wires, weights: Weights) -> tuple[float, float, dict[str, float]]:
@@ -94,7 +96,7 @@ def _micro_batch(case: Case, constants: Constants, work: StepWork, wires: Wires,
     tensor, context, experts = _layer_traffic(case, constants, wires, core)
     block = compute_forward + tensor / 2 - _saved_forward(case, work)
     recomputed = {"none": 0.0, "full": block, "attention": core.forward}.get(case.recompute, 0.5 * products.forward + plain.forward)
-    recomputed += sum(map(work.module, case.recomputed_modules)) + (share * experts / 2 if "moe" in case.recomputed_modules else 0.0)
+    recomputed += work.modules(case.recomputed_modules) + (share * experts / 2 if "moe" in case.recomputed_modules else 0.0)
     if case.recomputed_layers:
         recomputed *= min(1.0, case.recomputed_layers / layers)
     host, check = _host(case, constants), _check(case, constants, case.tensor)

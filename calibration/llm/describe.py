@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from calibration.catalog_names import gpu_of_machine
 from calibration.llm.axes import axes_of, domain_of, expert_ranks, gpus_of, gpus_of_node
 from calibration.llm.case import Case
-from calibration.llm.chips import Chip, ProductPrecision, chip_named, part_of, similar_chips
+from calibration.llm.chips import BEFORE_TURING, Chip, ProductPrecision, chip_named, part_of, similar_chips
 from calibration.llm.limits import limits_in
 from calibration.llm.practice import (
     blocks_of_chunks,
@@ -112,7 +112,7 @@ def _case(row: LlmRow) -> Case:
         recomputed_layers=recomputed,
         recomputed_modules=modules_in(row, practice),
         saved_layers=saves_of(row.text["activation_checkpointing"] or practice["recompute"]),
-        flash=means_yes(row.text["flash_attention"], True),
+        flash=_has_fused_attention(row, chip, practice["family"], assumed),
         lora=lora,
         **data_settings(practice, _sequence(row)),
         family=practice["family"],
@@ -152,6 +152,15 @@ def _refuse_unsupported(row: LlmRow) -> None:
         raise CannotDescribe(f"{other} not supported; only training of a decoder is")
     if "qlora" in _trained(row):
         raise CannotDescribe("QLoRA keeps weights in 4 bits, which is not supported; LoRA on 16-bit and 8-bit weights is")
+
+
+def _has_fused_attention(row: LlmRow, chip: Chip, family: str, assumed: list[str]) -> bool:
+    """Return whether attention is one kernel; *assumed* gets a sentence where it is assumed that it is not."""
+    says, of_torch = row.text["flash_attention"], family not in ("megatron", "megatron-2021", "deepspeed")
+    if says.strip() or of_torch or chip.generation not in BEFORE_TURING:
+        return means_yes(says, True)
+    assumed.append(f"attention in several kernels, as no fused one of Megatron-LM runs on {chip.name}")
+    return False
 
 
 def _trained(row: LlmRow) -> str:

@@ -35,7 +35,7 @@ VOTE: Final = 10.0
 EFFECT: Final = 1.0
 """Standard deviation of an effect before the fit. Of 0.25, 0.5, 1 and 2, it predicts the errors of sources left out best (chosen on these
 errors, not on coverage)."""
-COMPUTE_PARTS: Final = ("products", "attention", "elementwise", "recompute")
+COMPUTE_PARTS: Final = ("products", "attention", "elementwise", "recompute", "ends")
 """Parts of the closed form's step in which a rank computes."""
 STEPS: Final = 200
 """Points at which the distribution of a new unit's mean ratio is evaluated."""

@@ -13,6 +13,7 @@ from typing import Final, Literal, NamedTuple, get_args
 
 from calibration.llm.case import Case
 from calibration.llm.engine import compute_workload
+from calibration.llm.weights import blocks_of_stages
 from sim.cluster.gpu import layer_time, layer_work
 from sim.parallel.ring import ring_attention
 from sim.parallel.shares import rank_layer
@@ -28,7 +29,7 @@ LayerKind = Literal["product", "experts", "attention", "scan", "routing", "eleme
 NARROW: Final[Mapping[Peak, str]] = {"fp8": "fp8", "nvfp4": "fp4"}
 """Products in fewer than 16 bits."""
 TILE: Final = 64
-"""Sizes of a product that are not a multiple of this are slower than the kernels' model says."""
+"""Sizes of a product above this that are not a multiple of it are slower than the kernels' model says."""
 
 
 class LayerTime(NamedTuple):
@@ -38,7 +39,7 @@ class LayerTime(NamedTuple):
     narrow: str
     """``fp8`` or ``fp4`` if it is a product in as few bits, else empty."""
     is_aligned: bool
-    """Whether sizes of a product are multiples of `TILE`."""
+    """Whether sizes of a product are multiples of `TILE`, or smaller (routers, adapters)."""
     forward: float
     backward: float
 
@@ -80,14 +81,12 @@ def _of_case(same: IdentityKey) -> Mapping[UnitKind, Mapping[str, LayerTime]]:
         peak = layer_work(layer, case.gpu, precision, stack, case.micro_batch).peak
         kind = _kind(layer)
         narrow = NARROW.get(peak, "") if kind in ("product", "experts") else ""
-        return LayerTime(kind, narrow, all(size % TILE == 0 for size in layer.channels), *passes)
+        return LayerTime(kind, narrow, all(size % TILE == 0 or size < TILE for size in layer.channels), *passes)
 
     places: dict[UnitKind, dict[str, list[LayerTime]]] = {place: defaultdict(list) for place in get_args(UnitKind)}
-    blocks = 0
     for name, place, layers in units(workload.model):
-        blocks += case.shape.letters_per_block if place == "block" else 0
         for index, layer in enumerate(layers):
-            if place == "block" and layer.name.endswith((".head", ".loss")):  # of multi-token prediction: as long as those of the model
+            if place == "block" and layer.name in (f"{name}.norm", f"{name}.head", f"{name}.loss"):  # of multi-token prediction
                 continue
             key = (
                 layer.name.rpartition(".")[2],
@@ -97,6 +96,7 @@ def _of_case(same: IdentityKey) -> Mapping[UnitKind, Mapping[str, LayerTime]]:
             if key not in timed_layers:
                 timed_layers[key] = timed(rank_layer(layers, index, parallel))
             places[place][layer.name.removeprefix(f"{name}.")].append(timed_layers[key])
+    blocks = sum(blocks_of_stages(case)[0])
     return {place: _means(times, blocks if place == "block" else 1) for place, times in places.items()}
 
 

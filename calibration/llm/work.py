@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from calibration.llm.case import Case
 from calibration.llm.layer_times import LayerKind, LayerTime, layer_times
 from calibration.llm.priors import Constants
+from sim.parallel.checkpointing import in_modules
 from sim.parallel.routing import padded_bytes
 from sim.parallel.units import UnitKind
 
 BACKWARD_ROUTING: Final = 1.6
 """Passes over copies of tokens of a block's backward, relative to forward: estimate."""
-MODULES: Final[Mapping[str, Callable[[str], bool]]] = {
-    "core_attn": lambda name: False,  # covered by `Case.recompute`
-    "mlp": lambda name: name.startswith("feed."),
-    "moe": lambda name: name.startswith(("experts.", "shared.", "router")),
-    "moe_act": lambda name: name == "experts.activation",
-    "layernorm": lambda name: name.endswith("_norm") and "." not in name,
-    "mla_up_proj": lambda name: name in ("attention.q_up", "attention.kv_up"),
-}
-"""Layers of each part of a block that Megatron can recompute individually (``recompute_modules``)."""
 
 
 class Passes(NamedTuple):
@@ -75,10 +67,11 @@ class StepWork:
         """Return the seconds of what comes before and after the blocks: embeddings, and the last norm, the head and its loss."""
         return {place: self._sum(place, lambda name, time: True) for place in ("first", "last")}
 
-    def module(self, name: str) -> float:
-        """Return the seconds of a forward of the part *name* of a mean block (`MODULES`)."""
-        routed = self.routing if name == "moe" else 0.0
-        return routed + self._sum("block", lambda layer, time: MODULES[name](layer)).forward
+    def modules(self, names: Sequence[str]) -> float:
+        """Return the seconds of a forward of a mean block's layers in the Megatron modules *names*."""
+        named = [name for name in names if name != "core_attn"]  # covered by `Case.recompute`
+        routed = self.routing if "moe" in named else 0.0
+        return routed + self._sum("block", lambda layer, time: in_modules(layer, named)).forward
 
     def layer(self, name: str) -> float:
         """Return the seconds of a forward of the layer *name* of a mean block."""
@@ -107,5 +100,6 @@ class StepWork:
         """Return the seconds of permuting a mean block's tokens to experts and back, and of padding them, forward."""
         shape, case = self.case.shape, self.case
         copies = self.held_tokens * shape.experts_per_token * shape.routed_width * shape.share_of("E") if shape.experts else 0.0
-        padded = 2 * padded_bytes(1.0, case.precision != "16bit", case.one_copy) if case.family == "megatron" else 0.0
+        pads = case.family == "megatron" and not case.drops_tokens  # an expert's capacity usually has the rows that 8-bit products need
+        padded = 2 * padded_bytes(1.0, case.precision != "16bit", case.one_copy) if pads else 0.0
         return self._factor * (self.constants["moe.traffic"] + padded) * 2 * copies / self.bandwidth

@@ -36,6 +36,10 @@ FUSIBLE: frozenset[OperatorClass] = frozenset({"elementwise", "norm", "softmax",
 """Classes that a compiler or hand-written kernels fuse with their neighbors."""
 ALIGNMENT = 8
 """Tensor cores process channels in multiples of this in 16 bits (NVIDIA, Deep Learning Performance Guide)."""
+_SEPARATE_PRODUCTS = {True: (1.31, 1.06), False: (1.63, 1.49)}
+"""Seconds of attention's products in separate kernels, relative to `product_time`: of scores and of results, by whether heads are a
+multiple of `ALIGNMENT` elements. Medians of 64 heads of 128 to 170 elements on an A100 (EleutherAI/cookbook @27dff48d sizing/results/
+transformer_data/h_sweep.out), forward only; unaligned ones take 1.4 to 2.1 times as long."""
 LIBRARY_LAUNCH = 0.1
 """Host time of a kernel that cuDNN launches per time step of a recurrent layer, relative to an operator: estimate (2.5 to 5 us from C)."""
 NATIVE_BATCH_NORM = 1.75
@@ -125,8 +129,7 @@ def layer_work(layer: Layer, gpu: Gpu, precision: Precision, stack: Stack, batch
         converted += composed_bytes(layer, precision, backward) * composed * batch
     converted += _CAST_BYTES * casts * batch
     converted += passes * layer.gradient_bytes(PRECISION_TRAITS[precision].gradient)
-    if shaped:
-        converted += _score_bytes(layer, stack.kernels, precision, batch)
+    converted += _score_bytes(layer, stack.kernels, precision, batch)
 
     kernels += bool(casts) + len(_cast_weights(layer, precision, backward))
     launched = kernels * LIBRARY_LAUNCH if layer.op == "rnn" else kernels
@@ -139,14 +142,17 @@ def layer_work(layer: Layer, gpu: Gpu, precision: Precision, stack: Stack, batch
 def _described_work(layer: Layer, stack_kernels: StackKernels, backward: bool) -> tuple[float, float, float]:
     """Return FLOP and bytes per sample of a pass, and its kernels, as the layer table has them, with dropout that is not fused.
 
-    Attention under a mask in memory computes all scores.
+    Attention under a mask in memory computes all scores, and so does attention in separate kernels, whose backward recomputes none.
     """
     if backward:
         flop, traffic, kernels = layer.backward, layer.backward_traffic, layer.backward_kernels
     else:
         flop, traffic, kernels = layer.forward, layer.read + layer.write, layer.forward_kernels
-    if stack_kernels.masks_windows and layer.attention is not None and layer.attention.window:
-        shape = layer.attention
+    shape = layer.attention
+    if shape is not None and stack_kernels.score_passes:
+        flop = 2.0 * shape.heads * shape.queries * shape.keys * shape.documents * (shape.head_dim + (shape.value_dim or shape.head_dim))
+        flop *= 2.0 if backward else 1.0
+    elif shape is not None and shape.window and stack_kernels.masks_windows:
         flop *= shape.keys**2 / attended_pairs(shape.keys, shape.window, shape.chunked)
     if layer.dropped and not stack_kernels.fused_dropout and kernels:  # backward has a kernel for it anyway, and reads once more
         traffic += (1.0 if backward else 2.0) * _ELEMENT * layer.dropped
@@ -179,11 +185,20 @@ def _tokens(layer: Layer) -> float:
     return layer.forward / (2.0 * math.prod(layer.channels))
 
 
-def _composed_attention(shape: Attention, gpu: Gpu, peak: Peak, batch: int) -> float:
-    """Return the seconds of attention's two products as separate kernels, including the masked half of the scores."""
+def _composed_attention(shape: Attention, gpu: Gpu, peak: Peak, batch: int, backward: bool) -> float:
+    """Return the seconds of attention's products as separate kernels, including the masked half of the scores.
+
+    Forward computes scores and results. Backward computes gradients of scores, queries, keys and values; the last three are as long as
+    results, which sum over tokens.
+    """
     groups = max(1, round(shape.heads * batch * shape.documents))
-    scores = product_time(gpu, peak, ProductShape(shape.queries, shape.keys, shape.head_dim, groups))
-    return scores + product_time(gpu, peak, ProductShape(shape.queries, shape.value_dim or shape.head_dim, shape.keys, groups))
+    value_dim = shape.value_dim or shape.head_dim
+    of_scores, of_values = _SEPARATE_PRODUCTS[shape.head_dim % ALIGNMENT == 0]
+    inner = value_dim if backward else shape.head_dim
+    scores = of_scores * product_time(gpu, peak, ProductShape(shape.queries, shape.keys, inner, groups))
+    return scores + (3.0 if backward else 1.0) * of_values * product_time(
+        gpu, peak, ProductShape(shape.queries, value_dim, shape.keys, groups)
+    )
 
 
 def _unmasked(shape: Attention) -> Attention:
@@ -205,7 +220,7 @@ def _shaped_time(
     """Return the seconds of a layer's products by their shape; backward of a matrix product runs one for each gradient it needs."""
     if layer.attention is not None:
         if stack_kernels.score_passes:
-            return _composed_attention(layer.attention, gpu, peak, batch) * (2.0 if backward else 1.0)
+            return _composed_attention(layer.attention, gpu, peak, batch, backward)
         shape = _unmasked(layer.attention) if stack_kernels.masks_windows and layer.attention.window else layer.attention
         return attention_time(gpu, peak, shape, batch, backward, stack_kernels.attention_kernel)
     if layer.op not in PRODUCTS or not layer.forward:

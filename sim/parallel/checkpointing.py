@@ -65,7 +65,7 @@ def recomputed_pieces(training: Training, unit: Unit) -> tuple[RecomputedPiece, 
         return tuple(RecomputedPiece(piece, share) for piece, share in zip(unit.pieces, shares, strict=True) if share)
     modules = training.recompute_modules
     return tuple(
-        RecomputedPiece(piece, 1.0) for piece in unit.pieces if _is_selected(piece, checkpointing) or in_modules(piece.layer, modules)
+        RecomputedPiece(piece, 1.0) for piece in unit.pieces if _is_selected(piece, checkpointing) or in_modules(piece.layer.name, modules)
     )
 
 
@@ -98,7 +98,7 @@ def discarded_shares(modules: Sequence[str], unit: Unit) -> list[float]:
     inside = False
     for piece in unit.pieces:
         layer = piece.layer
-        recomputed = in_modules(layer, [module for module in modules if module not in _OUTPUTS])
+        recomputed = in_modules(layer.name, [module for module in modules if module not in _OUTPUTS])
         entering = layer.read if recomputed and not inside else 0.0
         output = any(re.search(rf"\.({_OUTPUTS[module]})$", layer.name) for module in modules if module in _OUTPUTS)
         freed.append(max(0.0, layer.saved - entering) if recomputed else min(layer.saved, layer.read) if output else 0.0)
@@ -106,9 +106,9 @@ def discarded_shares(modules: Sequence[str], unit: Unit) -> list[float]:
     return freed
 
 
-def in_modules(layer: Layer, modules: Sequence[str]) -> bool:
-    """Return whether *layer* belongs to one of the Megatron *modules*."""
-    return any(re.search(rf"\.({MODULES[module]})$", layer.name) for module in modules)
+def in_modules(layer: str, modules: Sequence[str]) -> bool:
+    """Return whether the layer named *layer*, with or without its block, belongs to one of the Megatron *modules*."""
+    return any(re.search(rf"(^|\.)({MODULES[module]})$", layer) for module in modules)
 
 
 def is_named(layer: Layer, names: Sequence[str]) -> bool:

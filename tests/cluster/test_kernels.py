@@ -140,6 +140,43 @@ def test_a_window_that_is_a_mask_saves_nothing(shaped):
         assert masked == pytest.approx(2 * causal, rel=0.03)  # the whole square
 
 
+@pytest.mark.parametrize("shaped", [True, False])
+def test_attention_in_several_kernels_computes_all_scores_and_moves_them(shaped):
+    on = gpu() if shaped else gpu().model_copy(update={"kernels": None})
+    shape = Transformer(layers=1, hidden=512, heads=8, ffn=1408, vocab=1000, max_seq=4096)
+    core = next(layer for layer in decoder_layers(shape, 4096) if layer.op == "attention")
+    of_scores = 8 * 4096**2 * 2.0
+    for backward, products in ((False, 2), (True, 4)):
+        fused, several = (layer_work(core, on, "bf16", stack(score_passes=passes), 1, backward) for passes in (0, 16))
+        assert several.converted_bytes - fused.converted_bytes == 8 * of_scores  # half of the passes in each direction
+        flop = products * 2 * 8 * 4096.0**2 * 64
+        assert several.products >= flop / on.peak["bf16"]
+        assert several.products < 6 * flop / on.peak["bf16"]
+
+
+@pytest.mark.parametrize(
+    ("size", "of_scores", "of_results"),
+    [
+        (128, 91.6, 134.8),
+        (136, 88.8, 115.6),
+        (138, 72.3, 88.1),
+        (144, 93.3, 127.1),
+        (150, 78.0, 93.7),
+        (152, 98.2, 133.4),
+        (170, 81.2, 103.9),
+    ],
+)
+def test_products_of_attention_in_several_kernels_take_what_they_took_on_an_a100(size, of_scores, of_results):
+    """EleutherAI/cookbook, sizing/results/transformer_data/h_sweep.out: 16 heads of a rank, four samples of 2,048 tokens; TFLOP/s."""
+    a100 = load_part(Gpu, "a100-sxm4-40gb", "hardware/parts/gpus")
+    shape = Transformer(layers=1, hidden=16 * size, heads=16, head_dim=size, ffn=1408, vocab=1000, max_seq=2048)
+    core = next(layer for layer in decoder_layers(shape, 2048) if layer.op == "attention")
+    flop = 64 * 2 * 2048.0**2 * size / 1e12
+    assert layer_work(core, a100, "bf16", stack(score_passes=16), 4).products == pytest.approx(
+        flop / of_scores + flop / of_results, rel=0.12
+    )
+
+
 def test_attention_takes_its_flop_at_its_share_and_half_of_it_under_a_causal_mask():
     shape = Attention(heads=100, kv_heads=100, head_dim=128, queries=12800, keys=12800, causal=False)
     flop = 4 * 100 * 12800.0**2 * 128

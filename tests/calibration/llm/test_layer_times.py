@@ -18,7 +18,6 @@ from calibration.llm.weights import blocks_of_stages
 from calibration.llm.work import StepWork
 from sim.mesh import compute_times_of, layout_prices, prepare
 from sim.parallel.checkpointing import MODULES
-from sim.parallel.program import PassPart
 from sim.spec.sections import with_fields
 from tests.calibration.llm.test_case import one
 
@@ -41,6 +40,18 @@ SHAPES = {
 
 def simulated(case: Case) -> tuple[float, float]:
     """Return the simulator's seconds of a mean block without messages, forward and backward, with no factor fitted to whole steps."""
+    units = simulated_units(case)
+    blocks = [unit for unit in units if unit[0] == "block"]
+    return sum(unit[1] for unit in blocks) / len(blocks), sum(unit[2] for unit in blocks) / len(blocks)
+
+
+def simulated_sum(case: Case) -> float:
+    """Return the simulator's seconds of all blocks and of what is before and after them, without messages."""
+    return sum(forward + backward for _, forward, backward in simulated_units(case))
+
+
+def simulated_units(case: Case) -> list[tuple[str, float, float]]:
+    """Return the kind of each unit, and its seconds of a forward and of a backward."""
     hardware, workload, (nodes, gpus_per_node) = simulation_inputs(case, defaults())
     training = workload.training
     stack = with_fields(training.stack, compute_factor=1.0, factor_by_kernels=False)
@@ -49,12 +60,7 @@ def simulated(case: Case) -> tuple[float, float]:
     )
     layout = prepare(hardware, workload, gpus_per_node, nodes)
     times = compute_times_of(hardware, workload, layout, layout_prices(hardware, workload, layout, None).book)
-    blocks = [number for number, unit in enumerate(layout.units) if unit.kind == "block"]
-
-    def mean(part: PassPart) -> float:
-        return sum(times(number, part).compute for number in blocks) / len(blocks)
-
-    return mean("F"), mean("B")
+    return [(unit.kind, times(number, "F").compute, times(number, "B").compute) for number, unit in enumerate(layout.units)]
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -103,14 +109,50 @@ def test_constants_scale_the_layers_they_name(tmp_path: Path) -> None:
     assert ends[1] - ends[0] == pytest.approx(times["last"]["head"].forward)
 
 
-@pytest.mark.parametrize("module", ["moe", "moe_act", "layernorm", "mla_up_proj"])
-def test_modules_are_the_layers_that_the_simulator_recomputes(module: str, tmp_path: Path) -> None:
-    """Besides dispatch and combine, which the closed form counts by itself."""
+@pytest.mark.parametrize(
+    "modules", [["moe"], ["moe_act"], ["layernorm"], ["mla_up_proj"], ["mlp"], ["moe", "moe_act"], ["core_attn", "moe_act", "layernorm"]]
+)
+def test_modules_are_the_layers_that_the_simulator_recomputes(modules: list[str], tmp_path: Path) -> None:
+    """Each layer once, besides dispatch and combine, which the closed form counts by itself."""
     case = one(tmp_path, **BLANK, model="DeepSeek V3", gpus="64", nodes="8", dp="64", ep="64", global_batch="512")
     work, names = StepWork(case, defaults()), layer_times(case)["block"]
-    inside = [name for name, time in names.items() if re.fullmatch(MODULES[module], name) and time.kind != "routing"]
-    routing = work.routing if module == "moe" else 0.0
-    assert inside and work.module(module) - routing == pytest.approx(sum(map(work.layer, inside)))
+    pattern = "|".join(MODULES[module] for module in modules if module != "core_attn")
+    inside = [name for name, time in names.items() if re.fullmatch(pattern, name) and time.kind != "routing"]
+    routing = work.routing if "moe" in modules else 0.0
+    assert inside and work.modules(modules) - routing == pytest.approx(sum(map(work.layer, inside)))
+
+
+@pytest.mark.parametrize("model", ["DeepSeek V3", "Nemotron 3 Super"])
+def test_layers_of_prediction_take_as_long_as_simulated(model: str, tmp_path: Path) -> None:
+    """They are a block each, or of a hybrid two letters, with a head of their own; here without experts."""
+    of_model = one(tmp_path, **dict(BLANK, model=model)).shape
+    without_experts = {"experts": 0, "experts_per_token": 0, "shared_experts": 0, "shared_expert_ffn": None, "expert_ffn": None}
+    dense = of_model.model_copy(
+        update={**without_experts, "expert_latent": None, "pattern": of_model.pattern and of_model.pattern.replace("E", "-"), "ffn": 5120}
+    )
+    steps = {}
+    for predicted in (0, 2):
+        case = one(tmp_path, **dict(BLANK, model=model))
+        shape = dense.model_copy(update={"prediction_layers": predicted})
+        case = replace(case, shape=shape, micro_batches=1, recompute="none", recomputed_modules=())
+        blocks = sum(blocks_of_stages(case)[0])
+        counts = {"first": 1, "block": blocks, "last": 1 + predicted}
+        own = sum(counts[place] * (time.forward + time.backward) for place, times in layer_times(case).items() for time in times.values())
+        steps[predicted] = own, simulated_sum(case)
+    more = [steps[2][which] - steps[0][which] for which in (0, 1)]
+    assert more[1] > 0 and more[0] == pytest.approx(more[1], rel=0.01)
+
+
+def test_attention_of_gpus_without_a_fused_one_is_in_several_kernels(tmp_path: Path) -> None:
+    """Where rows of Megatron-LM do not say; torch's own attention runs on a V100 in one kernel."""
+    fields = dict(gpu="V100-SXM2-32GB", node_type="", network="", precision="fp16")
+    said = {answer: one(tmp_path, **fields, flash_attention=answer) for answer in ("", "no", "yes")}
+    assert [said[answer].flash for answer in ("", "no", "yes")] == [False, False, True]
+    assert any("several kernels" in assumed for assumed in said[""].assumptions)
+    assert not any("several kernels" in assumed for assumed in said["no"].assumptions)
+    assert one(tmp_path, **fields, framework="torchtitan").flash and one(tmp_path).flash
+    core = {answer: layer_times(case)["block"]["attention.core"] for answer, case in said.items()}
+    assert core[""] == core["no"] and core["no"].forward > 2 * core["yes"].forward
 
 
 @pytest.mark.parametrize("gpu", ["V100-SXM2-32GB", "P100", "Titan V", "RTX 4090", "MI250X", "MI355X", "A800", "GB300"])
