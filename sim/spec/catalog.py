@@ -215,7 +215,8 @@ def unknown_name_hint(name: str, folder: str, path: bool = False) -> str:
     if folder == "hardware" and not path and (of_gpu := _with_gpu_in(name)):
         return f"; did you mean {any_of(of_gpu)}?"
     if near := suggestions(name, list(catalog(folder))) or suggestions(name, file_names):
-        another = folder == "workloads" and not path and difflib.SequenceMatcher(None, name.lower(), near[0].lower()).ratio() < _TYPO
+        alike = _joined(name) == _joined(near[0]) or difflib.SequenceMatcher(None, name.lower(), near[0].lower()).ratio() >= _TYPO
+        another = folder == "workloads" and not path and not alike
         return f"; did you mean {any_of(near)}?{f' {_NEW_WORKLOAD}' if another else ''}"
     if len(file_names) <= MOST_NAMED:
         return f"; known: {', '.join(file_names) or 'none'}"
@@ -368,6 +369,10 @@ def _file_at(name: str, folder: str, written_in: Path | None) -> Path:
     neighbors = {file.stem: Path(name).with_name(file.name) for file in _descriptions_in(path.parent)}
     near = [str(neighbors[stem]) for stem in suggestions(path.stem, list(neighbors))]
     meant = f"; did you mean {any_of(near)}?" if near else ""
+    if _OF_HUB.fullmatch(name) and not is_folder(path.parent):  # as in ViT-B/16, a name rather than a file
+        raise UnknownName(
+            f"{shown(name)}: no such file, nor a name in the catalog ({folder}/){unknown_name_hint(name.replace('/', '-'), folder)}"
+        )
     raise UnknownName(f"{shown(name)}: no such file{meant or unknown_name_hint(Path(name).stem, folder, path=True)}")
 
 

@@ -29,6 +29,7 @@ def test_each_gpu_is_meant_by_its_own_names() -> None:
      ("Tesla V100-PCIE-32GB", "v100-pcie-32gb"), ("Tesla K40m", "k40c"), ("RTX 5000", "quadrortx5000"), ("5000", None),
      ("RTX 5000 Ada", None), ("GeForce RTX 3090 Ti", "rtx3090ti"),
      ("RTX 6000", "quadrortx6000"), ("NVIDIA RTX 6000 Ada Generation", "rtx6000ada"), ("6000 Ada", "rtx6000ada"), ("6000", None),
+     ("NVIDIA GH200 480GB", "gh200-96gb"), ("NVIDIA GH200 120GB", "gh200-96gb"), ("NVIDIA GH200 144G HBM3e", "gh200-144gb"),
      ("TITAN X", None), ("Titan X (Pascal)", "titanx-pascal"), ("80GB", None), ("DGX", None), ("A100 64GB", None), ("", None)],
 )  # fmt: skip
 def test_gpus_by_what_people_call_them(name: str, meant: str | None) -> None:

@@ -132,3 +132,8 @@ def test_machines_of_measured_runs_have_names_too_but_are_not_listed(tmp_path: P
     assert node.topology.isolated == "host" and node.nic.bandwidth == 1.25e9
     assert "pollux" not in catalog.catalog("hardware")
     assert "no-such-machine is not in the catalog" in unknown("no-such-machine", written_in=mine)
+
+
+def test_a_name_with_a_slash_is_no_missing_file() -> None:
+    assert unknown("ViT-B/16", "workloads") == "ViT-B/16: no such file, nor a name in the catalog (workloads/); did you mean vit_b_16?"
+    assert unknown("nowhere/mine.yaml") == "nowhere/mine.yaml: no such file; 'python -m sim list hardware' lists all 188"
