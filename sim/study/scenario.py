@@ -436,9 +436,9 @@ def _is_of_workload(text: str) -> bool:
     if "=" in text and first and first not in _HARDWARE_KEYS:
         first_words = sorted(_WORKLOAD_KEYS | (_HARDWARE_KEYS - _UNSET))
         key = text.partition("=")[0].strip()
-        found = [(kind, place) for kind in (Hardware, Workload) if (place := home_key(kind, first))]
-        whole = [completed_key(kind, place + key.removeprefix(first)) for kind, place in found]
-        near = [*filter(None, [FIELDS.get(key)]), *whole] or suggestions(first, first_words, most=1)
+        homes = [(kind, place) for kind in (Hardware, Workload) if (place := home_key(kind, first))]
+        completed = [completed_key(kind, place + key.removeprefix(first)) for kind, place in homes]
+        near = [*filter(None, [FIELDS.get(key)]), *completed] or suggestions(first, first_words, most=1)
         hint = f"did you mean '{near[0]}'?" if near else f"keys start with one of {', '.join(first_words)}"
         raise SpecError(f"--set {text}: unknown key '{first}'; {hint}")
     return False

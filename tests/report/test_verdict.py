@@ -13,8 +13,8 @@ from tests.study.scenes import scene
 
 SENTENCES = {
     "disk": "Disk fetch: the disk, with 0% of the reads cached, feeds 1 samples/s",
-    "cpu": "CPU prep: 2 workers deliver 1 samples/s, the GPUs could take 3 samples/s",
-    "decode": "Prep: decoding on the GPUs during training allows 1 samples/s",
+    "cpu": "CPU prep: 2 workers deliver 0.667 samples/s, the GPUs could take 3.33 samples/s",
+    "decode": "Prep: decoding on the GPUs during training allows 0.769 samples/s",
     "copy": "The copy to the GPU (2 GB per step) is not overlapped",
     "nvlink": "Gradient exchange waits on 1 NVLinks GPU0-NVSwitch",
     "pcie": "Gradient exchange waits on the PCIe port of GPU0",
@@ -65,7 +65,7 @@ def test_cores_that_prepare_do_not_copy_for_the_network() -> None:
     assert warm.step_time == pytest.approx(0.7, rel=1e-3)
     assert warm.stalls[Cause.FETCH] == pytest.approx(0.4 * 0.4 / 1.4, rel=0.01)
     assert warm.stalls[Cause.PREP] == pytest.approx(0.4 * 1.0 / 1.4, rel=0.01)
-    text = "CPU prep: 2 workers deliver 1 samples/s"
+    text = "CPU prep: 2 workers deliver 1.43 samples/s"
     assert verdict(simulated, 0, bottlenecks(simulated)[0]).startswith(text) and verdict(simulated).startswith(text)
 
 

@@ -28,8 +28,8 @@ def energy_tile(figures: Figures) -> list[tuple[str, Child, Child]]:
 
 def _of_job(figures: Figures) -> dict[str, Any] | None:
     """Return kWh and kg of CO2 of the whole job, if the run has one."""
-    whole = figures.value("whole_job")
-    return job_energy(figures.value("energy"), whole["time_s"]) if whole else None
+    job = figures.value("whole_job")
+    return job_energy(figures.value("energy"), job["time_s"]) if job else None
 
 
 def energy(figures: Figures) -> Html:
