@@ -64,7 +64,7 @@ def test_bloom_s_row_is_what_its_logbook_gives() -> None:
 
 
 def test_planned_stops_are_a_row_s_own() -> None:
-    """By hand: 47 stops of Llama 3 in 54 days (arXiv 2407.21783 Table 5). OPT's logbook does not tell planned stops from failures."""
+    """By hand: 47 stops of Llama 3 in 54 days (arXiv 2407.21783 Table 5); OPT's logbook does not tell planned stops from failures."""
     rows = {row["fleet"]: row for row in read_rows("goodput")}
     assert own_level(rows["llama3"]).planned.rate == pytest.approx(47 / 54 / DAY)
     assert float(rows["bloom"]["stops"]) == round(108.4 * 24 / 100) + 10

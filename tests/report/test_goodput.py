@@ -64,7 +64,7 @@ def test_a_formula_outside_its_range_is_no_percentage(capsys: pytest.CaptureFixt
 
 def test_the_error_of_the_energy_is_told_beside_the_spread_of_runs() -> None:
     """Oracle: intervals of the ratios alone; a job of given days is as long as it is, so its step's error does not count."""
-    given, done = (goodput_document(weeks(**length)) for length in ({}, {"days": None, "epochs": 40.0}))
+    given, done = (goodput_document(weeks(spares=16, **length)) for length in ({}, {"days": None, "epochs": 40.0}))
     for document, errors_of in ((given, ["power", "PUE"]), (done, ["power", "step", "PUE"])):
         spread = document["energy"]["with_errors"]
         assert spread["errors_of"] == errors_of

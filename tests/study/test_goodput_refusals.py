@@ -102,13 +102,14 @@ def test_each_bad_input_has_one_sentence(tmp_path: Path) -> None:
         "factor: 1.34": "factor: 0.5", "within: 30 d": "within: 0 d", "name: hang": "name: gpu",
         "rate: 0.00003 /d\n  interval: [0.000023 /d, 0.0000385 /d]": "rate: 0.03 /d",
         "interval: [0.0696 /d, 2.31 /d]": "interval: [0.5 /d, 2.31 /d]", "degrees_of_freedom: 4": "degrees_of_freedom: 0",
+        "nodes: 48": "nodes: 0",
     }  # fmt: skip
     levels = []
     for number, (old, new) in enumerate(edited.items()):
         levels.append(tmp_path / f"edited{number}.yaml")
         levels[-1].write_text(text.replace(old, new, 1), encoding="utf-8")
     cases = {
-        "edited0.yaml:37:5: causes.0.detection: the shorter time must come first": {"level": str(levels[0])},
+        "edited0.yaml:38:5: causes.0.detection: the shorter time must come first": {"level": str(levels[0])},
         "edited1.yaml:10:1: repeats: with a share of 1, every fault would be followed by another one without end": {
             "level": str(levels[1])
         },
@@ -118,6 +119,7 @@ def test_each_bad_input_has_one_sentence(tmp_path: Path) -> None:
         "write a correlated.rate of at most rate.value": {"level": str(levels[5])},
         "planned: the middle must be inside its interval": {"level": str(levels[6])},
         "rate.degrees_of_freedom: 0 is too small; write a whole number, 1 or more": {"level": str(levels[7])},
+        "planned.nodes: 0 is too small; write a whole number, 1 or more": {"level": str(levels[8])},
         "--spares 1000000000: write 100,000 or less": {"spares": 10**9},
         "--trials 1000000000: write 1,000,000 or less": {"trials": 10**9},
         "write a shorter --checkpoint-interval": {"interval": "100000 d", "days": None, "epochs": 3000.0, "rate": "0.05 /d"},
