@@ -57,19 +57,7 @@ def draw(
 
     Raise ValueError for a job without an amount of work or a time limit, or if checkpoints would overlap.
     """
-    saving = run.saving
-    if run.work == math.inf and run.horizon == math.inf:
-        raise ValueError("a job needs an amount of work or a time limit")
-    if saving.interval + saving.blocking < saving.persist * (1 - 1e-9):
-        raise ValueError(f"an interval of {saving.interval:g} s is shorter than a checkpoint of {saving.persist:g} s")
-    if saving.memory_interval is not None and saving.memory_interval <= 0:
-        raise ValueError(f"an interval of {saving.memory_interval:g} s between copies in memory is too short; write more than 0")
-    if saving.memory_interval is not None and saving.memory_interval + saving.memory_blocking < saving.memory_persist * (1 - 1e-9):
-        raise ValueError(
-            f"an interval of {saving.memory_interval:g} s between copies is shorter than the {saving.memory_persist:g} s that a copy takes"
-        )
-    if run.elastic_rules and not run.elastic_rules.restarts and (saving.persist != saving.blocking or saving.memory_interval is not None):
-        raise ValueError("if no node failure loses work, training must wait until a checkpoint is complete")
+    _require_possible(run)
     of_rates, of_courses, of_others = np.random.SeedSequence(seed).spawn(3)
     others = other_rates(run, trials, of_others)
     rates = first_rates(run, trials, np.random.default_rng(of_rates), others)
@@ -104,6 +92,23 @@ def draw(
         rented_nodes=joined(lambda one: one.rented_nodes),
         events=[event for one in drawn for event in one.events],
     )
+
+
+def _require_possible(run: LongRun) -> None:
+    """Raise ValueError for a job without an amount of work or a time limit, or if checkpoints would overlap."""
+    saving = run.saving
+    if run.work == math.inf and run.horizon == math.inf:
+        raise ValueError("a job needs an amount of work or a time limit")
+    if saving.interval + saving.blocking < saving.persist * (1 - 1e-9):
+        raise ValueError(f"an interval of {saving.interval:g} s is shorter than a checkpoint of {saving.persist:g} s")
+    if saving.memory_interval is not None and saving.memory_interval <= 0:
+        raise ValueError(f"an interval of {saving.memory_interval:g} s between copies in memory is too short; write more than 0")
+    if saving.memory_interval is not None and saving.memory_interval + saving.memory_blocking < saving.memory_persist * (1 - 1e-9):
+        raise ValueError(
+            f"an interval of {saving.memory_interval:g} s between copies is shorter than the {saving.memory_persist:g} s that a copy takes"
+        )
+    if run.elastic_rules and not run.elastic_rules.restarts and (saving.persist != saving.blocking or saving.memory_interval is not None):
+        raise ValueError("if no node failure loses work, training must wait until a checkpoint is complete")
 
 
 def _bounds(spans: Sequence[Uniform]) -> tuple[Array, Array]:

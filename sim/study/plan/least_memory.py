@@ -6,7 +6,9 @@ what backward allocates when it begins: recomputed blocks may need more than all
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import cast
 
 import numpy
@@ -22,7 +24,6 @@ from sim.spec.precision import PRECISION_TRAITS
 from sim.spec.workload import Workload
 from sim.study.plan.block_sums import FloatRow, ShareShape
 from sim.study.plan.geometry import Geometry, chunked_sums, staged_sums, unlike_rows
-from sim.study.plan.in_flight import in_flight, passes_before_all
 from sim.study.plan.space import LayoutCandidate
 
 Marks = NDArray[numpy.bool_]
@@ -54,7 +55,7 @@ def least_memory(workload: Workload, gpu: Gpu, geometry: Geometry, own: Sequence
         width += numpy.where(late, 0.0, gradients / numpy.where(level >= 2, ranks, 1.0))
         fixed += staged_sums(geometry, elements) * width[:, None]
     counts, of_count = numpy.unique([each.micro_batches for each in own], return_inverse=True)
-    flying = numpy.array([in_flight(geometry.schedule, geometry.pipeline, own[0].chunks, int(count)) for count in counts])[of_count]
+    flying = numpy.array([_in_flight(geometry.schedule, geometry.pipeline, own[0].chunks, int(count)) for count in counts])[of_count]
     activations = numpy.zeros_like(fixed)
     if geometry.even:
         flying = numpy.ones_like(flying)
@@ -116,7 +117,7 @@ def _gather(
     of_stage = staged_sums(geometry, chunked_sums(geometry, list(elements)))
     bytes_ += numpy.where(stays[:, None], of_stage * element, 0.0)
     passed, chunks = (
-        numpy.array([passes_before_all(geometry.schedule, geometry.pipeline, each.chunks, each.micro_batches) for each in own]),
+        numpy.array([_passes_before_all(geometry.schedule, geometry.pipeline, each.chunks, each.micro_batches) for each in own]),
         own[0].chunks,
     )
     again = sharded[:, None] & (chunks * numpy.array([each.micro_batches for each in own])[:, None] > flying + passed[:, None])
@@ -127,3 +128,27 @@ def _gather(
         up_to = _up_to(held, batch) + numpy.diff(numpy.stack([each.turned for each in held]), axis=1) * element
         bytes_[:, 0] = numpy.where(sharded & ~stays, numpy.maximum(bytes_[:, 0], up_to.max(axis=1)), bytes_[:, 0])
     bytes_ += unreduced
+
+
+@lru_cache(maxsize=65536)
+def _in_flight(schedule: str, pipeline: int, chunks: int, micro_batches: int) -> tuple[float, ...]:
+    """Return the minimum number of chunks whose activations each stage holds at once (Narayanan et al. 2021)."""
+    if schedule == "gpipe":
+        return (float(micro_batches),) * pipeline
+    if schedule == "1f1b":
+        return tuple(float(min(pipeline - stage, micro_batches)) for stage in range(pipeline))
+    if schedule == "interleaved_1f1b":
+        group = micro_batches // max(1, micro_batches // pipeline)
+        return tuple(float(min((chunks - 1) * group + 2 * (pipeline - 1 - stage) + 1, chunks * micro_batches)) for stage in range(pipeline))
+    return (1.0,) * pipeline
+
+
+@lru_cache(maxsize=65536)
+def _passes_before_all(schedule: str, pipeline: int, chunks: int, micro_batches: int) -> float:
+    """Return after how many backward passes, at least one more, every chunk of a stage had one and none its last; infinite if unknown."""
+    if schedule == "1f1b":
+        return 0.0
+    rounds = max(1, micro_batches // pipeline)
+    if schedule == "interleaved_1f1b" and rounds > 1:
+        return float((chunks - 1) * (micro_batches // rounds))
+    return math.inf

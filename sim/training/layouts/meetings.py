@@ -136,6 +136,10 @@ class Meetings:
             self._communicators[key] = Communicator(self.env, self._turn)
         return self._communicators[key]
 
+    def close(self) -> None:
+        """Forget the communicators, which refer back to this object."""
+        self._communicators.clear()
+
     def play(self, meeting: Meeting) -> SimProcess:
         """Play *meeting* on the network, overlapping with the compute of its stages."""
         price, what = meeting.price, describe_tag(meeting.tag)

@@ -27,9 +27,9 @@ def play(scene: LayoutScene, steps: int = 0, keep_rates: bool = False, exact: bo
         if by_rank is not None:
             return by_rank
     chosen = (steps or (2 if scene.layout.clips_gradients or mesh.stages == 1 else 4)) + (DRAWN_STEPS - 1 if scene.noise.draws else 0)
-    played = Simulation(scene, chosen, keep_rates, False, make_stage).run()
+    played = _played(Simulation(scene, chosen, keep_rates, False, make_stage))
     if _starves(scene, played):
-        played = Simulation(scene, chosen, keep_rates, True, make_stage).run()
+        played = _played(Simulation(scene, chosen, keep_rates, True, make_stage))
     return replace(played, exact=mesh.is_even and scene.prices.even_below_switches)
 
 
@@ -39,10 +39,17 @@ def _by_rank(scene: LayoutScene, steps: int, keep_rates: bool, make_stage: MakeS
     simulated = Unfolded(scene, steps, keep_rates, folds=True, make_stage=make_stage)
     if len(set(simulated.representatives)) > MOST_CLASSES:
         return None
-    played = simulated.run()
+    played = _played(simulated)
     if _starves(scene, played):
-        return Unfolded(scene, steps, keep_rates, starved=True, folds=True, make_stage=make_stage).run()
+        return _played(Unfolded(scene, steps, keep_rates, starved=True, folds=True, make_stage=make_stage))
     return played
+
+
+def _played(simulation: Simulation) -> PlayedLayout:
+    try:
+        return simulation.run()
+    finally:
+        simulation.close()
 
 
 def _starves(scene: LayoutScene, played: PlayedLayout) -> bool:

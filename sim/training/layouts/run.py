@@ -146,6 +146,14 @@ class Simulation:
         begin = min(stage.begin for stage in stages)
         return PlayedLayout(stages, self.released_log(), tuple(self._operations(begin)), drawn_times=self.drawn_times)
 
+    def close(self) -> None:
+        """Break the circles of references in the simulation, so that it is freed without a garbage collection."""
+        self.env.close()
+        self.network.close()
+        self.meetings.close()
+        for stage in self.stages:
+            stage.close()
+
     def released_log(self) -> EventLog:
         """Return the log of the simulation, which is over, with a clock that does not keep the rest of it alive."""
         end = self.env.now

@@ -22,6 +22,7 @@ from sim.training.layouts.run import Simulation
 from sim.training.layouts.scene import LayoutScene
 from sim.training.layouts.unfolded import Unfolded
 from tests.examples import examples
+from tests.freed import freed_at_once
 from tests.harness import cluster, layer, loads, machine, toy_node
 from tests.training.layouts.drawn_layouts import assert_like, layouts, model, stacks
 from tests.training.layouts.toys import SLOT, blocks, free, played, run, split_block, with_memory, workload
@@ -49,6 +50,17 @@ def test_laws_of_a_step(drawn: tuple[dict[str, Any], int, int], stack: dict[str,
             assert sum(load * (end - start) for (start, load), (end, _) in pairwise(steps)) <= capacity[link] * ends * (1 + 1e-6)
     again = run(hardware, workload(model(), **stack, **fields))
     assert again.step_time == pytest.approx(done.time, rel=1e-9)
+
+
+@pytest.mark.parametrize("nodes", [(4, 1), (3, 2)])
+def test_a_simulation_is_freed_without_a_garbage_collection(nodes: tuple[int, int]) -> None:
+    """With one rank a stage, and with classes of ranks."""
+    each, count = nodes
+    hardware = machine(each, count, nvlink=2e8, nic=5e7)
+    laid_out = workload(model(), pipeline=2, shard="optimizer", micro_batches=4)
+    scene = layout_scene(hardware, laid_out, prepare(hardware, laid_out))
+    with freed_at_once():
+        assert play(scene).time > 0
 
 
 def assert_stands_for_all(scene: LayoutScene) -> None:

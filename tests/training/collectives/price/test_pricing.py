@@ -13,6 +13,7 @@ from sim.spec.library import load_hardware
 from sim.spec.yaml import SpecError
 from sim.study.collective import collective_table
 from sim.training.collectives.nccl.protocols import WIRE_BYTES, latency_share
+from sim.training.collectives.price import pricing
 from sim.training.collectives.price.collective_plan import OPS, Tuning, plan_collectives
 from sim.training.collectives.price.pricing import PRICES, ring_piece, tree_piece
 from sim.training.job import EXECUTORS
@@ -403,6 +404,18 @@ def test_only_hops_between_leaves_wait_for_their_uplinks():
     leaves = cluster(node, count=4, leaf_spine={"nodes_per_leaf": 2, "uplink_bandwidth": "100 MB/s"})
     longer = cost(leaves, 1e8, "Ring").uncontended_time - cost(cluster(node, count=4), 1e8, "Ring").uncontended_time
     assert longer == pytest.approx(3 * 1e8 / 4 / 100e6, rel=1e-3)
+
+
+def test_switches_as_fast_as_the_cards_leave_a_ring_as_it_is():
+    """The hops of one node stand for all, two nodes a leaf; only slower switches need those of a leaf, where every second one is slow."""
+    leaves = {"nodes_per_leaf": 2, "uplink_bandwidth": "100 MB/s"}
+    layout = Rig(cluster(toy_node(2, nic=1e9, nvlink=1e12, pcie=1e15), count=4, leaf_spine=leaves), fold=True).plan.layout
+    (ring,) = pricing._distinct_rings(layout)
+    far = [edge.fabric is not None for edge in ring]
+    busy, late = tuple(1.0 if each else 0.5 for each in far), (0.1,) * len(ring)
+    assert pricing._slowed_by_switches(layout, ring, busy, late, 1.0) == (busy, late)
+    slower, latencies = pricing._slowed_by_switches(layout, ring, busy, late, 3.0)
+    assert (len(slower), slower.count(3.0), latencies) == (2 * len(ring), far.count(True), late * 2)
 
 
 def test_a_tree_of_unlike_nodes_waits_for_the_latest():
