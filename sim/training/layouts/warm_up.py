@@ -136,7 +136,7 @@ class WarmedStage(Stage):
 
     def _loads_alike(self, within: float) -> bool:
         """Return whether the next step would get its micro-batches as the last one did."""
-        if self.loader is None:
+        if self.loader is None or not self.loader.take_times:  # a stage that loads nothing
             return True
         before, after = (end.loader for end in self.step_ends)
         if not after:  # what it built before the first step is not used up

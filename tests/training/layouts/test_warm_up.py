@@ -118,3 +118,11 @@ def test_loaders_that_keep_pace_or_do_not(micro_batches: int, workers: int, ahea
     short = play_after_short_step(scene)
     if short is not None:
         assert short.time == pytest.approx(play(scene, steps=24).time, rel=1e-9)
+
+
+def test_stages_that_load_nothing_do_not_hinder() -> None:
+    """Every stage has a loader, and only the first one uses it."""
+    scene = fed(4, 16, prep=1e-3 * play(fed(4, 16)).time)
+    short, every = play_after_short_step(scene), play(scene)
+    assert short is not None and scene.feed is not None
+    assert_same(short, every)
