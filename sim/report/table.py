@@ -53,7 +53,7 @@ def run_text(run: Run, document: Mapping[str, Any], number: int = 0, verbose: bo
         lines[-1] += f";  first: {_epoch(first['epoch_time_s'], first['cost_usd'])}"
     if job is not None:
         lines.append(f"  {whole_job_text(job)}")
-    lines += [f"  {line}" for line in paid_text(document["price"])]
+    lines += [f"  {line}" for line in paid_text(document["price"], document["gpus"])]
     if document.get("energy") is not None:
         lines.append(f"  {energy_text(document['energy'], tokens, 'placement' in document, job)}")
     if "checkpoint" in document:

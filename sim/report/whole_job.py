@@ -34,7 +34,16 @@ def whole_job_text(job: Mapping[str, Any]) -> str:
     """Return a line on the *job* of a document: length, time, cost and parts."""
     cost = "" if job["cost_usd"] is None else f", ${rounded_dollars(job['cost_usd'])}"
     unpriced = "; no price is known: --set price.on_demand='10 USD/h' gives one" if job["cost_usd"] is None else ""
-    return f"whole job, {length_text(job)}: {long_time(job['time_s'])}{cost} ({parts_text(job['parts_s'])}){unpriced}"
+    parts = _without_epochs(job["parts_s"]) if "tokens" in job else job["parts_s"]
+    return f"whole job, {length_text(job)}: {long_time(job['time_s'])}{cost} ({parts_text(parts)}){unpriced}"
+
+
+def _without_epochs(parts: Mapping[str, float]) -> dict[str, float]:
+    """Return *parts* with all epochs as one: a job with a number of tokens does not end with an epoch of its data set."""
+    trained = parts["first_epoch"] + parts["later_epochs"]
+    return {"start_up": parts["start_up"], "training": trained} | {
+        name: seconds for name, seconds in parts.items() if name not in ("start_up", "first_epoch", "later_epochs")
+    }
 
 
 def length_text(job: Mapping[str, Any]) -> str:

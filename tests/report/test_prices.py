@@ -65,7 +65,7 @@ def test_machines_of_one_list_share_a_line(monkeypatch: pytest.MonkeyPatch) -> N
 def test_the_line_of_a_written_price_names_its_option_and_no_day(market: Market, capsys: pytest.CaptureFixture[str]) -> None:
     key, command = f"price.{market}", ["run", "p4d.24xlarge", "resnet50", "--batch", "4", "--market", market.replace("_", "-")]
     assert main([*command, "--set", f"{key}=5 USD/h"]) == 0
-    assert f"price: $5.00/h, {market.replace('_', '-')} (us-east-1, --set {key})\n" in capsys.readouterr().out
+    assert f"price: $5.00/h ($0.62 per GPU), {market.replace('_', '-')} (us-east-1, --set {key})\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

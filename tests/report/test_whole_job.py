@@ -26,6 +26,11 @@ def test_the_line_says_what_the_document_holds() -> None:
     assert whole_job_text(whole_job_document(JobPlan(3), job, None)) == unpriced
 
 
+def test_a_job_with_a_number_of_tokens_is_not_split_into_epochs() -> None:
+    document = whole_job_document(JobPlan(None, tokens=3e9), Course(2.5, WholeJob(75.0, 600.0, 1000.0, 0.0, 25.0)), 36.0)
+    assert whole_job_text(document).endswith("(startup 1.25 min, training 26.7 min, checkpoints 25 s)")
+
+
 def test_weeks_are_said_in_days_as_well() -> None:
     """By hand: 2054 h are 85.6 days, each with three digits."""
     assert long_time(2054 * 3600.0) == "2,050 h (85.6 days)"
