@@ -6,7 +6,7 @@ objects can be reused. A different object only means that something is computed 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Collection, Hashable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
@@ -74,9 +74,9 @@ def _fields_of(same: IdentityKey) -> Hashable:
     return (type(spec), *[content(inner) for inner in spec.__dict__.values()])
 
 
-def field_identities(spec: Spec, excluded: frozenset[str] = frozenset()) -> tuple[int, ...]:
+def field_identities(spec: Spec, excluded: Collection[str] = ()) -> tuple[int, ...]:
     """Return the identities of the fields of *spec*, except those named in *excluded*."""
-    return _identities(IdentityKey(id(spec), spec), excluded)
+    return _identities(IdentityKey(id(spec), spec), frozenset(excluded))
 
 
 @lru_cache(maxsize=1024)

@@ -325,11 +325,17 @@ class WorkerLoader(Queue):
     def _work(self, worker: int, start: float) -> SimProcess:
         yield self.env.timeout(start)
         self._started += 1
-        deliver = self.to_second_stage if self._pin_memory else self.hand_over
         for batch in count(worker, self.workers):
             yield from self.room(batch)
             yield from self.site.build(f"worker {worker}", batch)
-            self.built(batch, deliver)
+            self.built(batch, self._deliver)
+
+    def _deliver(self, batch: int) -> None:
+        """Pass a built batch to the pin thread, if there is one, or else to the rank."""
+        if self._pin_memory:
+            self.to_second_stage(batch)
+        else:
+            self.hand_over(batch)
 
     def finish(self, batch: int) -> SimProcess:
         """Copy the batch to pinned memory."""
