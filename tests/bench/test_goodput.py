@@ -27,7 +27,7 @@ def weeks() -> LongRun:
         restart_time(data.in_place, 16384), Uniform(*data.communicators), horizon=54 * DAY, shape=data.spread_of_nodes,
         repeats=(data.repeats.share, data.repeats.after),
         correlated=(nodes * data.correlated.rate, data.correlated.nodes, Uniform(*data.correlated.repair)),
-        slow=(nodes * data.slow.rate, data.slow.factor, data.slow.duration), planned=(nodes * data.planned.rate, data.planned.duration),
+        slow=(nodes * data.slow.rate, data.slow.factor, data.slow.duration), planned=(data.planned.rate, data.planned.duration),
         degrees_of_freedom=float(data.rate.degrees_of_freedom or "inf"),
     )  # fmt: skip
 

@@ -141,7 +141,9 @@ def test_as_many_causes_of_fleets_left_out_are_inside_as_the_interval_says() -> 
     def known(one: np.ndarray, other: np.ndarray, rates: np.ndarray) -> NextFleet:
         return NextFleet(1.0, float(np.sqrt(np.mean(np.log((one / one.sum()) / (other / other.sum())) ** 2) / 2)), 10**6)
 
-    assert causes_inside(lambda one, other, rates: next_shares([one, other], rates)) == pytest.approx(0.95, abs=0.02)
+    assert causes_inside(lambda one, other, rates: next_shares([one.tolist(), other.tolist()], rates.tolist())) == pytest.approx(
+        0.95, abs=0.02
+    )
     assert causes_inside(known) < 0.75
 
 
