@@ -148,7 +148,7 @@ def _measured_machine(name: str) -> Path | None:
     can rent them.
     """
     package = Path(__file__).resolve().parents[1]
-    path = package.parent / "calibration" / "hardware" / f"{name}{SUFFIX}"
+    path = package.parent / f"calibration/hardware/{name}{SUFFIX}"
     return path if is_file(path) else None
 
 

@@ -138,13 +138,13 @@ def causes_inside(law_of: Callable[[np.ndarray, np.ndarray, np.ndarray], NextFle
 def test_as_many_causes_of_fleets_left_out_are_inside_as_the_interval_says() -> None:
     """Before, 1.96 standard deviations of one fleet, taken as known and without those of the fleet that is known, had 70% inside."""
 
-    def known(one: np.ndarray, other: np.ndarray, rates: np.ndarray) -> NextFleet:
+    def of_one_fleet(one: np.ndarray, other: np.ndarray, rates: np.ndarray) -> NextFleet:
         return NextFleet(1.0, float(np.sqrt(np.mean(np.log((one / one.sum()) / (other / other.sum())) ** 2) / 2)), 10**6)
 
     assert causes_inside(lambda one, other, rates: next_shares([one.tolist(), other.tolist()], rates.tolist())) == pytest.approx(
         0.95, abs=0.02
     )
-    assert causes_inside(known) < 0.75
+    assert causes_inside(of_one_fleet) < 0.75
 
 
 @pytest.mark.parametrize(("fleet", "degrees", "planned"), [("llama3", 4, 5), ("byterobust", 3, 4), ("bloom", 3, 4)])

@@ -58,7 +58,14 @@ def test_a_job_of_tokens_shows_its_own_energy_and_not_an_epoch() -> None:
     """Closed form: 2 kW for 10 h are 20 kWh, 8 kg at 0.4 kg/kWh. An epoch of the stream says nothing about such a job."""
     run, own = case_answer("tokens").run, document("tokens")
     energy = own["energy"] | {"site_power_w": 2000.0, "grid": own["energy"]["grid"] | {"kg_per_kwh": 0.4}}
-    job = {"given": "tokens", "tokens": 5e7, "epochs": 5e-4, "time_s": 36000.0, "cost_usd": 10.0, "parts_s": {"first_epoch": 36000.0}}
+    job = {
+        "given": "tokens",
+        "tokens": 5e7,
+        "epochs": 5e-4,
+        "time_s": 36000.0,
+        "cost_usd": 10.0,
+        "parts_s": {"start_up": 0.0, "first_epoch": 36000.0, "later_epochs": 0.0},
+    }
     text = run_text(run, own | {"energy": energy, "whole_job": job})
     assert "energy: 20 kWh (PUE" in text and "and 8 kg CO2 for the whole job (400 g/kWh" in text
     assert "whole job, 50 million tokens: 10 h, $10.00" in text and "epoch of" not in text
