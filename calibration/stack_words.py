@@ -59,6 +59,8 @@ _JOINED: Final[tuple[tuple[str, str], ...]] = (
     (r"\b(\d+) x\b", r"\1"),
 )
 """Terms of several words as one word, releases apart from names."""
+_NEWEST_MINOR: Final = 98
+"""Of a release without a minor one, such as PyTorch 2, the newest is meant."""
 _RELEASES: Final[Mapping[str, tuple[tuple[tuple[int, int], str], ...]]] = {
     "torch": (((1, 9), "torch-1.6-ddp"), ((1, 99), "torch-1.13-ddp"), ((2, 6), "torch-2.1-ddp"), ((99, 0), "torch-2.x-ddp")),
     "tensorflow": (
@@ -135,19 +137,22 @@ def _letters(text: str) -> str:
     return re.sub("[^a-z0-9]", "", text.lower())
 
 
-def _release(words: Sequence[str], names: Sequence[str]) -> tuple[int, int] | None:
-    """Return major and minor release after the first of *names* in *words* that has one; None if none has."""
+def _release(words: Sequence[str], names: Sequence[str], unstated: int = 0) -> tuple[int, int] | None:
+    """Return major and minor release after the first of *names* in *words* that has one; None if none has.
+
+    The minor release is *unstated* if only the major one is there.
+    """
     for place, word in enumerate(words):
         numbers = [int(each) for each in takewhile(str.isdigit, words[place + 1 : place + 3])]
         if word in names and numbers:
-            return numbers[0], numbers[1] if len(numbers) > 1 else 0
+            return numbers[0], numbers[1] if len(numbers) > 1 else unstated
     return None
 
 
 def _by_release(framework: str, words: Sequence[str]) -> StackReading:
     names = _NAMES_OF.get(framework) or [word for word in words if _FRAMEWORKS.get(word) == framework]
     last = _RELEASES[framework][-1]
-    release = _release(words, names) or (_OF_TF_CNN_BENCHMARKS if "tfcnnbenchmarks" in words else last[0])
+    release = _release(words, names, _NEWEST_MINOR) or (_OF_TF_CNN_BENCHMARKS if "tfcnnbenchmarks" in words else last[0])
     stack = next((stack for newest, stack in _RELEASES[framework] if release <= newest), last[1])
     if stack == "tensorflow-2.3" and "xla" in words:
         return StackReading("tensorflow-2.3-xla")

@@ -129,7 +129,7 @@ def layer_work(layer: Layer, gpu: Gpu, precision: Precision, stack: Stack, batch
         converted += composed_bytes(layer, precision, backward) * composed * batch
     converted += _CAST_BYTES * casts * batch
     converted += passes * layer.gradient_bytes(PRECISION_TRAITS[precision].gradient)
-    converted += _score_bytes(layer, stack.kernels, precision, batch)
+    converted += _score_bytes(layer, stack.kernels, precision, batch) if flop else 0.0
 
     kernels += bool(casts) + len(_cast_weights(layer, precision, backward))
     launched = kernels * LIBRARY_LAUNCH if layer.op == "rnn" else kernels
@@ -149,7 +149,7 @@ def _described_work(layer: Layer, stack_kernels: StackKernels, backward: bool) -
     else:
         flop, traffic, kernels = layer.forward, layer.read + layer.write, layer.forward_kernels
     shape = layer.attention
-    if shape is not None and stack_kernels.score_passes:
+    if shape is not None and stack_kernels.score_passes and flop:  # no backward where no gradient passes
         flop = 2.0 * shape.heads * shape.queries * shape.keys * shape.documents * (shape.head_dim + (shape.value_dim or shape.head_dim))
         flop *= 2.0 if backward else 1.0
     elif shape is not None and shape.window and stack_kernels.masks_windows:
@@ -188,17 +188,22 @@ def _tokens(layer: Layer) -> float:
 def _composed_attention(shape: Attention, gpu: Gpu, peak: Peak, batch: int, backward: bool) -> float:
     """Return the seconds of attention's products as separate kernels, including the masked half of the scores.
 
-    Forward computes scores and results. Backward computes gradients of scores, queries, keys and values; the last three are as long as
-    results, which sum over tokens.
+    Forward computes scores and results. Backward computes gradients of scores, values, queries and keys; the last three sum over tokens, as
+    results do.
     """
     groups = max(1, round(shape.heads * batch * shape.documents))
     value_dim = shape.value_dim or shape.head_dim
     of_scores, of_values = _SEPARATE_PRODUCTS[shape.head_dim % ALIGNMENT == 0]
-    inner = value_dim if backward else shape.head_dim
-    scores = of_scores * product_time(gpu, peak, ProductShape(shape.queries, shape.keys, inner, groups))
-    return scores + (3.0 if backward else 1.0) * of_values * product_time(
-        gpu, peak, ProductShape(shape.queries, value_dim, shape.keys, groups)
-    )
+
+    def scores(inner: int) -> float:
+        return of_scores * product_time(gpu, peak, ProductShape(shape.queries, shape.keys, inner, groups))
+
+    def sums(width: int) -> float:
+        return of_values * product_time(gpu, peak, ProductShape(shape.queries, width, shape.keys, groups))
+
+    if not backward:
+        return scores(shape.head_dim) + sums(value_dim)
+    return scores(value_dim) + sums(value_dim) + 2.0 * sums(shape.head_dim)
 
 
 def _unmasked(shape: Attention) -> Attention:
@@ -219,6 +224,8 @@ def _shaped_time(
 ) -> float:
     """Return the seconds of a layer's products by their shape; backward of a matrix product runs one for each gradient it needs."""
     if layer.attention is not None:
+        if backward and not layer.backward:
+            return 0.0
         if stack_kernels.score_passes:
             return _composed_attention(layer.attention, gpu, peak, batch, backward)
         shape = _unmasked(layer.attention) if stack_kernels.masks_windows and layer.attention.window else layer.attention

@@ -96,16 +96,17 @@ def _day_text(price: Mapping[str, Any]) -> str:
     return str(price["date"]) or ("" if str(price["source"]).startswith("--") else "undated")
 
 
-def paid_text(price: Mapping[str, Any] | None, gpus: int = 0) -> list[str]:
+def paid_text(price: Mapping[str, Any] | None, gpus: int = 0, idle: bool = False) -> list[str]:
     """Return a line with the hourly price of all nodes of a run, its market, region and date; no line if there is no *price*.
 
-    If the run has several *gpus*, the line has the price of one as well, by which a price that was not meant for a whole node is noticed.
+    If the run has several *gpus*, the line has the price of one as well, by which a price that was not meant for a whole node is noticed;
+    *idle*: whether other GPUs of these nodes, which are paid for as well, have no job.
     """
     if price is None or price["usd_per_h"] is None:
         return []
     of_user = price["source"] if not price["date"] and str(price["source"]).startswith("--") else ""
     where = ", ".join(part for part in (price["region"], _day_text(price), age_text(price["date"]), of_user) if part)
-    each = f" (${dollars(price['usd_per_h'] / gpus)} per GPU)" if gpus > 1 else ""
+    each = f" (${dollars(price['usd_per_h'] / gpus)} per GPU{' used' * idle})" if gpus > 1 else ""
     return [f"price: ${dollars(price['usd_per_h'])}/h{each}, {price['market'].replace('_', '-')}{f' ({where})' if where else ''}"]
 
 

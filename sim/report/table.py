@@ -53,7 +53,7 @@ def run_text(run: Run, document: Mapping[str, Any], number: int = 0, verbose: bo
         lines[-1] += f";  first: {_epoch(first['epoch_time_s'], first['cost_usd'])}"
     if job is not None:
         lines.append(f"  {whole_job_text(job)}")
-    lines += [f"  {line}" for line in paid_text(document["price"], document["gpus"])]
+    lines += [f"  {line}" for line in paid_text(document["price"], document["gpus"], _has_idle_gpus(run, number))]
     if document.get("energy") is not None:
         lines.append(f"  {energy_text(document['energy'], tokens, 'placement' in document, job)}")
     if "checkpoint" in document:
@@ -89,6 +89,12 @@ def _rates(document: Mapping[str, Any]) -> str:
     rates += [f"{document['tokens_per_s']:,.0f} tokens/s"] if "tokens_per_s" in document else []
     used = document.get("model_flops_utilization")
     return "   ".join([*rates, *([] if used is None else [f"MFU {100 * used:.1f}%"])])
+
+
+def _has_idle_gpus(run: Run, number: int) -> bool:
+    """Return whether nodes of job *number* have GPUs without a job."""
+    shared = [slot for slot in run.cluster if any(job == number for job, _ in slot.lent_gpus)]
+    return any(sum(len(gpus) for _, gpus in slot.lent_gpus) < slot.node.gpu_count for slot in shared)
 
 
 def _tightest_gpu_text(run: Run, number: int) -> str:

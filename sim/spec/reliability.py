@@ -4,7 +4,7 @@ One file describes one level of failure rate (``hardware/parts/reliability``: lo
 outweigh any refinement of the model. `sim.analysis.course` draws runs from it; `sim.analysis.renewal` has the closed form.
 """
 
-from typing import Self
+from typing import Any, Self
 
 from pydantic import Field, model_validator
 
@@ -163,6 +163,16 @@ class Planned(RateOfFleets):
     duration: Duration
     """Duration of one stop, before the restart in place."""
     source: Source
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_a_job(cls, data: Any) -> Any:
+        if isinstance(data, dict) and "rate" in data and "nodes" not in data:  # as in files of earlier versions, with another rate
+            raise ValueError(
+                "nodes is missing; stops are those of a job of so many nodes, not of a node: for 0.0004 /d per node, for example, write "
+                "rate: 0.4 /d and nodes: 1000"
+            )
+        return data
 
 
 class Quantile(Spec):

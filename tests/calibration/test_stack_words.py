@@ -13,6 +13,7 @@ from sim.spec.catalog import all_files
     [
         ("PyTorch", "torch-2.x-ddp"), ("pytorch ddp", "torch-2.x-ddp"), ("PyTorch 2.1.0", "torch-2.1-ddp"),
         ("torch 1.13", "torch-1.13-ddp"), ("PyTorch 2.6.0+cu124", "torch-2.1-ddp"), ("pytorch 2.8", "torch-2.x-ddp"),
+        ("PyTorch 2 DDP", "torch-2.x-ddp"), ("PyTorch 2.x DDP", "torch-2.x-ddp"),  # which release is not known: the newest
         ("PyTorch 1.6 DDP", "torch-1.6-ddp"), ("DDP", "torch-2.x-ddp"), ("nanoGPT", "torch-2.x-ddp"),
         ("PyTorch Lightning 2.0", "torch-2.x-ddp"), ("transformers Trainer", "torch-2.x-ddp"), ("HF Trainer", "torch-2.x-ddp"),
         ("Horovod", "horovod-0.21"), ("Horovod 0.21", "horovod-0.21"), ("horovod 0.19.5 (PyTorch)", "horovod-0.19"),

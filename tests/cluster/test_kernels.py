@@ -154,6 +154,36 @@ def test_attention_in_several_kernels_computes_all_scores_and_moves_them(shaped)
         assert several.products < 6 * flop / on.peak["bf16"]
 
 
+@pytest.mark.parametrize("shaped", [True, False])
+@pytest.mark.parametrize("passes", [None, 16])
+def test_attention_that_no_gradient_passes_has_no_backward(shaped, passes):
+    """Adapters of feed-forward layers leave the first block's attention without one."""
+    on = gpu() if shaped else gpu().model_copy(update={"kernels": None})
+    shape = Transformer(layers=1, hidden=512, heads=8, ffn=1408, vocab=1000, max_seq=4096)
+    core = next(layer for layer in decoder_layers(shape, 4096) if layer.op == "attention")
+    passive = core.model_copy(update={"backward": 0.0, "backward_traffic": 0.0, "backward_kernels": 0})
+    work = layer_work(passive, on, "bf16", stack(score_passes=passes), 1, backward=True)
+    assert (work.products, work.moved_bytes, work.converted_bytes, work.kernels) == (0, 0, 0, 0)
+
+
+def test_backward_of_attention_in_several_kernels_has_products_of_the_widths_of_keys_and_values():
+    """Scores' and values' gradients have the width of values, those of queries and keys their own. Oracle: other widths."""
+    a100 = load_part(Gpu, "a100-sxm4-40gb", "hardware/parts/gpus")
+    shape = Transformer(layers=1, hidden=2048, heads=16, head_dim=192, ffn=1408, vocab=1000, max_seq=2048)
+    core = next(layer for layer in decoder_layers(shape, 2048) if layer.op == "attention")
+
+    def products(backward, **widths):
+        layer = core.model_copy(update={"attention": core.attention.model_copy(update=widths)})
+        return layer_work(layer, a100, "bf16", stack(score_passes=16), 4, backward).products
+
+    both, keys, values = (products(True, head_dim=head, value_dim=value) for head, value in ((192, 192), (192, 128), (128, 128)))
+    forward = {(head, value): products(False, head_dim=head, value_dim=value) for head in (128, 192) for value in (128, 192)}
+    of_scores = forward[192, 128] - forward[128, 128]
+    of_results = forward[128, 192] - forward[128, 128]
+    assert both - keys == pytest.approx(of_scores + of_results, rel=1e-9)
+    assert keys - values == pytest.approx(2 * of_results, rel=1e-9)
+
+
 @pytest.mark.parametrize(
     ("size", "of_scores", "of_results"),
     [

@@ -69,6 +69,21 @@ def test_the_line_of_a_written_price_names_its_option_and_no_day(market: Market,
 
 
 @pytest.mark.parametrize(
+    ("command", "each"),
+    [
+        (["resnet50", "--placement", "8"], "($1.00 per GPU)"),
+        (["resnet50", "--placement", "2"], "($4.00 per GPU used)"),
+        (["gpt2", "--tp", "2", "--gpus", "2"], "($4.00 per GPU used)"),
+        (["resnet50", "--placement", "1"], ""),
+    ],
+    ids=["whole node", "two of eight", "layout on two of eight", "one"],
+)
+def test_gpus_that_are_paid_for_but_idle_do_not_look_dear(command: list[str], each: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "p4d.24xlarge", *command, "--batch", "4", "--set", "price.on_demand=8 USD/h"]) == 0
+    assert f"price: $8.00/h{' ' * bool(each)}{each}, on-demand" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
     ("said", "days", "sources"),
     [
         ([], ("2026-07-20", "2026-04-02"), (False, False)),

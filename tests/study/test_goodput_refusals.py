@@ -171,9 +171,9 @@ def test_each_bad_input_has_one_sentence(tmp_path: Path) -> None:
 
 
 def test_a_job_of_too_many_events_is_refused_before_it_is_drawn(capsys: pytest.CaptureFixture[str]) -> None:
-    """By hand, of the middle level: 0.00308 faults and 0.00028 planned stops per node a day; 20,000 of both are drawn at most."""
+    """By hand, of the middle level: 0.00308 faults per node and 0.4 planned stops a day; 20,000 of both are drawn at most."""
     assert main(["goodput", "hgx-h100", "gpt2-xl", "--nodes", "256", "--days", "30000"]) == 2
-    a_day = 256 * (0.00308 + 0.00028)
+    a_day = 256 * 0.00308 + 0.4
     assert capsys.readouterr().err == (
         f"--days 30000: {30_000 * a_day:,.0f} interruptions and planned stops are expected in 30,000 days, but at most 20,000 can be "
         f"simulated; write a job of {math.floor(20_000 / a_day):,} days or less\n"
@@ -192,3 +192,15 @@ def test_a_job_that_never_ends_is_answered_with_what_would_help(options: str, ad
     """One node cannot be fewer, and revocations do not follow the failure rate."""
     assert main(["goodput", "p3.16xlarge", "vgg16", "--days", "3", *options.split()]) == 2
     assert capsys.readouterr().err.endswith(f"before it saves much work; {advice}\n")
+
+
+def test_planned_stops_of_a_file_that_counts_them_by_node_are_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Files had a rate of each node; read as that of a job, it would be far too low, so it is not enough to add nodes."""
+    before, planned, after = Path("hardware/parts/reliability/middle.yaml").read_text(encoding="utf-8").partition("planned:\n")
+    mine = tmp_path / "mine.yaml"
+    mine.write_text(before + planned + "".join(line for line in after.splitlines(keepends=True) if "nodes:" not in line), encoding="utf-8")
+    line = 1 + before.count("\n")
+    assert main(["goodput", "p4d.24xlarge", "resnet50", "--days", "10", "--reliability", str(mine)]) == 2
+    said = capsys.readouterr().err.strip()
+    assert said.startswith(f"{mine}:{line}:1: planned: nodes is missing; ") and said.endswith("write rate: 0.4 /d and nodes: 1000")
+    assert "\n" not in said

@@ -370,7 +370,7 @@ def layout_text(run: LayoutRun, document: Mapping[str, Any], verbose: bool = Fal
     lines += ["", *_memory_lines(document, gpu.memory)]
     if document["cost_per_token_usd"] is not None:
         lines.append(f"  cost: ${dollars(1e6 * document['cost_per_token_usd'])} per million tokens")
-    lines += [f"  {line}" for line in paid_text(document["price"], document["gpus"])]
+    lines += [f"  {line}" for line in paid_text(document["price"], run.gpus, run.gpus < run.nodes * run.node.gpu_count)]
     if document["energy"] is not None:
         lines.append(f"  {energy_text(document['energy'], epoch_tokens(document), job=document['whole_job'])}")
     if "checkpoint" in document:

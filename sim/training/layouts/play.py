@@ -38,6 +38,7 @@ def _by_rank(scene: LayoutScene, steps: int, keep_rates: bool, make_stage: MakeS
     steps = (steps or 4) + (DRAWN_STEPS - 1 if scene.noise.draws else 0)
     simulated = Unfolded(scene, steps, keep_rates, folds=True, make_stage=make_stage)
     if len(set(simulated.representatives)) > MOST_CLASSES:
+        simulated.close()
         return None
     played = _played(simulated)
     if _starves(scene, played):

@@ -153,6 +153,8 @@ class Simulation:
         self.meetings.close()
         for stage in self.stages:
             stage.close()
+        self.stages = []
+        del self.make_stage
 
     def released_log(self) -> EventLog:
         """Return the log of the simulation, which is over, with a clock that does not keep the rest of it alive."""

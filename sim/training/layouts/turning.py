@@ -63,7 +63,8 @@ def play_turns(scene: LayoutScene) -> PlayedLayout | None:
         few = replace(scene, programs=[of_stage.program for of_stage in turns])
         try:
             played = play(few, steps=2 if watched.left_out else 0, make_stage=watched.make_stage)
-        except _NotSteady:
+        except _NotSteady as raised:
+            raised.__traceback__ = None  # its frames refer to events that refer to it, which only the garbage collector would free
             continue
         if watched.is_steady:
             return replace(played, left_out=layout.micro_batches - micro_batches)

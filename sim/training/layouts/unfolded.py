@@ -147,7 +147,15 @@ class Unfolded(Simulation):
         firsts = [mesh.rank(pipeline=stage) for stage in range(mesh.stages)]  # the log's first ranks are those of stages
         made = {rank: self.make_stage(self, mesh.stage_of(rank), rank) for rank in dict.fromkeys((*firsts, *self.representatives))}
         self.start_checkpoint_writes(dict.fromkeys(f"node{mesh.place(rank)[0]}" for rank in self.representatives))
+        self._logged = [made[rank] for rank in firsts]
         return [made[rank] for rank in self.representatives]
+
+    def close(self) -> None:
+        """Break the circles of references, those of ranks that are only in the log too."""
+        super().close()
+        for stage in self._logged:
+            stage.close()
+        self._logged.clear()
 
     def groups(self, kernels: StageKernels, number: int) -> Groups:
         """Return the groups of rank *number*."""

@@ -52,13 +52,15 @@ def test_laws_of_a_step(drawn: tuple[dict[str, Any], int, int], stack: dict[str,
     assert again.step_time == pytest.approx(done.time, rel=1e-9)
 
 
-@pytest.mark.parametrize("nodes", [(4, 1), (3, 2)])
-def test_a_simulation_is_freed_without_a_garbage_collection(nodes: tuple[int, int]) -> None:
-    """With one rank a stage, and with classes of ranks."""
+@pytest.mark.parametrize(("nodes", "classes"), [((4, 1), 256), ((2, 3), 256), ((2, 3), 0)])
+def test_a_simulation_is_freed_without_a_garbage_collection(nodes: tuple[int, int], classes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With one rank a stage, with classes of ranks, and with too many classes, whose simulation is given up."""
+    monkeypatch.setattr("sim.training.layouts.play.MOST_CLASSES", classes)
     each, count = nodes
     hardware = machine(each, count, nvlink=2e8, nic=5e7)
     laid_out = workload(model(), pipeline=2, shard="optimizer", micro_batches=4)
     scene = layout_scene(hardware, laid_out, prepare(hardware, laid_out))
+    assert scene.layout.mesh.is_even is (nodes == (4, 1))
     with freed_at_once():
         assert play(scene).time > 0
 

@@ -14,8 +14,10 @@ from sim.spec.parallel import SCHEDULES
 from sim.training.layouts.loader import Feed
 from sim.training.layouts.play import play
 from sim.training.layouts.scene import LayoutScene
+from sim.training.layouts.turning import play_steadily
 from sim.training.layouts.warm_up import play_after_short_step
 from tests.examples import examples
+from tests.freed import freed_at_once
 from tests.harness import machine
 from tests.parallel.test_own_schedule import OneForwardOneBackward
 from tests.training.layouts.drawn_layouts import layouts, model, stacks
@@ -76,6 +78,16 @@ def test_one_whole_step_is_simulated(scene: LayoutScene) -> None:
     assert_same(short, every)
     assert len(short.log.work) < 0.9 * len(every.log.work)
     assert sorted(each.tag for each in short.operations) == sorted(each.tag for each in every.operations)
+
+
+@pytest.mark.parametrize("nodes", [2, 3])
+def test_stages_that_are_watched_are_freed_without_a_garbage_collection(nodes: int) -> None:
+    """Those of a short step and a whole one, and of turns; three nodes are unlike."""
+    scene = later_and_later(nodes)
+    with freed_at_once():
+        assert play_after_short_step(scene) is not None
+    with freed_at_once():
+        assert play_steadily(scene).time > 0
 
 
 def test_a_schedule_of_the_users_own(monkeypatch: pytest.MonkeyPatch) -> None:

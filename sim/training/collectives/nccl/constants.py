@@ -57,8 +57,8 @@ class TunerConstants(NamedTuple):
     """Share of the bandwidth that a tree keeps if it enters and leaves each node at the same GPU."""
     lone_ll128_share: float
     """Share of the ring's bandwidth that LL128 keeps with fewer than two ranks per node; otherwise RING_LL128_SHARE."""
-    ampere_limit: float
-    """Limit of all channels together on compute capability 8.0."""
+    bus_limits: tuple[tuple[int, float], ...]
+    """Limit of all channels together, by minimum compute capability, newest first."""
     ll_slowdown: float
     """Factor on the latency of an LL hop inside a node, if there are several nodes."""
     post_overhead: Mapping[str, float]
@@ -73,8 +73,8 @@ class TunerConstants(NamedTuple):
     """Latency of each additional GPU of a node in CollNetDirect."""
     plateau_bytes: float | None
     """Bytes per rank from which a Simple ring all-reduce between nodes has a larger latency; None means PLATEAU_BYTES_PER_CHANNEL."""
-    plateau_factors: tuple[float, float]
-    """Factors on that latency, below and from compute capability 8.0."""
+    plateau_factors: tuple[tuple[int, float], ...]
+    """Factors on that latency, by minimum compute capability, newest first."""
     collnet_threads: int
     max_channels: int
     sends_ll: bool
@@ -199,7 +199,7 @@ NCCL_2_30 = TunerConstants(
     gather_ll_share=1 / 2,
     plain_tree_share=0.85,
     lone_ll128_share=RING_LL128_SHARE,
-    ampere_limit=math.inf,
+    bus_limits=((0, math.inf),),
     ll_slowdown=1,
     post_overhead={"intel": 1, "amd": 2, "arm": 1},
     plugin_latency="added",
@@ -207,7 +207,7 @@ NCCL_2_30 = TunerConstants(
     lone_tree_hop=True,
     arity_latency=0.4,
     plateau_bytes=None,
-    plateau_factors=(1.9, 1.4),
+    plateau_factors=((80, 1.4), (0, 1.9)),
     collnet_threads=640,
     max_channels=64,  # src/include/device.h
     sends_ll=True,
@@ -250,7 +250,7 @@ NCCL_2_10 = TunerConstants(
     gather_ll_share=1 / 3,
     plain_tree_share=1,
     lone_ll128_share=0.7,
-    ampere_limit=235,
+    bus_limits=((81, math.inf), (80, 235), (0, math.inf)),  # of 8.0 itself
     ll_slowdown=1.8,
     post_overhead={"intel": 0, "amd": 0, "arm": 0},
     plugin_latency="ignored",
@@ -258,7 +258,7 @@ NCCL_2_10 = TunerConstants(
     lone_tree_hop=False,
     arity_latency=0.5,
     plateau_bytes=64 * 1024 / 16,
-    plateau_factors=(1.9, 1.9),
+    plateau_factors=((0, 1.9),),
     collnet_threads=512,
     max_channels=32,  # src/include/devcomm.h of v2.10.3-1
     sends_ll=False,  # from 2.12
@@ -290,6 +290,8 @@ NCCL_2_16 = NCCL_2_10._replace(
     tree_ll128_limit={"volta": _ALL_20, "ampere": _ALL_20, "hopper": _HOPPER_LL128},
     tree_limit={**_TREE_LIMIT, "hopper": (38.7, 41.4, 33)},
     ll128_capabilities=frozenset({70, 80, 90}),
+    bus_limits=((90, 370), (80, 235), (0, math.inf)),
+    plateau_factors=((90, 1.5), (0, 1.9)),
     plugin_latency="instead",
     returns=True,
     sends_ll=True,

@@ -12,7 +12,7 @@ minimum of bytes (`src/enqueue.cc`); this does not change the bandwidth. These t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from sim.training.collectives.nccl import constants as nccl
@@ -147,8 +147,11 @@ class TunerCase(NamedTuple):
     def total_bandwidth(self, pattern: ChannelPattern, algorithm: str) -> float:
         """Return the bandwidth of all channels of *pattern*. Up to two nodes, NCCL uses the speed inside a node."""
         each = pattern.intra if self.machine.nodes <= 2 or algorithm in _COLLNET else pattern.inter
-        bound = self.constants.ampere_limit if self.machine.compute_capability == 80 else math.inf
-        return min(pattern.channels * each / GB, bound)
+        return min(pattern.channels * each / GB, self._of_capability(self.constants.bus_limits))
+
+    def _of_capability(self, rows: Sequence[tuple[int, float]]) -> float:
+        """Return the value of *rows* for this machine's compute capability."""
+        return next(value for least, value in rows if self.machine.compute_capability >= least)
 
     @property
     def generation(self) -> Generation:
@@ -179,7 +182,7 @@ class TunerCase(NamedTuple):
         if (algorithm, protocol, self.collective) != ("Ring", "Simple", "all_reduce") or machine.nodes == 1:
             return 1.0
         per_rank = self.constants.plateau_bytes or nccl.PLATEAU_BYTES_PER_CHANNEL * self.all_channels
-        return self.constants.plateau_factors[machine.compute_capability >= 80] if self.nbytes >= machine.ranks * per_rank else 1.0
+        return self._of_capability(self.constants.plateau_factors) if self.nbytes >= machine.ranks * per_rank else 1.0
 
     def _bytes_per_channel(self, algorithm: str, protocol: str) -> int:
         if algorithm == "CollNetChain":

@@ -254,6 +254,19 @@ def test_releases_before_2_23_by_hand():
         assert row(lone, "Ring", "LL128").bandwidth / 1e9 == pytest.approx(0.7 * 12 * 8 / 14)
 
 
+@pytest.mark.parametrize(
+    ("version", "capability", "limit"),
+    [
+        ("2.10", 80, 235), ("2.10", 86, 480), ("2.10", 90, 480),
+        ("2.16", 70, 480), ("2.16", 80, 235), ("2.16", 86, 235), ("2.16", 90, 370), ("2.20", 90, 480), ("2.30", 80, 480),
+    ],
+)  # fmt: skip
+def test_all_channels_together_have_a_limit_before_2_18(version, capability, limit):
+    """tuning.cc of 2.10.3 (compute capability 8.0 only) and 2.17.1 (all of Ampere's, and Hopper's): 16 channels of 30 GB/s."""
+    rings = choose("all_reduce", MIB, machine(8, 1, 16, 30, capability), version)
+    assert row(rings, "Ring", "Simple").bandwidth / 1e9 == pytest.approx(limit * 8 / 14)
+
+
 def test_reductions_in_nvswitch_before_2_23_by_hand():
     """Closed forms of tuning.cc of 2.20.3: five sixths of what the channels carry; a tree of more than two nodes shares its NICs."""
     alone, two, four = (choose("all_reduce", MIB, each, "2.20") for each in (HGX_H100, PODS, PODS._replace(ranks=32, nodes=4)))
@@ -265,11 +278,17 @@ def test_reductions_in_nvswitch_before_2_23_by_hand():
     assert "NVLS" not in {considered.algorithm for considered in choose("all_reduce", MIB, HGX_H100, "2.16").table}
 
 
-@pytest.mark.parametrize(("version", "capability", "factor"), [("2.10", 90, 1.9), ("2.30", 70, 1.9), ("2.30", 80, 1.4), ("2.20", 80, 1.4)])
+@pytest.mark.parametrize(
+    ("version", "capability", "factor"),
+    [
+        ("2.10", 90, 1.9), ("2.30", 70, 1.9), ("2.30", 80, 1.4), ("2.20", 80, 1.4),
+        ("2.16", 80, 1.9), ("2.16", 90, 1.5),
+    ],
+)  # fmt: skip
 def test_a_ring_between_nodes_has_a_plateau(version, capability, factor):
-    """Rule: from 4 KiB a rank (2.10), or 64 B a rank and channel, Simple's latency counts more; a byte less, and it does not."""
+    """Rule: from 4 KiB a rank (up to 2.17), or 64 B a rank and channel, Simple's latency counts more; a byte less, and it does not."""
     tuner_machine = machine(16, 2, 4, 10, capability)
-    start = 16 * 4 * KIB if version == "2.10" else 16 * 8 * 64
+    start = 16 * 4 * KIB if version in ("2.10", "2.16") else 16 * 8 * 64
     before, after = (row(choose("all_reduce", size, tuner_machine, version), "Ring", "Simple").latency for size in (start - 1, start))
     assert after / before == pytest.approx(factor)
 
