@@ -161,12 +161,13 @@ def _hardware_utilization(run: LayoutRun) -> float | None:
 
 
 def waits(run: LayoutRun) -> list[tuple[Cause, str, float]]:
-    """Return the waits of ranks, averaged over ranks, longest first: (cause, resource, seconds of a step)."""
+    """Return the waits of ranks, averaged over ranks, longest first, equal ones by name: (cause, resource, seconds of a step)."""
     sums: dict[tuple[Cause, str], float] = defaultdict(float)
     for stage in run.played.stages:
         for (cause, resource), seconds in stage.resources.items():
             sums[cause, resource] += seconds / run.mesh.stages
-    return sorted(((cause, resource, seconds) for (cause, resource), seconds in sums.items()), key=lambda row: -row[2])
+    rows = ((cause, resource, seconds) for (cause, resource), seconds in sums.items())
+    return sorted(rows, key=lambda row: (-round(row[2] / run.step_time, 9), row[0].value, row[1]))  # sums differ in their last digits
 
 
 def verdict(run: LayoutRun) -> str:
