@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
 
+from sim.spec.catalog import suggestions
 from sim.spec.energy import Grid, PowerModel
 from sim.spec.fields import Key
 from sim.spec.hardware import Cpu, Gpu, Hardware, Link, Node, Transport, Volume
@@ -102,14 +103,21 @@ def home_key(kind: type[BaseModel], name: str) -> str:
 
 
 def completed_key(kind: type[BaseModel], key: str) -> str:
-    """Return the dotted *key* below *kind* with the blocks that it leaves out: ``nvlink.link.bandwidth`` for ``nvlink.bandwidth``."""
+    """Return the dotted *key* below *kind* with the blocks that it leaves out: ``nvlink.link.bandwidth`` for ``nvlink.bandwidth``.
+
+    A part that no block has is replaced by the most similar key of its block. Return an empty text if there is none.
+    """
     if kind is Hardware and key.startswith("node."):
-        return f"node.{completed_key(Node, key.removeprefix('node.'))}"
+        inside_node = completed_key(Node, key.removeprefix("node."))
+        return inside_node and f"node.{inside_node}"
     done: list[str | int] = []
     for part in key.split("."):
         block = model_at(kind, tuple(done)) if done else kind
-        inside = "" if block is None or part in file_fields(block) else home_key(block, part)
-        done += [int(name) if name.isdigit() else name for name in (inside or part).split(".")]
+        if block is not None and part not in file_fields(block) and not part.isdigit():
+            part = home_key(block, part) or next(iter(suggestions(part, list(file_fields(block)), most=1)), "")
+        if not part:
+            return ""
+        done += [int(name) if name.isdigit() else name for name in part.split(".")]
     return ".".join(map(str, done))
 
 

@@ -438,7 +438,7 @@ def _is_of_workload(text: str) -> bool:
         key = text.partition("=")[0].strip()
         homes = [(kind, place) for kind in (Hardware, Workload) if (place := home_key(kind, first))]
         completed = [completed_key(kind, place + key.removeprefix(first)) for kind, place in homes]
-        near = [*filter(None, [FIELDS.get(key)]), *completed] or suggestions(first, first_words, most=1)
+        near = [*filter(None, [FIELDS.get(key), *completed])] or suggestions(first, first_words, most=1)
         hint = f"did you mean '{near[0]}'?" if near else f"keys start with one of {', '.join(first_words)}"
         raise SpecError(f"--set {text}: unknown key '{first}'; {hint}")
     return False

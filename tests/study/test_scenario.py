@@ -106,6 +106,12 @@ _STEPS = "gradient_accumulation_steps"
             Scenario("p3.8xlarge", "alexnet", ("nvlink.bandwidth=50 GB/s",)),
             "unknown key 'nvlink'; did you mean 'node.topology.nvlink.link.bandwidth'?",
         ),
+        (
+            Scenario("p3.8xlarge", "alexnet", ("storage.read_bandwidth=1 GB/s",)),
+            "unknown key 'storage'; did you mean 'node.storage.bandwidth'?",
+        ),
+        (Scenario("p3.8xlarge", "alexnet", ("nvlink.links=2",)), "unknown key 'nvlink'; did you mean 'node.topology.nvlink.link'?"),
+        (Scenario("p3.8xlarge", "alexnet", ("volume.zzz=2",)), "unknown key 'volume'; keys start with one of"),
         (Scenario("p3.8xlarge", "alexnet", ("sequence=128",)), "unknown key 'sequence'; did you mean 'model.sequence'?"),
         (Scenario("p3.8xlarge", "alexnet", (" ",)), "--set '': write KEY=VALUE"),
         (Scenario("p3.16xlarge", "four-on-eight-gpus", gpus=2), "--gpus 2: a jobs file sets this for each job"),
