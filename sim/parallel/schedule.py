@@ -156,11 +156,15 @@ def _group(stages: int, micro_batches: int) -> int:
 
 
 def _warm_up(schedule: str, stages: int, chunks: int, micro_batches: int, stage: int) -> int:
-    """Return the forwards of *stage* before forwards and backwards alternate."""
+    """Return the forwards of *stage* before forwards and backwards alternate; raise ValueError for schedules that do not alternate so."""
     hops = stages - 1 - stage
     if schedule == "gpipe":
         return micro_batches
-    return (chunks - 1) * _group(stages, micro_batches) + 2 * hops if schedule == "interleaved_1f1b" else hops
+    if schedule == "interleaved_1f1b":
+        return (chunks - 1) * _group(stages, micro_batches) + 2 * hops
+    if schedule in ("1f1b", "zb_h1"):
+        return hops
+    raise ValueError(f"schedule {schedule} has no order of passes here")
 
 
 def _divides(stages: int, micro_batches: int) -> bool:
