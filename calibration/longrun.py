@@ -114,7 +114,7 @@ def rates_of_others(fleet: str) -> list[float]:
 def held_out(fleet: str) -> Reliability:
     """Return the reliability data of the middle level with the failure rate and planned stops of all fleets except *fleet*."""
     data, rates = reliability_level(), rates_of_others(fleet)
-    failures, stops = next_fleet(rates), next_fleet([often / DAY for name, often in PLANNED.items() if name != fleet], rates)
+    failures, stops = next_fleet(rates), next_fleet([often / DAY for name, often in planned_stops().items() if name != fleet], rates)
     low, high = (failures.quantile(share) for share in (0.025, 0.975))
     rate = {"low": low, "value": failures.middle, "high": high, "degrees_of_freedom": failures.degrees_of_freedom}
     interval = stops.quantile(0.025), stops.quantile(0.975)
@@ -122,8 +122,9 @@ def held_out(fleet: str) -> Reliability:
     return data.model_copy(update={"rate": data.rate.model_copy(update=rate), "planned": data.planned.model_copy(update=planned)})
 
 
-PLANNED = {"llama3": 47 / 54, "byterobust": 20 / 90, "bloom": 36 / 108.4}
-"""Planned stops of a job a day: arXiv 2407.21783 sec 3.3.4, arXiv 2509.16293v4 Table 4 and BLOOM's logbook (``goodput.csv``)."""
+def planned_stops() -> dict[str, float]:
+    """Return the planned stops a day of each job of ``goodput.csv`` that tells them apart from failures."""
+    return {row["fleet"]: float(row["stops"]) / float(row["days"]) for row in read_rows("goodput") if float(row["stops"] or 0)}
 
 
 @cache

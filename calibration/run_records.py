@@ -161,7 +161,8 @@ def _with_roles(table: TranslatedHeader) -> TranslatedHeader:
         read = list(fitting(cells))
         if place < len(read) and not read[place].strip():
             read[place] = "prediction"
-            notes.extend([note] if note not in notes else [])
+            if note not in notes:
+                notes.append(note)
         return read
 
     return TranslatedHeader(columns, fitted, notes)

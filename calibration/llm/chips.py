@@ -37,7 +37,7 @@ TRAY: Final = 4
 BEFORE_AMPERE: Final = ("pascal", "volta", "turing")
 """Architectures with PCIe 3.0, and without products in bfloat16 (compute capability below 8.0)."""
 BEFORE_TURING: Final = ("pascal", "volta")
-"""Architectures without a fused attention in Megatron-LM (FlashAttention's README: Turing, Ampere and newer; cuDNN's: Ampere and newer)."""
+"""Architectures without a FlashAttention, which Megatron-LM calls (its README: version 2 from Ampere on, version 1 on Turing)."""
 WITH_PCIE_5: Final = ("hopper", "blackwell", "cdna3", "cdna4")
 """Architectures with PCIe 5.0 (data sheets of H100 PCIe, RTX 5090 and RTX PRO 6000 Blackwell; AMD: hardware/mi300x-platform.yaml)."""
 

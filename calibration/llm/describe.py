@@ -31,6 +31,7 @@ from calibration.llm.practice import (
     stack_with,
     uses_graphs,
 )  # fmt: skip
+from calibration.llm.priors import MEGATRON_FAMILIES
 from calibration.llm.shapes import CannotDescribe, axis, count, shape_of
 from calibration.llm.table import LlmRow
 from calibration.llm.what_fits import ONE_SAMPLE, made_to_fit
@@ -156,8 +157,8 @@ def _refuse_unsupported(row: LlmRow) -> None:
 
 def _has_fused_attention(row: LlmRow, chip: Chip, family: str, assumed: list[str]) -> bool:
     """Return whether attention is one kernel; *assumed* gets a sentence where it is assumed that it is not."""
-    says, of_torch = row.text["flash_attention"], family not in ("megatron", "megatron-2021", "deepspeed")
-    if says.strip() or of_torch or chip.generation not in BEFORE_TURING:
+    says = row.text["flash_attention"]
+    if says.strip() or family not in MEGATRON_FAMILIES or chip.generation not in BEFORE_TURING:
         return means_yes(says, True)
     assumed.append(f"attention in several kernels, as no fused one of Megatron-LM runs on {chip.name}")
     return False

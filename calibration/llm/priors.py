@@ -12,6 +12,8 @@ from sim.spec.yaml import SpecError, read
 Constants = Mapping[str, float]
 
 FAMILIES: Final = ("megatron", "megatron-2021", "deepspeed", "nanotron", "fsdp1", "fsdp2", "jax", "llmc")
+MEGATRON_FAMILIES: Final = ("megatron", "megatron-2021", "deepspeed")
+"""Families that run Megatron-LM or derive from it."""
 EAGER_FAMILIES: Final = ("nanotron", "fsdp1", "fsdp2")
 """Families whose blocks torch runs operator by operator, with FlashAttention 2 or a similar kernel."""
 BLOCK_OPERATORS: Final = 42

@@ -288,8 +288,7 @@ def prep_warnings(workload: Workload) -> Iterator[str]:
     keeps.
     """
     dataset, key = workload.dataset, _PREP.get(workload.input.loader)
-    original = None if key is None else _original(dataset, key)
-    if key is None or original is None:
+    if key is None or (original := _original(dataset, key)) is None:
         return
     cost = getattr(dataset, key)
     larger = max(dataset.sample / original.sample, dataset.prepared / original.prepared)

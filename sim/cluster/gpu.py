@@ -38,8 +38,8 @@ ALIGNMENT = 8
 """Tensor cores process channels in multiples of this in 16 bits (NVIDIA, Deep Learning Performance Guide)."""
 _SEPARATE_PRODUCTS = {True: (1.31, 1.06), False: (1.63, 1.49)}
 """Seconds of attention's products in separate kernels, relative to `product_time`: of scores and of results, by whether heads are a
-multiple of `ALIGNMENT` elements. Medians of 64 heads of 128 to 170 elements on an A100 (EleutherAI/cookbook @27dff48d sizing/results/
-transformer_data/h_sweep.out), forward only; unaligned ones take 1.4 to 2.1 times as long."""
+multiple of `ALIGNMENT` elements. Medians of heads of 128 to 170 elements on an A100, forward (EleutherAI/cookbook @27dff48d sizing/results/
+transformer_data/h_sweep.out); that backward and other GPUs have the same is an estimate."""
 LIBRARY_LAUNCH = 0.1
 """Host time of a kernel that cuDNN launches per time step of a recurrent layer, relative to an operator: estimate (2.5 to 5 us from C)."""
 NATIVE_BATCH_NORM = 1.75
@@ -149,11 +149,10 @@ def _described_work(layer: Layer, stack_kernels: StackKernels, backward: bool) -
     else:
         flop, traffic, kernels = layer.forward, layer.read + layer.write, layer.forward_kernels
     shape = layer.attention
-    if shape is not None and stack_kernels.score_passes and flop:  # no backward where no gradient passes
-        flop = 2.0 * shape.heads * shape.queries * shape.keys * shape.documents * (shape.head_dim + (shape.value_dim or shape.head_dim))
-        flop *= 2.0 if backward else 1.0
-    elif shape is not None and shape.window and stack_kernels.masks_windows:
-        flop *= shape.keys**2 / attended_pairs(shape.keys, shape.window, shape.chunked)
+    if shape is not None and (stack_kernels.score_passes or (shape.window and stack_kernels.masks_windows)):
+        if backward and flop and stack_kernels.score_passes:  # no backward where no gradient passes
+            flop = 2.0 * layer.forward
+        flop *= shape.keys**2 / attended_pairs(shape.keys, shape.window, shape.chunked) if shape.causal or shape.window else 1.0
     if layer.dropped and not stack_kernels.fused_dropout and kernels:  # backward has a kernel for it anyway, and reads once more
         traffic += (1.0 if backward else 2.0) * _ELEMENT * layer.dropped
         kernels += not backward

@@ -40,10 +40,8 @@ def whole_job_text(job: Mapping[str, Any]) -> str:
 
 def _without_epochs(parts: Mapping[str, float]) -> dict[str, float]:
     """Return *parts* with all epochs as one: a job with a number of tokens does not end with an epoch of its data set."""
-    trained = parts["first_epoch"] + parts["later_epochs"]
-    return {"start_up": parts["start_up"], "training": trained} | {
-        name: seconds for name, seconds in parts.items() if name not in ("start_up", "first_epoch", "later_epochs")
-    }
+    rest = dict(parts)
+    return {"start_up": rest.pop("start_up"), "training": rest.pop("first_epoch") + rest.pop("later_epochs"), **rest}
 
 
 def length_text(job: Mapping[str, Any]) -> str:

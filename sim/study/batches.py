@@ -17,7 +17,6 @@ from sim.parallel.program import Load, Wait
 from sim.simulate import ring_channels_of, simulate
 from sim.spec.hardware import Group, Hardware
 from sim.spec.library import load_workload
-from sim.spec.parallel import Parallel
 from sim.spec.precision import PRECISION_TRAITS
 from sim.spec.stack import AsyncParameterServer, Horovod
 from sim.spec.workload import Workload
@@ -127,7 +126,7 @@ def _same_buckets(workload: Workload) -> bool:
 
 def _possible(workload: Workload) -> None:
     """Raise SpecError for asynchronous workers, which wait for no other worker's batch, and for layouts, which need identical machines."""
-    if workload.training.parallel != Parallel():
+    if not workload.training.parallel.is_trivial:
         raise SpecError("training.parallel: batches of unlike machines are those of plain data parallelism; leave the layout out")
     if isinstance(workload.training.stack.exchange, AsyncParameterServer):
         raise SpecError(

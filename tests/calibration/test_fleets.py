@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from calibration.fleets import NextFleet, next_fleet, next_shares
-from calibration.longrun import DAY, PLANNED, held_out, rates_of_others
+from calibration.longrun import DAY, held_out, planned_stops, rates_of_others
 from sim.analysis.fleet_law import FleetInterval, fleet_factors
 from sim.study.weeks import reliability_of
 
@@ -91,7 +91,7 @@ def test_the_tail_of_a_third_of_fleets_is_drawn_as_far_out_as_it_is(name: str, t
 
 
 def test_planned_stops_spread_as_much_as_failures() -> None:
-    law = next_fleet(list(PLANNED.values()), rates_of_others("llama3"))
+    law = next_fleet(list(planned_stops().values()), rates_of_others("llama3"))
     planned = reliability_of("middle").planned
     assert planned.interval is not None and law.degrees_of_freedom == planned.degrees_of_freedom == 6
     expected = [law.quantile(0.025), law.middle, law.quantile(0.975)]
@@ -101,9 +101,9 @@ def test_planned_stops_spread_as_much_as_failures() -> None:
 def test_planned_stops_are_of_a_job_and_not_of_its_nodes() -> None:
     """Three jobs of 48 to 2,048 nodes: their stops a day spread as much as failures of fleets, per node three times as much."""
     nodes = {"llama3": 2048, "byterobust": 1200, "bloom": 48}
-    per_job, per_node = (float(np.std([math.log(rate / size) for rate, size in zip(PLANNED.values(), sizes, strict=True)], ddof=1))
+    per_job, per_node = (float(np.std([math.log(rate / size) for rate, size in zip(planned_stops().values(), sizes, strict=True)], ddof=1))
                          for sizes in ((1, 1, 1), nodes.values()))  # fmt: skip
-    assert list(PLANNED) == list(nodes) and per_job < 0.75 and per_node > 1.8
+    assert list(planned_stops()) == list(nodes) and per_job < 0.75 and per_node > 1.8
     assert reliability_of("middle").planned.nodes == min(nodes.values())
 
 

@@ -203,7 +203,7 @@ def search(
         for simulated in _refined(tally, pending, limits, outlook):
             if progress is not None and (simulated or clock() - told >= OFTEN):
                 told = clock()
-                if tally.best is not None:  # otherwise nothing is told of it, and it takes a tenth of a second with 100,000 layouts
+                if tally.best is not None:  # otherwise nothing is told of it
                     tally.remaining_work = outlook.remaining_work(pending.estimates(), limits.shown, limits.simulations)
                 progress(tally)
         pending.settle(min(tally.least_value, limits.cutoff))  # the gap is that of bounds with messages; of no interest above the cutoff

@@ -27,8 +27,8 @@ GPUDIRECT = " with GPUDirect"
 GPUDIRECT_BY_PROCESSOR = " with GPUDirect through the processor"
 """The same, if the path crosses a host bridge, as NCCL_NET_GDR_LEVEL allows."""
 GROUPS: Final = 64
-"""Number of groups whose streams are kept. A search on a rack of 72 GPUs has 505. With all of them kept, it took 39 MB more (of 340),
-and 75 s of CPU in place of 77, a difference that equal runs have, too."""
+"""Number of groups whose streams are kept. A search over one provider's machines, with racks of 72 GPUs, has 505. With all of them kept, it
+took 39 MB more (of 340), and 75 s of CPU in place of 77, a difference that equal runs have, too."""
 _OTHER_LINKS = ("xgmi", "ici")
 """Links between GPUs or TPUs that are described as NVLink is: AMD's and Google's."""
 
