@@ -18,7 +18,7 @@ from sim.cluster.gpu import layer_time, layer_work
 from sim.parallel.ring import ring_attention
 from sim.parallel.shares import rank_layer
 from sim.parallel.units import UnitKind, units
-from sim.spec.fields import Peak
+from sim.spec.fields import SCANS, Peak
 from sim.spec.identity import IdentityKey, content
 from sim.spec.layer import Layer
 from sim.spec.parallel import Parallel
@@ -111,7 +111,7 @@ def _means(times: Mapping[str, Sequence[LayerTime]], count: int) -> Mapping[str,
 def _kind(layer: Layer) -> LayerKind:
     if layer.op == "attention":
         return "attention"
-    if layer.op == "scan":
+    if layer.op in SCANS:
         return "scan"
     if layer.op == "gemm":
         return "experts" if layer.share == "expert" else "product"

@@ -15,7 +15,7 @@ from sim.check.topology import Problem
 from sim.spec import memo
 from sim.spec.algorithms import OTHER_ALGORITHMS, other_algorithm
 from sim.spec.catalog import catalog
-from sim.spec.fields import OperatorClass, Peak, Precision
+from sim.spec.fields import SCANS, OperatorClass, Peak, Precision
 from sim.spec.fp8_recipe import recipes_on
 from sim.spec.hardware import Gpu, Group, Hardware
 from sim.spec.input import Dataset
@@ -31,10 +31,11 @@ MemoryFit = Callable[[Gpu, Workload], str | None]
 _MOST_SPREAD: Final = 2
 """Times as many nodes as hold the GPUs that an even spread may take to be suggested."""
 _CURVES: Final[Mapping[OperatorClass, tuple[OperatorClass, ...]]] = {
-    "conv": ("conv",), "gemm": ("gemm",), "attention": ("attention", "gemm"), "scan": ("scan", "gemm"), "rnn": ("rnn",),
+    "conv": ("conv",), "gemm": ("gemm",), "attention": ("attention", "gemm"), "scan": ("scan", "gemm"),
+    "delta_scan": ("delta_scan", "gemm"), "rnn": ("rnn",),
 }  # fmt: skip
 """Curves of efficiency, one of which products of each class need: attention may use that of gemm."""
-_SHAPED: Final = ("gemm", "attention", "scan")
+_SHAPED: Final = ("gemm", "attention", *SCANS)
 NEEDS: Final[dict[Precision, Peak]] = {name: meaning.needs for name, meaning in PRECISION_TRAITS.items() if meaning.needs}
 """The compute units that a precision requires."""
 

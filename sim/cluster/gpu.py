@@ -22,7 +22,7 @@ from sim.cluster.quantizing import quantizing_bytes, recipe_of
 from sim.spec.composed import composed_bytes, composed_elements, composed_kernels
 from sim.spec.decoder import attended_pairs
 from sim.spec.energy import KernelMix
-from sim.spec.fields import Curve, Fp8Recipe, OperatorClass, Peak, Precision, curve_value
+from sim.spec.fields import SCANS, Curve, Fp8Recipe, OperatorClass, Peak, Precision, curve_value
 from sim.spec.hardware import Gpu
 from sim.spec.layer import Attention, Layer
 from sim.spec.precision import PRECISION_TRAITS
@@ -106,8 +106,9 @@ def layer_work(layer: Layer, gpu: Gpu, precision: Precision, stack: Stack, batch
     if shaped:
         recipe = recipe_of(precision, stack.kernels, gpu) if few_bits else None
         products, least = _shaped_time(layer, gpu, stack.kernels, peak, recipe, batch, backward), 0.0
-    elif layer.op == "scan" and gpu.kernels is not None:
-        products, least = flop * batch / (gpu.kernels.scan_rate * gpu.kernels.sm_count), 0.0
+    elif layer.op in SCANS and gpu.kernels is not None:
+        rate = gpu.kernels.scan_rate if layer.op == "scan" else gpu.kernels.delta_rate
+        products, least = flop * batch / (rate * gpu.kernels.sm_count), 0.0
     else:
         products, least = _compute_time(layer, flop * batch, batch, gpu, stack.kernels, peak, backward)
 
@@ -115,7 +116,9 @@ def layer_work(layer: Layer, gpu: Gpu, precision: Precision, stack: Stack, batch
     extra = _separate_bytes(layer) if backward else 0.0
     scale = _element_scale(layer, precision, stack.kernels)
     moved = (traffic - extra) * batch * scale * fused + _weight_bytes(layer, precision, stack.exchange, backward)
-    if shaped:
+    if layer.op == "causal_conv" and gpu.kernels is not None:
+        moved *= gpu.memory_efficiency / gpu.kernels.conv_share
+    elif shaped:
         moved = 0.0 if layer.op in PRODUCTS else elementwise_time(moved, gpu) * gpu.memory_bandwidth * gpu.memory_efficiency
 
     of_gelu = 0 if layer.op == "norm" else composed  # the result of a GELU is cast for the next product
@@ -135,7 +138,7 @@ def layer_work(layer: Layer, gpu: Gpu, precision: Precision, stack: Stack, batch
     launched = kernels * LIBRARY_LAUNCH if layer.op == "rnn" else kernels
     upkeep = hooks * len(layer.gradients)
     started, launched = (count * stack.kernels.kernels_per_operator + upkeep for count in (kernels, launched))
-    from_shape = gpu.kernels is not None if layer.op == "scan" else shaped and layer.op in PRODUCTS
+    from_shape = gpu.kernels is not None if layer.op in SCANS else shaped and layer.op in PRODUCTS
     return LayerWork(products, least, peak, moved, converted, started, launched, from_shape)
 
 
@@ -356,7 +359,7 @@ def efficiency_class(layer: Layer, gpu: Gpu, stack_kernels: StackKernels) -> Ope
     "Binary Compatibility"). That there was no such kernel for Pascal is an estimate: VGG-16 under cuDNN 5.0 reaches 0.72 of the peak on
     a GTX 1080 and 0.85 on a Maxwell Titan X; under 5.1 it reaches 1.05 on a Pascal Titan X (jcjohnson/cnn-benchmarks).
     """
-    op_class: OperatorClass = "gemm" if layer.op in ("attention", "scan") and layer.op not in gpu.efficiency else layer.op
+    op_class: OperatorClass = "gemm" if layer.op in ("attention", *SCANS) and layer.op not in gpu.efficiency else layer.op
     if layer.op == "conv" and layer.kernel_size == 1:
         op_class = "pointwise_conv"
     elif layer.op == "conv" and layer.kernel_size and not (_winograd(layer) and _has_winograd(gpu, stack_kernels)):
@@ -391,7 +394,7 @@ def _peak(layer: Layer, gpu: Gpu, precision: Precision, stack_kernels: StackKern
     """Return the peak that a layer's kernels use: the best that its stack allows, the GPU has, and its shape supports."""
     curves = gpu.efficiency.get(efficiency_class(layer, gpu, stack_kernels), {})
     usable = peaks_for(layer.op, precision, stack_kernels)
-    if layer.attention is not None or layer.op == "scan" or layer.name.rpartition(".")[2] in stack_kernels.unquantized:
+    if layer.attention is not None or layer.op in SCANS or layer.name.rpartition(".")[2] in stack_kernels.unquantized:
         usable = tuple(peak for peak in usable if peak not in _FEW_BITS)  # fused attention and scans stay in 16 bits as well
     peaks = [peak for peak in usable if peak in gpu.peak and (peak == "fp32" or _aligned(layer, gpu, stack_kernels))]
     if gpu.kernels is not None and (layer.attention is not None or _tokens(layer)):

@@ -28,6 +28,7 @@ from sim.parallel.ring import Ring, ring_attention, ring_messages
 from sim.parallel.shares import rank_layer, rowwise_bias
 from sim.parallel.units import UnitKind, cut_layers, units, wrapping
 from sim.parallel.wraps import WrapChain, chains
+from sim.spec.fields import SCANS
 from sim.spec.layer import Layer
 from sim.spec.model import Model
 from sim.spec.parallel import Parallel, Wrapping
@@ -256,7 +257,7 @@ def _check(model: Model, parallel: Parallel, ring: Ring | None) -> None:
         _check_tensor(model, parallel)
     if parallel.context > 1 and not heads:
         raise SpecError(f"training.parallel.context: {model.name} has no attention to split by sequence; use context: 1")
-    if parallel.context > 1 and any(layer.op == "scan" for layer in model.layers):
+    if parallel.context > 1 and any(layer.op in SCANS for layer in model.layers):
         _check_scans(model, parallel, ring)
     groups = max((layer.groups for layer in model.layers), default=0)
     if parallel.expert > 1 and not groups:

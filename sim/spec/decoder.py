@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
+from sim.spec.fields import SCANS
 from sim.spec.layer import Attention, Layer, TensorShare
 from sim.spec.state_space import scan_layers
 from sim.spec.transformer import DeltaNet, Transformer
@@ -61,7 +62,7 @@ def model_flop(layers: Sequence[Layer]) -> float:
     If all weights are trained, this is three times forward: ``6 P_matmul + 6 L s h`` per token.
     """
     return sum(
-        layer.forward + (2.0 * layer.forward if layer.op in ("attention", "scan") and layer.backward else layer.backward)
+        layer.forward + (2.0 * layer.forward if layer.op in ("attention", *SCANS) and layer.backward else layer.backward)
         for layer in layers
     )
 

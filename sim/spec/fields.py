@@ -29,6 +29,8 @@ OperatorClass = Literal[
     "gemm",
     "attention",
     "scan",
+    "delta_scan",
+    "causal_conv",
     "rnn",
     "norm",
     "elementwise",
@@ -37,6 +39,8 @@ OperatorClass = Literal[
     "embedding",
     "loss",
 ]
+SCANS: frozenset[OperatorClass] = frozenset({"scan", "delta_scan"})
+"""Chunked scans: those of Mamba-2, and of gated delta rules."""
 
 
 Peak = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "nvfp4"]

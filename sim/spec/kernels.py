@@ -103,9 +103,13 @@ class Kernels(Spec):
     indexed_elements: float = Field(gt=0)
     """Elements per second of one multiprocessor in element-wise kernels that compute the address of each element, because an operand is
     broadcast or strided."""
-    scan_rate: float = Field(default=5.25e11, gt=0)
-    """FLOP per second of one multiprocessor in chunked scans (Mamba-2, gated delta nets), whose products are small. Default: that of an
-    H100 (``hardware/parts/kernels/hopper.yaml``)."""
+    scan_rate: float = Field(default=3.7e11, gt=0)
+    """FLOP per second of one multiprocessor in chunked scans of Mamba-2, whose products are small. Default: that of an H100
+    (``hardware/parts/kernels/hopper.yaml``), as for the next two."""
+    delta_rate: float = Field(default=5.25e11, gt=0)
+    """FLOP per second of one multiprocessor in chunked scans of gated delta nets."""
+    conv_share: Share = 0.74
+    """Fraction of the memory bandwidth that causal convolutions along the sequence reach."""
     exponentials: float = Field(gt=0)
     """Exponentials per second of all multiprocessors together."""
     attention: tuple[AttentionRate, ...] = ()

@@ -77,7 +77,7 @@ def scan_layers(layer: Mamba | DeltaNet, name: str, tokens: int, width: float) -
     channels, moved = layer.channels, width * tokens * layer.channels
     yield Layer.model_construct(
         name=f"{name}.conv",
-        op="elementwise",
+        op="causal_conv",
         gradients=(channels * layer.conv, channels) if isinstance(layer, Mamba) else (channels * layer.conv,),
         arithmetic=(2.0 * layer.conv + 5.0) * tokens * channels,
         backward_arithmetic=(6.0 * layer.conv + 14.0) * tokens * channels,
@@ -91,7 +91,7 @@ def scan_layers(layer: Mamba | DeltaNet, name: str, tokens: int, width: float) -
     cost, result, steps = scan_cost(layer), width * tokens * layer.inner, width * tokens * layer.steps
     yield Layer.model_construct(
         name=f"{name}.scan",
-        op="scan",
+        op="scan" if isinstance(layer, Mamba) else "delta_scan",
         gradients=(layer.scanned_heads,) * (3 if isinstance(layer, Mamba) else 2),
         forward=cost.flop[0] * tokens,
         backward=cost.flop[1] * tokens,

@@ -158,6 +158,7 @@ def _gpu(node: Node, factor: float) -> Node:
             "exponentials": kernels.exponentials * factor,
             "indexed_elements": kernels.indexed_elements * factor,
             "scan_rate": kernels.scan_rate * factor,
+            "delta_rate": kernels.delta_rate * factor,
             "attention": tuple(rate.model_copy(update={"sinks": rate.sinks / factor}) for rate in kernels.attention),
         }
         update["kernels"] = kernels.model_copy(update=kernel_updates)

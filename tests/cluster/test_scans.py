@@ -9,13 +9,14 @@ import pytest
 
 from calibration import RECORDS
 from sim.cluster.gpu import layer_time
+from sim.spec.decoder import decoder_layers
 from sim.spec.hardware import Gpu
 from sim.spec.layer import Layer
 from sim.spec.library import load_hardware, load_part
 from sim.spec.sections import with_fields
 from sim.spec.stack import Stack
 from sim.spec.state_space import ScanCost, scan_cost, scan_layers
-from sim.spec.transformer import DeltaNet, Mamba
+from sim.spec.transformer import DeltaNet, Mamba, Transformer
 
 MACHINES = {"H100-SXM5-80GB": "hgx-h100", "B200-SXM-180GB": "hgx-b200", "B300-SXM-288GB": "hgx-b300", "GB300-288GB": "gb300-nvl72"}
 """Machines of the catalog with the measured GPUs."""
@@ -44,13 +45,50 @@ def scan(row: dict[str, str]) -> ScanCost:
 
 
 @pytest.mark.parametrize("name", MACHINES)
-def test_rates_of_chunks_are_those_of_measured_delta_rules(name: str) -> None:
-    """Nothing measured a scan of Mamba-2; the delta rule of Qwen's linear attention has products of the same sizes."""
+def test_rates_of_delta_rules_are_those_measured(name: str) -> None:
     kernels = gpu_of(name).kernels
     assert kernels is not None and len(rows("gdn", name)) == 6
     rates = [scan(row).flop[0] * tokens(row) / (1e-6 * float(row["time_us"])) / kernels.sm_count for row in rows("gdn", name)]
-    assert kernels.scan_rate == pytest.approx(median(rates), rel=0.06)
-    assert all(abs(rate / kernels.scan_rate - 1) < 0.2 for rate in rates)
+    assert kernels.delta_rate == pytest.approx(median(rates), rel=0.06)
+    assert all(abs(rate / kernels.delta_rate - 1) < 0.2 for rate in rates)
+
+
+def test_the_rate_of_mamba_2_is_that_of_its_kernels_in_a_training_step() -> None:
+    """One capture sets the rate; two more, with other batches and with forward twice, were left out."""
+    kernels, name = gpu_of("H100-SXM5-80GB").kernels, "H100-SXM5-80GB"
+    assert kernels is not None
+    sizes = Mamba(heads=64, head_dim=64, state=128, groups=8, chunk=128)
+    cost, states = scan_cost(sizes), 2.0 * sizes.inner * sizes.state
+    flop = {
+        "mamba2": sum(cost.flop),
+        "mamba2_again": cost.flop[0] + sum(cost.flop),
+        "mamba2_states": states,
+        "mamba2_outputs": states + sizes.chunk * sizes.inner,
+    }
+    rates = {
+        op: [each * tokens(row) / (1e-6 * float(row["time_us"])) / kernels.sm_count / kernels.scan_rate for row in rows(op, name)]
+        for op, each in flop.items()
+    }
+    assert rates["mamba2"] == [pytest.approx(1.0, abs=0.01)] and rates["mamba2_again"] == [pytest.approx(1.0, abs=0.06)]
+    assert all(1.2 < rate < 1.7 for op in ("mamba2_states", "mamba2_outputs") for rate in rates[op])
+
+
+@pytest.mark.parametrize(
+    ("faster", "slower", "measured"), [("gb200-nvl72", "hgx-h200", 360.4 / 239.2), ("hgx-h200", "dgx-a100-80gb", 239.2 / 102.5)]
+)
+def test_rates_of_other_gpus_are_derived_from_a_measured_model(faster: str, slower: str, measured: float) -> None:
+    """A Mamba-2 model of 48 layers, four samples of 4,096 tokens in BF16: TFLOP/s of state-spaces/mamba issue 904."""
+    sizes = Mamba(heads=64, head_dim=64, state=128, groups=1, chunk=256)
+    model = Transformer(
+        layers=48, hidden=2048, heads=32, ffn=8192, vocab=50288, norm="rmsnorm", positions="none", tied=True, pattern="M" * 48, mamba=sizes,
+    )  # fmt: skip
+    stack = load_part(Stack, "torch-2.x-ddp", "workloads/stacks")
+    steps = {}
+    for machine in (faster, slower):
+        gpu = load_hardware(machine).spec.worker_groups[0].node.gpu
+        layers = decoder_layers(model, 4096)
+        steps[machine] = sum(layer_time(layer, gpu, "bf16", stack, 4, back).time for layer in layers for back in (False, True))
+    assert steps[slower] / steps[faster] == pytest.approx(measured, rel=0.03)
 
 
 def test_an_l40s_is_limited_by_its_memory() -> None:
@@ -62,18 +100,15 @@ def test_an_l40s_is_limited_by_its_memory() -> None:
 
 @pytest.mark.parametrize(
     ("name", "low", "high"),
-    [("H100-SXM5-80GB", 1.0, 1.2), ("B200-SXM-180GB", 0.55, 0.7), ("B300-SXM-288GB", 0.55, 0.7), ("GB300-288GB", 0.55, 0.7)],
+    [("H100-SXM5-80GB", 0.95, 1.05), ("B200-SXM-180GB", 0.9, 1.0), ("B300-SXM-288GB", 0.95, 1.05), ("GB300-288GB", 0.95, 1.05)],
 )
 def test_convolutions_take_as_long_as_measured(name: str, low: float, high: float) -> None:
-    """Inputs and outputs pass through memory once. On Blackwell, the measured kernel reaches less than half of the memory bandwidth.
-
-    That is 1.6 times the predicted time, of a tenth of the time of a scan.
-    """
+    """Inputs and outputs pass through memory once; on Blackwell, the measured kernel reaches less than half of the memory bandwidth."""
     stack = with_fields(STACK, compute_factor=1.0, factor_by_kernels=False)
     ratios = []
     for row in rows("conv", name):
         moved = 4.0 * int(row["seq"]) * int(row["channels"])
-        layer = Layer.model_construct(name="mamba.conv", op="elementwise", read=moved, write=moved)
+        layer = Layer.model_construct(name="mamba.conv", op="causal_conv", read=moved, write=moved)
         time = layer_time(layer, gpu_of(name), "bf16", stack, int(row["batch"])).time
         ratios.append(time / (1e-6 * float(row["time_us"])))
     assert len(ratios) >= 5 and low < median(ratios) < high

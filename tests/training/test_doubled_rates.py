@@ -25,7 +25,7 @@ from sim.training import input_pipeline
 from sim.training.collectives.nccl import cost, search, threshold
 
 _TIMES, _RATES = {"time", "time per byte"}, {"bandwidth", "bit rate", "compute rate", "rate"}
-_PER_SECOND = {"indexed_elements", "exponentials", "scan_rate"}
+_PER_SECOND = {"indexed_elements", "exponentials", "scan_rate", "delta_rate"}
 """Rates that are written without a unit."""
 _WORKLOAD = ("cpu", "launch")
 """Resources whose work the workload describes; the others are the hardware's."""
