@@ -170,7 +170,7 @@ def _of_new_gpu(errors: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _answer(name: str, errors: Mapping[str, Any], beyond: Sequence[str]) -> ExpectedError:
-    reach = f"extrapolated: {', '.join(beyond)}" if beyond else "within the sizes measured"
+    reach = f"extrapolated: {'; '.join(beyond)}" if beyond else "within the sizes measured"
     which = f"all {errors['points']:,} measured runs" if name == EVERYTHING else f"{errors['points']:,} measured runs on {name}"
     return {
         "median": errors["median"],
@@ -191,16 +191,16 @@ def _beyond(errors: Mapping[str, Any], job: Job, step: float) -> list[str]:
     beyond = [f"{value:,} {noun}, measured up to {most:,}" for noun, value, most in sizes if value > most]
     model = job.workload.model
     if (family := family_of(model)) not in errors["families"]:
-        beyond.append(f"no measured run of {family}")
+        beyond.append(f"no measured run of {family}{'' if model.transformer is None else ' without a layout'}")
     if model.parameters > SIMILAR * errors["most_parameters"]:
-        beyond.append(f"{_billions(model.parameters)} parameters, measured up to {_billions(errors['most_parameters'])}")
+        beyond.append(f"{_count(model.parameters)} parameters, measured up to {_count(errors['most_parameters'])}")
     if SHORTER * step < errors["shortest_step_s"]:
         beyond.append(f"a step of {show(step, 'time')}, measured from {show(errors['shortest_step_s'], 'time')}")
     return beyond
 
 
-def _billions(parameters: float) -> str:
-    return f"{parameters / 1e9:.2g} B" if parameters >= 1e8 else f"{parameters / 1e6:.0f} M"
+def _count(parameters: float) -> str:
+    return f"{parameters / 1e9:.3g} billion" if parameters >= 1e9 else f"{parameters / 1e6:.0f} million"
 
 
 def family_of(model: Model) -> str:
