@@ -123,6 +123,27 @@ def test_machines_of_one_speed_are_not_said_to_differ() -> None:
     assert "a is no faster than b; the expected error is 8%." in comparison_text(comparison_document("w", rows))
 
 
+def test_all_machines_within_the_expected_error_of_the_best_are_counted() -> None:
+    """By hand: b, c, d and e take up to 8% longer than a; f takes 20% longer, g costs the least by far."""
+    times = {"a": 100.0, "b": 100.1, "c": 103.0, "d": 107.0, "e": 107.5, "f": 120.0, "g": 400.0}
+    rows = [machine(name, time, 1.0 if name == "g" else 4.0) for name, time in times.items()]
+    for row in rows:
+        row.document["expected_error"] = {"median": 0.08, "p90": 0.2}  # type: ignore[index]
+    lines = comparison_text(comparison_document("w", rows)).splitlines()
+    assert "a is the fastest, but 4 others are within the expected error of 8%: b, c, d and 1 more." in lines
+    assert not [line for line in lines if "cheap" in line and line.startswith("g is")]
+    rows[3].document["expected_error"] = {"median": 0.1, "p90": 0.2}  # type: ignore[index]
+    assert "a is the fastest, but 4 others are within the expected error of up to 10%" in comparison_text(comparison_document("w", rows))
+
+
+def test_the_grid_of_a_figure_that_is_not_shown_is_not_named() -> None:
+    """The table has kWh, and no column of CO2; JSON, CSV and pages have both."""
+    document = comparison_document("w", [FASTEST, CHEAPEST])
+    document["rows"][0]["energy"] = {"kwh_per_epoch": 1.25, "grid": {"kg_per_kwh": 0.4, "region": "R", "period": "2023", "method": "m"}}
+    text = comparison_text(document)
+    assert "1.25" in text and "CO2" not in text and "g/kWh" not in text
+
+
 def test_cheaper_is_a_share_of_the_dearer_and_faster_of_the_quicker() -> None:
     rows = [machine("a", 100.0, 4.0), machine("b", 110.0, 4.4)]
     for row in rows:
