@@ -183,6 +183,7 @@ def comparison_text(document: dict[str, Any], most: float = inf) -> str:
             *(_epoch_lines(rows) if of_epoch else []),
             *([_ERROR] if any(row["expected_error"] for row in rows) else []),
             *([_BEYOND] if any((row["expected_error"] or {}).get("extrapolates") for row in rows) else []),
+            *ambiguity_notes(every),
             *note_lines(rows),
             *price_lines(row for row in document["prices"] if row["hardware"] in names),
         ]
@@ -192,9 +193,8 @@ def comparison_text(document: dict[str, Any], most: float = inf) -> str:
 
 
 def note_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return sentences without which the figures of *rows* could mislead: what does not run as described, what is too close to call."""
+    """Return sentences without which the figures of *rows* could mislead: what does not run as described, or was never measured."""
     return [
-        *ambiguity_notes(rows),
         *laid_out_lines(rows),
         *not_validated_lines(rows),
         *(f"{note}." for note in worker_notes(rows)),
@@ -204,8 +204,9 @@ def note_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def page_notes(document: Mapping[str, Any]) -> list[str]:
-    """Return the notes of `note_lines` on all rows of a comparison's *document*, with its own note, as items of one list."""
-    lines = [line.removeprefix("  - ") for line in note_lines(document["rows"])]
+    """Return the notes on all rows of a comparison's *document*, with its own note, as items of one list."""
+    rows = document["rows"]
+    lines = [line.removeprefix("  - ") for line in (*ambiguity_notes(rows), *note_lines(rows))]
     return [*lines, *([_sentence(document["note"])] if document["note"] else [])]
 
 

@@ -16,6 +16,7 @@ from sim.report.comparison import (
     comparison_plot,
     comparison_text,
     failure_lines,
+    page_notes,
     rows_that_matter,
     width_note,
 )
@@ -134,6 +135,16 @@ def test_all_machines_within_the_expected_error_of_the_best_are_counted() -> Non
     assert not [line for line in lines if "cheap" in line and line.startswith("g is")]
     rows[3].document["expected_error"] = {"median": 0.1, "p90": 0.2}  # type: ignore[index]
     assert "a is the fastest, but 4 others are within the expected error of up to 10%" in comparison_text(comparison_document("w", rows))
+
+
+def test_machines_that_a_folded_table_leaves_out_are_counted_too() -> None:
+    """The page, which has all rows, says the same."""
+    rows = [machine(f"m{number:03}", 100.0 + number / 100, None) for number in range(100)]
+    for row in rows:
+        row.document["expected_error"] = {"median": 0.08, "p90": 0.2}  # type: ignore[index]
+    document = comparison_document("w", rows)
+    note = "m000 is the fastest, but 99 others are within the expected error of 8%: m001, m002, m003 and 96 more."
+    assert note in comparison_text(document, MOST_ROWS).splitlines() and note in page_notes(document)
 
 
 def test_the_grid_of_a_figure_that_is_not_shown_is_not_named() -> None:
