@@ -421,4 +421,4 @@ def _within(epoch: Epoch) -> str:
     if epoch.interval is None:
         return "too few for an interval"
     percent = 100 * epoch.interval / epoch.step_time
-    return f"the 95% interval of the step time is {f'+-{percent:.2g}' if percent >= 0.01 else 'below +-0.01'}%"
+    return f"the 95% interval of the step time is {f'±{percent:.2g}' if percent >= 0.01 else 'below ±0.01'}%"

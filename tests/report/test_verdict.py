@@ -131,7 +131,7 @@ def test_drawn_steps_tell_how_well_their_mean_is_known() -> None:
     assert warm.interval is not None
     [text] = warnings(simulated)
     assert text.startswith(f"steps are drawn at random (seed 7): {min(warm.drawn_steps, warm.steps)} of {warm.steps} in the warm epoch")
-    assert text.endswith(f"the 95% interval of the step time is +-{100 * warm.interval / warm.step_time:.2g}%")
+    assert text.endswith(f"the 95% interval of the step time is ±{100 * warm.interval / warm.step_time:.2g}%")
 
 
 def test_every_kind_of_node_is_asked_for_its_volume() -> None:
