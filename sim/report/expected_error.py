@@ -122,7 +122,7 @@ def _of_kind(groups: Sequence[str], node: Node, job: Job, step: float) -> Expect
     new = not any(group.startswith(f"{node.gpu.name}, ") for group in validated) and not node.gpu.host_cores
     unlike = [f"no measured run on {node.gpu.name} over {traffic(node, job)}" if job.ranks > 1 else f"no measured run on {node.gpu.name}"]
     errors = _of_new_gpu(validated[name]) if new else validated[name]
-    answer = _answer(name, errors, [*_beyond(errors, job, step), *(unlike if name in groups[2:] else [])])
+    answer = _answer(name, errors, [*_beyond(name, errors, job, step), *(unlike if name in groups[2:] else [])])
     model = job.workload.model
     if model.transformer is None or family_of(model) in errors["families"]:
         return answer
@@ -182,8 +182,8 @@ def _answer(name: str, errors: Mapping[str, Any], beyond: Sequence[str]) -> Expe
     }
 
 
-def _beyond(errors: Mapping[str, Any], job: Job, step: float) -> list[str]:
-    """Return descriptions of how *job* lies outside the measured runs: sizes, model family, parameters, or a short *step*.
+def _beyond(name: str, errors: Mapping[str, Any], job: Job, step: float) -> list[str]:
+    """Return descriptions of how *job* lies outside the measured runs of group *name*: sizes, model family, parameters, or a short *step*.
 
     A short step mostly waits for the host, which takes only a small part of the measured steps.
     """
@@ -191,7 +191,8 @@ def _beyond(errors: Mapping[str, Any], job: Job, step: float) -> list[str]:
     beyond = [f"{value:,} {noun}, measured up to {most:,}" for noun, value, most in sizes if value > most]
     model = job.workload.model
     if (family := family_of(model)) not in errors["families"]:
-        beyond.append(f"no measured run of {family}{'' if model.transformer is None else ' without a layout'}")
+        among = " without a layout" if model.transformer is not None else f" on {name}" if name != EVERYTHING else ""
+        beyond.append(f"no measured run of {family}{among}")
     if model.parameters > SIMILAR * errors["most_parameters"]:
         beyond.append(f"{_count(model.parameters)} parameters, measured up to {_count(errors['most_parameters'])}")
     if SHORTER * step < errors["shortest_step_s"]:

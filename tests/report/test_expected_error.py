@@ -136,6 +136,14 @@ def test_a_decoder_is_no_surer_than_decoders_that_were_measured(monkeypatch: pyt
         assert ("no measured run of a decoder without a layout" in error["beyond"]) == (median == 0.24)
 
 
+def test_a_family_that_was_measured_elsewhere_is_missing_in_its_group_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where all runs are the group, the family was measured nowhere."""
+    others = {"families": ["a recurrent model"]}
+    beyond = error_of("p3.16xlarge", monkeypatch, **others)["beyond"]
+    assert beyond == ["no measured run of a convolutional network on V100-SXM2-16GB, NVLink"]
+    assert "no measured run of a convolutional network" in error_of("p2.8xlarge", monkeypatch, **others)["beyond"]
+
+
 def test_no_gpu_inherits_what_the_power_of_another_board_costs() -> None:
     """The factors fitted on the 300 W of the RTX 6000 Ada are that board's alone; others take the mean of the architectures."""
     mean = load_part(Gpu, "b200-sxm-180gb", "hardware/parts/gpus")
