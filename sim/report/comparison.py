@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from sim.report.assumed_network import network_notes
 from sim.report.basis import merged_basis, merged_by_machine
 from sim.report.columns import Title, align
-from sim.report.energy import brief_energy, epoch_tokens, power_cap_text
+from sim.report.energy import brief_energy, epoch_tokens, grid_words, power_cap_text
 from sim.report.layouts.layout import layout_words
 from sim.report.loader_workers import worker_notes
 from sim.report.picture import NamedPoint, Picture, figure, name_points, picture, plain_logarithm
@@ -185,6 +185,7 @@ def comparison_text(document: dict[str, Any], most: float = inf) -> str:
             *([_BEYOND] if any((row["expected_error"] or {}).get("extrapolates") for row in rows) else []),
             *ambiguity_notes(every),
             *note_lines(rows),
+            *group_by_text((_at(row), f"CO2 at {grid_words(row['energy']['grid'])}.") for row in rows if row["energy"]),
             *price_lines(row for row in document["prices"] if row["hardware"] in names),
         ]
     if document["left_out"]:

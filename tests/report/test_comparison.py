@@ -147,14 +147,6 @@ def test_machines_that_a_folded_table_leaves_out_are_counted_too() -> None:
     assert note in comparison_text(document, MOST_ROWS).splitlines() and note in page_notes(document)
 
 
-def test_the_grid_of_a_figure_that_is_not_shown_is_not_named() -> None:
-    """The table has kWh, and no column of CO2; JSON, CSV and pages have both."""
-    document = comparison_document("w", [FASTEST, CHEAPEST])
-    document["rows"][0]["energy"] = {"kwh_per_epoch": 1.25, "grid": {"kg_per_kwh": 0.4, "region": "R", "period": "2023", "method": "m"}}
-    text = comparison_text(document)
-    assert "1.25" in text and "CO2" not in text and "g/kWh" not in text
-
-
 def test_cheaper_is_a_share_of_the_dearer_and_faster_of_the_quicker() -> None:
     rows = [machine("a", 100.0, 4.0), machine("b", 110.0, 4.4)]
     for row in rows:
