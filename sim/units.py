@@ -242,6 +242,11 @@ def pluralized(count: int, what: str) -> str:
     return f"{count:,} {what}{'s' * (count != 1)}"
 
 
+def and_also(text: str, more: str) -> str:
+    """Return *text* with *more* after a semicolon, or after the question that it ends in; *text* alone if there is no more."""
+    return f"{text}{' ' if text.endswith('?') else '; '}{more}" if more else text
+
+
 def signed_percent(change: float) -> str:
     """Return a relative *change* in percent with its sign; no change is +0.0%."""
     return f"{round(100 * change, 1) + 0.0:+.1f}%"  # + 0.0: never -0.0

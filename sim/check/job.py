@@ -23,7 +23,7 @@ from sim.spec.library import Loaded, load_part
 from sim.spec.precision import PRECISION_TRAITS
 from sim.spec.workload import Workload
 from sim.spec.yaml import Document
-from sim.units import pluralized
+from sim.units import any_of, pluralized
 
 MemoryFit = Callable[[Gpu, Workload], str | None]
 """Returns a sentence with the memory that a step needs, what is available and what would fit; None if it fits."""
@@ -149,15 +149,19 @@ def _counts(hardware: Hardware, nodes: int | None, gpus: int | None, replica: in
 def _more_nodes(gpus: int, each: int, replica: int) -> str:
     """Return the options for *gpus* GPUs on nodes of *each*, or for almost as many if an even spread takes far more nodes than hold them.
 
-    Whole replicas of *replica* GPUs are kept.
+    An even spread over more nodes than hold the GPUs pays for idle ones, so it says how many of each node's are used. Whole replicas of
+    *replica* GPUs are kept.
     """
     fewest = -(-gpus // each)
     even = next(nodes for nodes in range(fewest, gpus + 1) if gpus % nodes == 0)
     step = math.lcm(fewest, replica)
     near = [count for count in (gpus // step * step, (gpus // step + 1) * step) if 0 < count <= fewest * each]
-    if even <= _MOST_SPREAD * fewest or not near:
+    if even == fewest:
         return f"--nodes {even}"
-    return f"--nodes {fewest} and write {' or '.join(map(str, near))} GPUs"
+    almost = f"--nodes {fewest} and write {any_of(near)} GPUs" if near else ""
+    if even > _MOST_SPREAD * fewest and almost:
+        return almost
+    return ", or ".join(filter(None, (f"--nodes {even} ({gpus // even} of the {pluralized(each, 'GPU')} of each)", almost)))
 
 
 def _storage(hardware: Hardware, workload: Workload) -> Iterator[Problem]:

@@ -17,7 +17,7 @@ from sim.cluster.symmetry import refine
 from sim.cluster.topology import NodeGraph, node_graph
 from sim.spec.hardware import Hardware, Node
 from sim.spec.yaml import SpecError
-from sim.units import any_of
+from sim.units import any_of, pluralized
 
 
 class Placement(NamedTuple):
@@ -94,8 +94,8 @@ def place(hardware: Hardware, gpus: int | None = None, pattern: str | None = Non
     each = gpus // len(available)
     if each > fewest:
         raise SpecError(
-            f"--gpus {gpus}: needs {each} GPUs on each of {len(available)} nodes, but one has {fewest}; write {len(available) * fewest} or "
-            "less"
+            f"--gpus {gpus}: needs {each} GPUs on each of {pluralized(len(available), 'node')}, but one has {fewest}; write "
+            f"{len(available) * fewest} or less"
         )
     return tuple(Placement(number, tuple(range(each))) for number, _ in available)
 

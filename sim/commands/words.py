@@ -16,6 +16,7 @@ _PRECISION: Final = "--precision, such as bf16, amp_fp16 or fp8"
 _ACCUMULATED: Final = "--set training.gradient_accumulation_steps=N, or --micro-batches N with a layout"
 _RECOMPUTED: Final = "--set training.activation_checkpointing=blocks"
 _NODES: Final = "--nodes N, machines with all their GPUs"
+_GPUS: Final = "--gpus N, the number of GPUs together"
 _LEFT: Final = "data-parallel ranks are all GPUs divided by --tp, --pp and --cp; --replicate N for replicas of a sharded model"
 
 EQUIVALENTS: Final[Mapping[str, str]] = {
@@ -24,7 +25,9 @@ EQUIVALENTS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("--dtype", "--fp8", "--fp4", "--bf16", "--fp16", "--fp32", "--tf32", "--amp"), _PRECISION),
     **dict.fromkeys(("--gradient-accumulation", "--gradient-accumulation-steps", "--grad-accum", "--accumulate"), _ACCUMULATED),
     **dict.fromkeys(("--activation-checkpointing", "--gradient-checkpointing", "--recompute", "--remat"), _RECOMPUTED),
-    **dict.fromkeys(("--world-size", "--nnodes", "--num-nodes"), _NODES),
+    **dict.fromkeys(("--world-size", "--nnodes", "--num-nodes", "--node"), _NODES),
+    **dict.fromkeys(("--num-gpus", "--ngpus"), _GPUS),
+    **dict.fromkeys(("--page", "--report"), "--html FILE.html"),
     **dict.fromkeys(("--dp", "--dp-size", "--data-parallel", "--data-parallel-size"), _LEFT),
     **dict.fromkeys(("--micro-batch-size", "--micro-batch", "--batch-size", "--mbs"), "--batch N, samples per GPU and micro-batch"),
     **dict.fromkeys(("--global-batch-size", "--gbs", "--train-batch-size"), "--global-batch N"),
@@ -50,14 +53,23 @@ FILTERS: Final = {
 }
 """Options that other programs have for what ``--where`` filters."""
 _AXES_OF_PLAN: Final = ("tp", "pp", "cp", "ep", "shard", "schedule", "replicate", "batch")
+_OF_GPUS: Final = {"--gpu": _GPUS}
 HERE: Final[Mapping[str, Mapping[str, str]]] = {
+    "whatif": {**_PRICE, **_OF_GPUS},
+    "collective": _OF_GPUS,
     "spot": {"--nodes": "--workers N, the number of spot machines", "--hours": "--epochs N or --steps N"},
-    "goodput": {**_PRICE, "--hours": "--days N", "--workers": "--nodes N"},
-    "run": {**_PRICE, **_REGION, "--days": "--hours N", "--workers": "--nodes N, or for the data loader --set input.num_workers=N"},
-    "whatif": _PRICE,
+    "goodput": {**_PRICE, **_OF_GPUS, "--hours": "--days N", "--workers": "--nodes N"},
+    "run": {
+        **_PRICE,
+        **_REGION,
+        **_OF_GPUS,
+        "--days": "--hours N",
+        "--workers": "--nodes N, or for the data loader --set input.num_workers=N",
+    },
     "plan": {
         **_PRICE,
         **_REGION,
+        "--gpu": "--gpus N",
         **{f"--{axis}": f"--fix {axis}={'NAME' if axis in ('shard', 'schedule') else 'N'}" for axis in _AXES_OF_PLAN},
         "--micro-batches": "--fix micro_batches=N",
     },
@@ -66,9 +78,17 @@ HERE: Final[Mapping[str, Mapping[str, str]]] = {
     "new": {"--gpus": "--from-topo FILE, which shows the number of GPUs"},
     "compare": {**FILTERS, "--gpus": "--where gpus=N, machines with N GPUs", "--hardware": "the names of machines, without an option"},
     "recommend": {**FILTERS, "--gpus": "--where gpus=N, machines with N GPUs"},
-    "sweep": {**_REGION, "--gpus": "--vary gpus=N", "--global-batch": "--vary global_batch=N", "--sequence": "--set model.sequence=N"},
+    "sweep": {
+        **_REGION,
+        "--gpu": "--vary gpus=N",
+        "--gpus": "--vary gpus=N",
+        "--global-batch": "--vary global_batch=N",
+        "--sequence": "--set model.sequence=N",
+    },
 }
 """For each command, options of other commands, and its own equivalents."""
+NAMED: Final = ("--hardware", "--machine", "--workload", "--model")
+"""Options of other programs for what are arguments here."""
 
 
 _MESSAGES: Final[tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...]] = (
@@ -105,6 +125,8 @@ def explain_error(error: Any, command: Any, context: Any, typed: Sequence[str] =
         return _with_words(error, suggestion if suggestion == _LEFT else f"here, use {suggestion}")
     if name in HERE.get(command.name or "", {}):
         return _with_words(error, f"here, use {HERE[command.name][name]}")
+    if name in NAMED and (order := _order_of_names(command, context)):
+        return _with_words(error, f"names need no option: {order}")
     takers = _commands_with(suggestion.split()[0] if suggestion.startswith("--") else name, context)
     if takers:
         which = f"{', '.join(takers)} {'has' if len(takers) == 1 else 'have'}"
@@ -170,6 +192,12 @@ def _explain_flag_value(error: Any, command: Any, context: Any, typed: Sequence[
     if command.name == "run":
         error.message += "; run takes one machine and one workload: 'compare' takes several machines, and a jobs file several workloads"
     return error
+
+
+def _order_of_names(command: Any, context: Any) -> str:
+    """Return the usage of a *command* whose arguments are machines and workloads; empty if it takes neither."""
+    names = [piece for piece in command.collect_usage_pieces(context) if piece != "[OPTIONS]"]
+    return " ".join((command.name, *names)) if any(name.strip("[].") in ("HW", "WL") for name in names) else ""
 
 
 def _with_words(error: Any, words: str) -> Any:

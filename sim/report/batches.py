@@ -63,7 +63,7 @@ def batches_text(document: Mapping[str, Any]) -> str:
     best = document["step_time_s"]
     proof = "proven best under the model" if document["complete"] else "the best of those simulated"
     lines = [
-        f"{document['workload']} on {document['hardware']}: {document['global_batch']} samples per step, {document['precision']}, "
+        f"{document['workload']} on {document['hardware']}: {document['global_batch']:,} samples per step, {document['precision']}, "
         f"{document['stack']}",
         f"  step {show(best, 'time')}   {rate_text(document['throughput_samples_per_s'])} samples/s, {proof} "
         f"({document['simulated']} simulated)",

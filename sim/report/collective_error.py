@@ -49,7 +49,7 @@ def collective_error(table: Table) -> dict[str, Any] | None:
     if table.group is not None and any((use.groups or 2) > 1 for use in table.group.links):
         beyond.append("groups that share links, measured one at a time")
     systems = sorted({system for group in errors.values() for system in group["systems"]})
-    reach = f"extrapolated: {', '.join(beyond)}" if beyond else "within the sizes measured"
+    reach = f"extrapolated: {'; '.join(beyond)}" if beyond else "within the sizes measured"
     return {
         "bands": [{"band": band, **{key: group[key] for key in ("median", "p90", "points")}} for band, group in errors.items()],
         "basis": f"measured over {' and '.join(measured_over)} on {', '.join(systems)}, each predicted by a fit without it; {reach}",

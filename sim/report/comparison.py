@@ -183,6 +183,7 @@ def comparison_text(document: dict[str, Any], most: float = inf) -> str:
             *(_epoch_lines(rows) if of_epoch else []),
             *([_ERROR] if any(row["expected_error"] for row in rows) else []),
             *([_BEYOND] if any((row["expected_error"] or {}).get("extrapolates") for row in rows) else []),
+            *ambiguity_notes(every),
             *note_lines(rows),
             *group_by_text((_at(row), f"CO2 at {grid_words(row['energy']['grid'])}.") for row in rows if row["energy"]),
             *price_lines(row for row in document["prices"] if row["hardware"] in names),
@@ -193,9 +194,8 @@ def comparison_text(document: dict[str, Any], most: float = inf) -> str:
 
 
 def note_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return sentences without which the figures of *rows* could mislead: what does not run as described, what is too close to call."""
+    """Return sentences without which the figures of *rows* could mislead: what does not run as described, or was never measured."""
     return [
-        *ambiguity_notes(rows),
         *laid_out_lines(rows),
         *not_validated_lines(rows),
         *(f"{note}." for note in worker_notes(rows)),
@@ -205,8 +205,9 @@ def note_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def page_notes(document: Mapping[str, Any]) -> list[str]:
-    """Return the notes of `note_lines` on all rows of a comparison's *document*, with its own note, as items of one list."""
-    lines = [line.removeprefix("  - ") for line in note_lines(document["rows"])]
+    """Return the notes on all rows of a comparison's *document*, with its own note, as items of one list."""
+    rows = document["rows"]
+    lines = [line.removeprefix("  - ") for line in (*ambiguity_notes(rows), *note_lines(rows))]
     return [*lines, *([_sentence(document["note"])] if document["note"] else [])]
 
 
@@ -356,19 +357,33 @@ def _above(gap: float) -> str:
 
 
 def ambiguity_notes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a sentence if the two fastest machines differ by less than the expected error, and another for the two cheapest."""
+    """Return a sentence if others differ from the fastest machine by less than the expected error, and another for the cheapest."""
     sentences = []
     for place, adjective in enumerate(("fast", "cheap")):
         valued = [(value, row) for row in rows if (value := objectives(row)[place]) is not None and 0 < value < inf]
-        if len(valued) < 2:
+        if not valued:
             continue
-        (least, best), (second, other) = sorted(valued, key=lambda pair: pair[0])[:2]
-        error = max((row["expected_error"] or {}).get("median", 0.0) for row in (best, other))
-        if second / least - 1.0 < error:
+        (least, best), *others = sorted(valued, key=lambda pair: pair[0])
+        errors = [max(_median_error(best), _median_error(row)) for _, row in others]
+        close = [(value, row, error) for (value, row), error in zip(others, errors, strict=True) if value / least - 1.0 < error]
+        if len(close) == 1:
+            second, other, error = close[0]
             apart = second / least - 1 if adjective == "fast" else 1 - least / second
             margin = f"only {100 * apart:.1f}%" if apart >= _APART else "no"
             sentences.append(f"{_at(best)} is {margin} {adjective}er than {_at(other)}; the expected error is {100 * error:.0f}%.")
+        elif close:
+            listed = ", ".join(_at(row) for _, row, _ in close[:NAMED])
+            more = f" and {len(close) - NAMED:,} more" if len(close) > NAMED else ""
+            largest, differ = max(error for *_, error in close), len({round(error, 2) for *_, error in close}) > 1
+            most = f"of {'up to ' if differ else ''}{100 * largest:.0f}%"
+            sentences.append(
+                f"{_at(best)} is the {adjective}est, but {len(close):,} others are within the expected error {most}: {listed}{more}."
+            )
     return sentences
+
+
+def _median_error(row: Mapping[str, Any]) -> float:
+    return float((row["expected_error"] or {}).get("median", 0.0))
 
 
 def _at(row: Mapping[str, Any]) -> str:

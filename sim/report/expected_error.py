@@ -122,7 +122,7 @@ def _of_kind(groups: Sequence[str], node: Node, job: Job, step: float) -> Expect
     new = not any(group.startswith(f"{node.gpu.name}, ") for group in validated) and not node.gpu.host_cores
     unlike = [f"no measured run on {node.gpu.name} over {traffic(node, job)}" if job.ranks > 1 else f"no measured run on {node.gpu.name}"]
     errors = _of_new_gpu(validated[name]) if new else validated[name]
-    answer = _answer(name, errors, [*_beyond(errors, job, step), *(unlike if name in groups[2:] else [])])
+    answer = _answer(name, errors, [*_beyond(name, errors, job, step), *(unlike if name in groups[2:] else [])])
     model = job.workload.model
     if model.transformer is None or family_of(model) in errors["families"]:
         return answer
@@ -170,7 +170,7 @@ def _of_new_gpu(errors: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _answer(name: str, errors: Mapping[str, Any], beyond: Sequence[str]) -> ExpectedError:
-    reach = f"extrapolated: {', '.join(beyond)}" if beyond else "within the sizes measured"
+    reach = f"extrapolated: {'; '.join(beyond)}" if beyond else "within the sizes measured"
     which = f"all {errors['points']:,} measured runs" if name == EVERYTHING else f"{errors['points']:,} measured runs on {name}"
     return {
         "median": errors["median"],
@@ -182,8 +182,8 @@ def _answer(name: str, errors: Mapping[str, Any], beyond: Sequence[str]) -> Expe
     }
 
 
-def _beyond(errors: Mapping[str, Any], job: Job, step: float) -> list[str]:
-    """Return descriptions of how *job* lies outside the measured runs: sizes, model family, parameters, or a short *step*.
+def _beyond(name: str, errors: Mapping[str, Any], job: Job, step: float) -> list[str]:
+    """Return descriptions of how *job* lies outside the measured runs of group *name*: sizes, model family, parameters, or a short *step*.
 
     A short step mostly waits for the host, which takes only a small part of the measured steps.
     """
@@ -191,16 +191,17 @@ def _beyond(errors: Mapping[str, Any], job: Job, step: float) -> list[str]:
     beyond = [f"{value:,} {noun}, measured up to {most:,}" for noun, value, most in sizes if value > most]
     model = job.workload.model
     if (family := family_of(model)) not in errors["families"]:
-        beyond.append(f"no measured run of {family}")
+        among = " without a layout" if model.transformer is not None else f" on {name}" if name != EVERYTHING else ""
+        beyond.append(f"no measured run of {family}{among}")
     if model.parameters > SIMILAR * errors["most_parameters"]:
-        beyond.append(f"{_billions(model.parameters)} parameters, measured up to {_billions(errors['most_parameters'])}")
+        beyond.append(f"{_count(model.parameters)} parameters, measured up to {_count(errors['most_parameters'])}")
     if SHORTER * step < errors["shortest_step_s"]:
         beyond.append(f"a step of {show(step, 'time')}, measured from {show(errors['shortest_step_s'], 'time')}")
     return beyond
 
 
-def _billions(parameters: float) -> str:
-    return f"{parameters / 1e9:.2g} B" if parameters >= 1e8 else f"{parameters / 1e6:.0f} M"
+def _count(parameters: float) -> str:
+    return f"{parameters / 1e9:.3g} billion" if parameters >= 1e9 else f"{parameters / 1e6:.0f} million"
 
 
 def family_of(model: Model) -> str:

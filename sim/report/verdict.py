@@ -6,6 +6,7 @@ and what would bound the job then. Without them (``--fast``), it names the large
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 from sim.analysis.bottleneck import SAME, Bottleneck
@@ -53,7 +54,12 @@ def verdict(run: Run, number: int = 0, bottleneck: Bottleneck | None = None) -> 
     """Return what bounds job *number* of *run* and, with *bottleneck*, what would bound it next; also a first epoch that is much longer."""
     job = run.jobs[number]
     sentences = _in_warm_epochs(job, bottleneck) + _unequal(run, number) + _spent_credits(run, job, bottleneck)
-    return sentences + first_epoch_sentence(job.first.time, job.warm.time)
+    return _of_job(sentences + first_epoch_sentence(job.first.time, job.warm.time), run, number)
+
+
+def _of_job(text: str, run: Run, number: int) -> str:
+    """Return *text* with the keys that it suggests to set as those of job *number*, if *run* has several."""
+    return re.sub(r"--set (?=(?:dataset|input|model|training)[.=])", f"--set jobs.{number}.workload.", text) if len(run.jobs) > 1 else text
 
 
 def _unequal(run: Run, number: int) -> str:
@@ -289,7 +295,7 @@ def assumptions(run: Run, number: int = 0) -> list[str]:
     if isinstance(exchange, ServerExchange):
         sentences.append(_servers(exchange.servers, isinstance(exchange, AsyncParameterServer)))
     sentences.append("the host waits for the GPU at the end of each step")
-    return sentences
+    return [_of_job(sentence, run, number) for sentence in sentences]
 
 
 def stack_assumption(workload: Workload) -> str:
@@ -397,7 +403,8 @@ def warnings(run: Run, number: int = 0) -> list[str]:
             f"a warm epoch has {pluralized(job.warm.steps, 'step')}, and waits {show(start, 'time')} of its "
             f"{show(job.warm.time, 'time')} for the first batch; figures of a step exclude that"
         )
-    return sentences + replay_warnings(job.job.workload) + choice_warnings(run, number)
+    sentences += replay_warnings(job.job.workload) + choice_warnings(run, number)
+    return [_of_job(sentence, run, number) for sentence in sentences]
 
 
 def moment_warning(bottleneck: Bottleneck) -> list[str]:
@@ -421,4 +428,4 @@ def _within(epoch: Epoch) -> str:
     if epoch.interval is None:
         return "too few for an interval"
     percent = 100 * epoch.interval / epoch.step_time
-    return f"the 95% interval of the step time is {f'+-{percent:.2g}' if percent >= 0.01 else 'below +-0.01'}%"
+    return f"the 95% interval of the step time is {f'±{percent:.2g}' if percent >= 0.01 else 'below ±0.01'}%"

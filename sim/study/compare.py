@@ -29,8 +29,10 @@ from sim.study.journal import Journal, RowFigures
 from sim.study.one_batch import at_global_batch
 from sim.study.pool import process_count
 from sim.study.scenario import Scenario, sorted_overrides
+from sim.units import and_also
 
 Item = TypeVar("Item")
+_LISTED: Final = "'python -m sim list hardware' shows all machines"
 _ABOUT_NODES: Final = re.compile(r"\s*nodes\b")
 RunDocument = Mapping[str, Any]
 MakesDocument = Callable[[Scenario], RunDocument]
@@ -104,7 +106,7 @@ def machines(names: Sequence[str], where: Sequence[str]) -> list[str]:
     if not kept:
         if matching:
             raise SpecError(f"--where {' --where '.join(where)}: none of the named machines matches; name others, or leave it out")
-        raise SpecError(f"--where: {without_match(rows, where, HARDWARE)}; 'python -m sim list hardware' shows all machines")
+        raise SpecError(f"--where: {and_also(without_match(rows, where, HARDWARE), _LISTED)}")
     return kept
 
 

@@ -79,7 +79,7 @@ class PlacementOptions(TypedDict, total=False):
 class GpuOptions(TypedDict, total=False):
     """How many GPUs are used."""
 
-    gpus: Annotated[int | None, OptionTerms("total number of GPUs; more than one machine has need --nodes", least=1)]
+    gpus: Annotated[int | None, OptionTerms("total number of GPUs; if one machine has fewer, add --nodes", least=1)]
 
 
 class MarketOptions(TypedDict, total=False):

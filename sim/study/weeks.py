@@ -43,7 +43,7 @@ from sim.study.arguments import (
 from sim.study.job_length import require_length
 from sim.study.options import OptionTerms, PowerOptions, arguments_of, options_of
 from sim.study.whole_job import filling_times
-from sim.units import show_tokens
+from sim.units import and_also, show_tokens
 
 Slowed = Callable[[Store | None], float]
 """Returns the seconds that steps lose while one checkpoint is written to a store during them (None: to the nodes' own disks)."""
@@ -282,7 +282,7 @@ def reliability_of(level: str) -> Reliability:
 
 def store_of(name: str) -> Store | None:
     """Return the store named *name*; None for the nodes' own disks. Raise SpecError if there is no such store."""
-    with _named_by("--store", name, "; disk is the disk of each node"):
+    with _named_by("--store", name, "disk is the disk of each node"):
         return None if name == "disk" else load_part(Store, name, "hardware/parts/stores")
 
 
@@ -292,7 +292,7 @@ def _named_by(option: str, name: str, more: str = "") -> Iterator[None]:
     try:
         yield
     except UnknownName as error:
-        raise SpecError(f"{option} {name}: {error}{more}") from None
+        raise SpecError(f"{option} {name}: {and_also(str(error), more)}") from None
 
 
 def long_run(steps: Steps, weeks: Weeks, reliability: Reliability) -> LongRun:

@@ -28,8 +28,16 @@ def test_the_toy_job_runs_on_the_toy_machine() -> None:
 @pytest.mark.parametrize(
     ("job", "message"),
     [
-        ({"gpus": 3}, "--gpus 3: 1 x toy has 2 GPUs; write at most 2, or add --nodes 3"),
-        ({"gpus": 9, "nodes": 2}, "--gpus 9: 2 x toy have 4 GPUs; write at most 4, or add --nodes 9"),
+        (
+            {"gpus": 3},
+            "--gpus 3: 1 x toy has 2 GPUs; write at most 2, or add --nodes 3 (1 of the 2 GPUs of each), or --nodes 2 and write 2 or 4 GPUs",
+        ),
+        (
+            {"gpus": 9, "nodes": 2},
+            "--gpus 9: 2 x toy have 4 GPUs; write at most 4, or add --nodes 9 (1 of the 2 GPUs of each), or --nodes 5 and write 5 or "
+            "10 GPUs",
+        ),
+        ({"gpus": 4}, "--gpus 4: 1 x toy has 2 GPUs; write at most 2, or add --nodes 2"),
         ({"gpus": 512}, "--gpus 512: 1 x toy has 2 GPUs; write at most 2, or add --nodes 256"),
         ({"gpus": 0}, "--gpus 0: write 1 or more"),
         ({"nodes": 0}, "--nodes 0: write 1 or more"),

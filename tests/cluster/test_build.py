@@ -58,6 +58,11 @@ def test_servers_and_nodes_without_gpus_are_left_out():
     assert place(mixed) == (Placement(0, (0, 1, 2, 3)),)
 
 
+def test_one_node_is_no_plural() -> None:
+    with pytest.raises(SpecError, match=r"^--gpus 5: needs 5 GPUs on each of 1 node, but one has 4; write 4 or less$"):
+        place(hardware((machines.on_one_socket(4), 1)), gpus=5)
+
+
 @pytest.mark.parametrize(
     ("gpus", "pattern", "sentence"),
     [

@@ -35,6 +35,8 @@ def test_what_was_not_measured_is_said() -> None:
     assert gathered is not None and "no measured gather of > 64 MB" in gathered["basis"] and gathered["extrapolates"]
     many = collective_error(collective_table("hgx-h100", "all_reduce", [2**30], nodes=64))
     assert many is not None and "64 nodes, measured up to" in many["basis"]
+    both = collective_error(collective_table("hgx-h100", "all_reduce", [10**15], nodes=64))
+    assert both is not None and both["basis"].endswith("; 1,000 TB, measured up to 17.2 GB") and "64 nodes, measured up to" in both["basis"]
     large = collective_error(collective_table("hgx-h100", "all_reduce", [2**20, 10**15]))
     assert large is not None and large["extrapolates"] and "extrapolated: 1,000 TB, measured up to 17.2 GB" in large["basis"]
     rounded = collective_error(

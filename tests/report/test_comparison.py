@@ -16,6 +16,7 @@ from sim.report.comparison import (
     comparison_plot,
     comparison_text,
     failure_lines,
+    page_notes,
     rows_that_matter,
     width_note,
 )
@@ -121,6 +122,29 @@ def test_machines_of_one_speed_are_not_said_to_differ() -> None:
     for row in rows:
         row.document["expected_error"] = {"median": 0.08, "p90": 0.2}  # type: ignore[index]
     assert "a is no faster than b; the expected error is 8%." in comparison_text(comparison_document("w", rows))
+
+
+def test_all_machines_within_the_expected_error_of_the_best_are_counted() -> None:
+    """By hand: b, c, d and e take up to 8% longer than a; f takes 20% longer, g costs the least by far."""
+    times = {"a": 100.0, "b": 100.1, "c": 103.0, "d": 107.0, "e": 107.5, "f": 120.0, "g": 400.0}
+    rows = [machine(name, time, 1.0 if name == "g" else 4.0) for name, time in times.items()]
+    for row in rows:
+        row.document["expected_error"] = {"median": 0.08, "p90": 0.2}  # type: ignore[index]
+    lines = comparison_text(comparison_document("w", rows)).splitlines()
+    assert "a is the fastest, but 4 others are within the expected error of 8%: b, c, d and 1 more." in lines
+    assert not [line for line in lines if "cheap" in line and line.startswith("g is")]
+    rows[3].document["expected_error"] = {"median": 0.1, "p90": 0.2}  # type: ignore[index]
+    assert "a is the fastest, but 4 others are within the expected error of up to 10%" in comparison_text(comparison_document("w", rows))
+
+
+def test_machines_that_a_folded_table_leaves_out_are_counted_too() -> None:
+    """The page, which has all rows, says the same."""
+    rows = [machine(f"m{number:03}", 100.0 + number / 100, None) for number in range(100)]
+    for row in rows:
+        row.document["expected_error"] = {"median": 0.08, "p90": 0.2}  # type: ignore[index]
+    document = comparison_document("w", rows)
+    note = "m000 is the fastest, but 99 others are within the expected error of 8%: m001, m002, m003 and 96 more."
+    assert note in comparison_text(document, MOST_ROWS).splitlines() and note in page_notes(document)
 
 
 def test_cheaper_is_a_share_of_the_dearer_and_faster_of_the_quicker() -> None:

@@ -85,6 +85,12 @@ def test_the_same_gpu_and_network_interpolate_unless_there_are_more(monkeypatch:
     assert more["extrapolates"] and more["basis"].endswith("extrapolated: 8 GPUs, measured up to 4")
 
 
+def test_reasons_that_have_a_comma_are_told_apart_by_semicolons(monkeypatch: pytest.MonkeyPatch) -> None:
+    more = error_of("p3.16xlarge", monkeypatch, most_gpus=4, most_parameters=1_000_000)
+    assert more["beyond"] == ["8 GPUs, measured up to 4", "26 million parameters, measured up to 1 million"]
+    assert more["basis"].endswith(f"; extrapolated: {'; '.join(more['beyond'])}")
+
+
 def test_a_step_much_shorter_than_those_measured_extrapolates(monkeypatch: pytest.MonkeyPatch) -> None:
     """Within five times; the step is of resnet50 on V100s, 0.2 s or so."""
     short = error_of("p3.16xlarge", monkeypatch, shortest_step_s=10.0)
@@ -127,6 +133,15 @@ def test_a_decoder_is_no_surer_than_decoders_that_were_measured(monkeypatch: pyt
         assert (error["median"], error["p90"]) == (median, p90)
         assert error["measured_over_predicted_95"] == {"low": low, "high": 1.9}
         assert ("at least the errors of 6 similar measured training runs" in error["basis"]) == (median == 0.24)
+        assert ("no measured run of a decoder without a layout" in error["beyond"]) == (median == 0.24)
+
+
+def test_a_family_that_was_measured_elsewhere_is_missing_in_its_group_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where all runs are the group, the family was measured nowhere."""
+    others = {"families": ["a recurrent model"]}
+    beyond = error_of("p3.16xlarge", monkeypatch, **others)["beyond"]
+    assert beyond == ["no measured run of a convolutional network on V100-SXM2-16GB, NVLink"]
+    assert "no measured run of a convolutional network" in error_of("p2.8xlarge", monkeypatch, **others)["beyond"]
 
 
 def test_no_gpu_inherits_what_the_power_of_another_board_costs() -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
+from sim.cli import main
 from sim.events import Cause
 from sim.report.verdict import assumptions, machine_notes, verdict, warnings
 from sim.spec.library import load_hardware
@@ -131,7 +134,7 @@ def test_drawn_steps_tell_how_well_their_mean_is_known() -> None:
     assert warm.interval is not None
     [text] = warnings(simulated)
     assert text.startswith(f"steps are drawn at random (seed 7): {min(warm.drawn_steps, warm.steps)} of {warm.steps} in the warm epoch")
-    assert text.endswith(f"the 95% interval of the step time is +-{100 * warm.interval / warm.step_time:.2g}%")
+    assert text.endswith(f"the 95% interval of the step time is ±{100 * warm.interval / warm.step_time:.2g}%")
 
 
 def test_every_kind_of_node_is_asked_for_its_volume() -> None:
@@ -151,3 +154,14 @@ def test_what_a_machine_s_file_remarks_is_assumed() -> None:
     tray = load_hardware("coreweave-gb200-nvl72").spec
     assert machine_notes(tray)[0] == tray.note.removesuffix(".") and "over NICs" in tray.note
     assert machine_notes(load_hardware("p3.16xlarge").spec) == []
+
+
+def test_a_key_suggested_for_one_of_several_jobs_can_be_set(capsys: pytest.CaptureFixture[str]) -> None:
+    """Oracle: the run with what the sentence suggests has the rate that it promises."""
+    command = ["run", "p3.16xlarge", "resnet18-and-vgg16"]
+    assert main(command) == 0
+    printed = capsys.readouterr().out
+    suggested = re.search(r"Cores are idle: --set (jobs\.0\.\S+=\d+) gives ([\d,]+) samples/s", printed)
+    assert suggested is not None and not re.search(r"--set (input|training|dataset|model)\b", printed)
+    assert main([*command, "--fast", "--set", suggested[1]]) == 0
+    assert f"  {suggested[2]} samples/s" in capsys.readouterr().out.split("job 1:")[0]

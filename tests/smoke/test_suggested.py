@@ -224,7 +224,7 @@ def advised(command: str, message: str) -> list[str]:
     axis = re.match(r"training\.parallel\.(\w+): ", message)
     own = subject[1] if subject else _AXES[axis[1]] if axis else ""
     body = message.partition(": ")[2]
-    both = re.search(r"add (--nodes \d+) and write (\d+) or (\d+) GPUs", body)
+    both = re.search(r"(?:add|or) (--nodes \d+) and write (\d+)(?: or (\d+))? GPUs", body)
     body = body.replace(both[0], "") if both else body
     changes = re.findall(r"(--[a-z-]+) (\d[\d+]*\b(?![.\d]))", body)
     if own:
@@ -244,7 +244,8 @@ def advised(command: str, message: str) -> list[str]:
         else:
             words += [option, value]
         commands.append(" ".join(words))
-    more = [re.sub(rf"{own} \S+", f"{own} {gpus} {both[1]}", command) for gpus in (both[2], both[3])] if both else []
+    bare = re.sub(r" --nodes \S+", "", command)
+    more = [re.sub(rf"{own} \S+", f"{own} {gpus} {both[1]}", bare) for gpus in filter(None, both.groups()[1:])] if both else []
     return commands + more
 
 

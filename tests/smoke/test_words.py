@@ -36,6 +36,15 @@ def test_words_of_other_programs_are_answered_with_options_that_are_there(word: 
         assert set(named) <= OPTIONS[name], answer
 
 
+@pytest.mark.parametrize(
+    ("words", "order"),
+    [("run", "run HW WL"), ("compare", "compare WL [HW...]"), ("plan", "plan HW WL"), ("show", "show WL..."), ("batches", "batches HW WL")],
+)
+def test_names_that_are_typed_after_an_option_are_told_their_place(words: str, order: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for option in ("--machine", "--workload"):
+        assert said(capsys, words, "a", "b", option, "c") == f"Error: No such option: {option}; names need no option: {order}"
+
+
 def test_options_of_other_commands_are_told_with_those(capsys: pytest.CaptureFixture[str]) -> None:
     answer = said(capsys, "compare", "resnet50", "--with-failures")
     takers = ", ".join(name for name in COMMANDS if "--with-failures" in OPTIONS[name])
@@ -66,9 +75,9 @@ def test_filters_can_be_typed(name: str, filtered: str, capsys: pytest.CaptureFi
 
 @pytest.mark.parametrize(("name", "word"), [(name, word) for name in ("plan", "sweep") for word in HERE[name]])
 def test_the_answer_can_be_typed(name: str, word: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    values = {"--shard": "optimizer", "--schedule": "1f1b", "--global-batch": "16", "--gpus": "8", "--sequence": "1024"}
+    values = {"--shard": "optimizer", "--schedule": "1f1b", "--global-batch": "16", "--gpu": "8", "--gpus": "8", "--sequence": "1024"}
     value = values.get(word, "1")
-    typed = shlex.split(HERE[name][word].replace("NAME", value).replace("=N", f"={value}"))
+    typed = shlex.split(HERE[name][word].replace("NAME", value).replace("=N", f"={value}").replace(" N", f" {value}"))
     rest = ["--vary", "batch=1", "-o", str(tmp_path / "table.csv")] if name == "sweep" and "--vary" not in typed else []
     rest = rest or (["-o", str(tmp_path / "table.csv")] if name == "sweep" else ["--simulate", "1", "--global-batch", "8"])
     assert main([name, "hgx-h100", "llama-3.2-1b", *typed, *rest]) == 0, capsys.readouterr().err

@@ -11,6 +11,7 @@ import pytest
 
 from sim.cli import main
 from sim.events import Cause
+from sim.report.batches import batches_text
 from sim.report.verdict import verdict
 from sim.spec.yaml import SpecError
 from sim.study.batch_search import BatchShare, Search, find_shortest_step
@@ -110,6 +111,7 @@ def test_the_command_says_the_answer(unlike: str, capsys: pytest.CaptureFixture[
     run = answer(Scenario(unlike, "alexnet", (SYNTHETIC, f"training.batches={own}"))).run.jobs[0]
     assert document["step_time_s"] == pytest.approx(run.warm.step_time)
     assert document["equal"]["step_time_s"] >= document["step_time_s"]
+    assert ": 65,536 samples per step, fp32, " in batches_text({**document, "global_batch": 65536})
     assert main(["batches", *words]) == 0
     assert f"training.batches=[{own[0]},{own[1]}]" in capsys.readouterr().out
     assert main(["run", unlike, "alexnet", "--set", f"{SYNTHETIC};training.batches={own}"]) == 0

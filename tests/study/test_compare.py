@@ -52,6 +52,8 @@ def test_where_chooses_from_the_catalog() -> None:
         SpecError, match=r"^--where: no row matches gpus=3; gpus ranges from 1 to 1,152; 'python -m sim list hardware' shows"
     ):
         machines([], ["gpus=3"])
+    with pytest.raises(SpecError, match=r"no row matches gpu=V10; did you mean .* or V100-SXM2-16GB\? 'python -m sim list hardware' shows"):
+        machines([], ["gpu=V10"])
     with pytest.raises(SpecError, match="no row matches all of provider=aws and provider=gcp; provider=aws,gcp means any of them; "):
         machines([], ["provider=aws", "provider=gcp"])
     with pytest.raises(SpecError, match=r"^--where gpus=8: none of the named machines matches"):

@@ -150,6 +150,7 @@ def test_each_bad_input_has_one_sentence(tmp_path: Path) -> None:
         "write 0 or more": {"rate": "-1 /d"},
         "half of the jobs run out of spares within": {"spares": 0, "repairs": False, "rate": "0.05 /d"},
         "; disk is the disk of each node": {"store": "nowhere"},
+        "did you mean tectonic? disk is the disk of each node": {"store": "tectonik"},
         "the job never ends": {"rate": "9000 /d"},
         "write one of sync, async, tiered": {"mode": "never"},
         "write one of the three": {"epochs": 3.0},

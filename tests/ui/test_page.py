@@ -75,3 +75,8 @@ def test_nothing_is_loaded_from_elsewhere(html: str, elements: list[tuple[str, d
 
 def test_every_file_has_a_link(elements: list[tuple[str, dict[str, str | None]]]) -> None:
     assert [attributes["data-file"] for tag, attributes in elements if tag == "a" and "data-file" in attributes] == list(FILES)
+
+
+def test_a_long_choice_is_cut_before_the_arrow_of_its_list(html: str) -> None:
+    """Chromium paints text of a select below its arrow, unless it ends in an ellipsis."""
+    assert re.search(r"\.control select\{[^}]*text-overflow:ellipsis", html)

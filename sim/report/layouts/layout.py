@@ -239,7 +239,7 @@ def _assumptions(run: LayoutRun) -> list[str]:
     if run.half_width is not None:
         percent = 100 * run.half_width / run.step_time
         sentences.append(
-            f"{len(run.played.drawn_times)} steps are drawn at random (seed {run.seed}); the 95% interval of their mean is +-{percent:.2g}%"
+            f"{len(run.played.drawn_times)} steps are drawn at random (seed {run.seed}); the 95% interval of their mean is ±{percent:.2g}%"
         )
     if run.mesh.parallel.expert > 1 and run.mesh.parallel.expert_imbalance == 1.0:
         sentences.append("tokens are spread evenly over experts (--set training.parallel.expert_imbalance=1.2)")

@@ -10,7 +10,7 @@ from sim.report.collective import axes_text
 from sim.report.collective_error import band_of
 from sim.report.page.bars import ERROR_BARS
 from sim.report.page.basis import basis
-from sim.report.page.chart import ChartAxis, ChartPoint, axis, chart, linear_axis
+from sim.report.page.chart import ChartAxis, ChartPoint, axis, chart, linear_axis, with_errors_up
 from sim.report.page.frame import PagePart, outcome, page
 from sim.report.page.markup import Child, Figures, Html, section, table, tag, tiles
 from sim.report.page.words import as_bandwidth, as_memory, as_number, as_percent, as_time
@@ -117,7 +117,7 @@ def _over_size(figures: Figures, rows: Sequence[Figures], names: tuple[str, str,
         for place, (row, how) in enumerate(zip(rows, chosen, strict=True))
     ]  # fmt: skip
     line = [("front", [(point.x, point.y) for point in points])] if len(points) > 1 else []
-    values = [point.y * factor for point in points for factor in (1.0, 1 + point.error_up)]
+    values = with_errors_up(points)
     up = axis("time", values, write) if key == "time_s" else linear_axis("bus bandwidth", [0.0, *values], write)
     drawn = chart(points, size_axis(rows), up, f"{names[2]} by size", line)
     caption = tag(

@@ -31,7 +31,7 @@ def profile_page(document: Mapping[str, Any], descriptions: Descriptions | None 
     title = f"{document['workload']} on {document['hardware']}, Stash profile"
     set_up = (
         f"{pluralized(document['gpus'], 'GPU')} on {pluralized(document['nodes'], 'node')}, "
-        f"{pluralized(document['batch_per_gpu'], 'sample')} per GPU, {document['stack']}, {document['steps_per_epoch']} steps per epoch"
+        f"{pluralized(document['batch_per_gpu'], 'sample')} per GPU, {document['stack']}, {document['steps_per_epoch']:,} steps per epoch"
     )
     hero = outcome(title, verdict_of(document), set_up, _tiles(figures))
     return page(

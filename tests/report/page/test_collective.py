@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from sim.report.page.collective import collective_page
 from tests.report.page.browser import browser
+from tests.report.page.reading import Page
 from tests.report.page.written import assert_page_is_the_document, document, looked_at, read, tip, verdict, written
 
 
@@ -24,6 +26,16 @@ def test_the_verdict_is_the_best_bus_bandwidth(path: Path) -> None:
     best = max(rows, key=lambda row: 2 * 7 / 8 * row["bytes"] / row["time_s"])
     assert f"{2 * 7 / 8 * best['bytes'] / best['time_s'] / 1e9:.0f} GB/s" in verdict(read(path))
     assert best["bottleneck"] in verdict(read(path))
+
+
+def test_no_error_bar_is_cut_off_at_the_axis(path: Path) -> None:
+    """Both ends of a bar have a cap, also those of the shortest time. From errors of 90%, bars may be cut off (`with_errors_up`)."""
+    contents = document(path, "collective")
+    for band in contents["expected_error"]["bands"]:
+        band["p90"] = 0.8
+    bars = [each.attributes["d"] for each in Page(collective_page(contents)).all("path", class_="error")]
+    assert len(bars) == 2 * len(contents["rows"])
+    assert all(bar.count("m-4,0h8m-4,0") == 2 for bar in bars)
 
 
 def test_choices_are_named_where_they_change(path: Path) -> None:

@@ -65,6 +65,11 @@ def test_without_a_twin_or_a_stall_it_still_tells(path: Path) -> None:
     assert any("keep up with the GPUs" in text.text for text in page.all("p"))
 
 
+def test_thousands_of_steps_have_a_comma(path: Path) -> None:
+    page = Page(profile_page({**document(path, "profile"), "steps_per_epoch": 2002}))
+    assert any("2,002 steps per epoch" in text.text for text in page.all("p"))
+
+
 def test_rates_are_those_of_the_formulas(path: Path) -> None:
     """Oracle: samples over the runs' times; the cold epoch's own rate is below all of them."""
     contents, rows = document(path, "profile"), {row.inside[0].text: row.text for row in read(path).all("tr") if row.inside}
