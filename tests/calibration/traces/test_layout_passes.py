@@ -215,7 +215,7 @@ def test_a_workload_without_a_layout_or_a_stack_is_told_to_say_how(tmp_path: Pat
     described_by.write_text("extends: lab-decoder\nname: plain\ntraining: {stack: torch-2.x-ddp}\n")
     description = JobDescription(machine, str(described_by), batch=8, folders=Folders(None, WORKLOADS))
     with pytest.raises(
-        SpecError, match="does not describe how the 2 ranks of rank.json share the model; add, for example, --shard parameters"
+        SpecError, match=r"does not describe how the 2 ranks of rank\.json share the model; add, for example, --shard parameters"
     ):
         replay_text(imported(trace(0), trace(1)), description, tmp_path / "mine.yaml")
 
