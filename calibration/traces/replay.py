@@ -80,13 +80,17 @@ def replay_text(profile: ImportedJob, description: JobDescription, path: Path) -
 def _from_table(job: ProfiledJob) -> dict[str, Any]:
     """Return the workload that the user named, with the measured times of the job in its layers."""
     described, machine = job.profile.traces[0].job_facts, job.machine
+    if job.profile.traces[0].gpu == CPU and not job.description.stack and job.workload().training.stack.library.backend != "gloo":
+        job = replace(job, description=replace(job.description, stack=_STACKS[True]))  # NCCL, which the workload names, needs GPUs
     setup = {name: described[name] for name in _SET_UP if name in described}
     base = job.workload(*(f"training.{name}={value}" for name, value in setup.items()))
     measured = measure_passes(job.profile, base.training.stack.exchange.overlap_slowdown)
     factor = optimizer_factor(base, machine.gpu, measured, job.ranks)
     model = base.model.model_copy(update={"layers": with_pass_times(base, machine, measured, job.ranks), "measured": job.measured_on(base)})
-    draft = with_launch_cost(with_stack(base.model_copy(update={"model": model}), optimizer_factor=factor), machine, measured, job.ranks)
-    fitted = {"optimizer_factor": factor, "launch_cpu": f"{draft.training.stack.kernels.launch_cpu!r} s"}
+    copies = {"gradient_copy_passes": 0.0} if job.profile.traces[0].gpu == CPU else {}  # operators, so that backward contains them
+    draft = with_stack(base.model_copy(update={"model": model}), optimizer_factor=factor, **copies)
+    draft = with_launch_cost(draft, machine, measured, job.ranks)
+    fitted = copies | {"optimizer_factor": factor, "launch_cpu": f"{draft.training.stack.kernels.launch_cpu!r} s"}
     return _extended(job, base, draft.model, fitted, setup | _noise(measured))
 
 
