@@ -53,10 +53,10 @@ def _require_micro_batches(trace: RankTrace, layout: Layout, model: Model) -> No
     tensors = sum(len(layer.gradients) for unit in layout.units_of(stage) for layer in members[unit])
     steps = trace.steps.values()
     kept = sum(any(step.t0 <= span.t0 < step.t1 for step in steps) for span in trace.gradients)
-    shown = kept / len(steps) / tensors if tensors else 0.0
-    whole = round(shown)
-    if whole > 0 and abs(shown - whole) <= _WHOLE and whole != layout.micro_batches:
+    passes = kept / len(steps) / tensors if tensors else 0.0
+    count = round(passes)
+    if count > 0 and abs(passes - count) <= _WHOLE and count != layout.micro_batches:
         raise SpecError(
-            f"{trace.file}: shows {whole} micro-batch{'es' * (whole > 1)} in a step, but the layout has "
-            f"{layout.micro_batches}; write --micro-batches {whole}"
+            f"{trace.file}: shows {count} micro-batch{'es' * (count > 1)} in a step, but the layout has {layout.micro_batches}; "
+            f"write --micro-batches {count}"
         )
