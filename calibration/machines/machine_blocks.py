@@ -270,4 +270,4 @@ def _identifying_command(fit: Fit, name: str) -> str:
     """Return the command that would identify the parameter *name* of *fit*."""
     if fit.subject in (INSIDE, BETWEEN) and name in ("launch", "hop_latency"):
         return "profile --only all_reduce with another number of ranks (--ranks 4) into a separate record, and fit both"
-    return f"profile --only {fit.probe} --again without --quick, for more sizes"
+    return f"profile --only {fit.probe} --again without --quick, while nothing else runs: more sizes, less scatter"

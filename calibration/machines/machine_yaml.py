@@ -7,7 +7,7 @@ one rank with its share of the cores.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -109,8 +109,8 @@ def device_block(records: MergedRecords, fitted: Mapping[str, Fit]) -> Block:
         sources.fitted("memory_efficiency", "memory", interval(fitted["memory"][RATE], 1e-9, "GB/s", inverse=True))
     peaks = {precision: rate for precision, rate in part.peak.items()} if part else highest_rates(fitted)
     if curves := efficiency_curves(fitted, peaks, _kernel_time(fitted)):
-        ran = [probe for probe in ("gemm", "convolution", "attention") if any(fit.probe == probe for fit in fitted.values())]
-        sources.fitted("efficiency", " and ".join(filter(None, (", ".join(ran[:-1]), ran[-1]))), "; ".join(curve_sources(fitted)))
+        ran = _product_probes(fitted)
+        sources.fitted("efficiency", _listed(ran), "; ".join(curve_sources(fitted)))
         block["efficiency"] = {**_catalog_curves(part), **curves} if part else with_default_curves(curves, sources)
         for factor, kinds in TENSOR_FACTORS.items() if part else ():
             if any(peak != "fp32" for kind in kinds for peak in curves.get(kind, {})):
@@ -164,9 +164,8 @@ def _unknown_device(records: MergedRecords, fitted: Mapping[str, Fit], sources: 
     gpu = facts["gpus"][0] if facts["gpus"] else None
     sources.facts("*")
     sources.fitted("memory_bandwidth", "memory", interval(memory, 1e-9, "GB/s", inverse=True))
-    sources.fitted(
-        "peak", "gemm and convolution", f"the fastest class; products of fp32 {interval(product, 1e-9, 'GFLOP/s', inverse=True)}"
-    )
+    rate = interval(product, 1e-9, "GFLOP/s", inverse=True)
+    sources.fitted("peak", _listed(_product_probes(fitted)), f"the fastest class; products of fp32 {rate}")
     sources.estimate("context_memory", "what libraries and their buffers take")
     if "launch by the device" not in fitted:
         sources.estimate("kernel_time", "not measured; profile --only launch")
@@ -188,12 +187,21 @@ def _unknown_device(records: MergedRecords, fitted: Mapping[str, Fit], sources: 
     }
 
 
+def _product_probes(fitted: Mapping[str, Fit]) -> list[str]:
+    """Return the probes of products that contributed to *fitted*."""
+    return [probe for probe in ("gemm", "convolution", "attention") if any(fit.probe == probe for fit in fitted.values())]
+
+
+def _listed(probes: Sequence[str]) -> str:
+    return " and ".join(filter(None, (", ".join(probes[:-1]), probes[-1])))
+
+
 def highest_rates(fitted: Mapping[str, Fit]) -> dict[str, float]:
-    """Return the highest measured rate (FLOP/s) for each precision."""
+    """Return the highest measured rate (FLOP/s) for each precision; attention may be the fastest, where products of bf16 are emulated."""
     rates: dict[str, float] = {}
     for subject, fit in fitted.items():
         kind, _, precision = subject.partition(" ")
-        if kind in ("gemm", *CONVOLUTIONS) and fit[RATE].identified:
+        if kind in ("gemm", "attention", *CONVOLUTIONS) and fit[RATE].identified:
             rates[precision] = max(rates.get(precision, 0.0), 1.0 / fit[RATE].value)
     return rates
 

@@ -97,6 +97,8 @@ class RankTrace:
     """Times at which the host is in an optimizer's step; *name* is the class of the optimizer."""
     layout_event: str = ""
     """Name of an event that shows that ranks divide the model, such as ``FSDP::all_gather``; empty with data parallelism."""
+    fsdp: bool = False
+    """Whether FSDP annotated its work, so that ranks shard the model's weights."""
 
     @property
     def simulated(self) -> bool:
@@ -341,6 +343,7 @@ def _add_event(trace: RankTrace, event: _UsedEvent, launches: Mapping[str, tuple
     """Add *event* to the list of *trace* that it belongs to."""
     _, category, name, _, start, end, arguments = event
     trace.layout_event = trace.layout_event or (name if _DIVIDED.match(name) else "")
+    trace.fsdp = trace.fsdp or name.startswith("FSDP::")
     if category in _GPU:
         launched = launches.get(str(arguments.get("correlation")), (start, start))
         span = TraceSpan(

@@ -23,6 +23,7 @@ from calibration.traces.kineto import CPU
 from calibration.traces.optimizer_constants import optimizer_factor, with_launch_cost
 from calibration.traces.pass_times import PassTimes, measure_passes
 from calibration.traces.profiled_job import ProfiledJob, job_of, with_stack
+from calibration.traces.shown_layout import require_layout
 from calibration.traces.table_times import with_pass_times
 from calibration.traces.trace_layers import build_layers
 from calibration.traces.trace_report import LEAST_INPUT_SHARE
@@ -79,13 +80,17 @@ def replay_text(profile: ImportedJob, description: JobDescription, path: Path) -
 def _from_table(job: ProfiledJob) -> dict[str, Any]:
     """Return the workload that the user named, with the measured times of the job in its layers."""
     described, machine = job.profile.traces[0].job_facts, job.machine
+    if job.profile.traces[0].gpu == CPU and not job.description.stack and job.workload().training.stack.library.backend != "gloo":
+        job = replace(job, description=replace(job.description, stack=_STACKS[True]))  # NCCL, which the workload names, needs GPUs
     setup = {name: described[name] for name in _SET_UP if name in described}
     base = job.workload(*(f"training.{name}={value}" for name, value in setup.items()))
     measured = measure_passes(job.profile, base.training.stack.exchange.overlap_slowdown)
     factor = optimizer_factor(base, machine.gpu, measured, job.ranks)
     model = base.model.model_copy(update={"layers": with_pass_times(base, machine, measured, job.ranks), "measured": job.measured_on(base)})
-    draft = with_launch_cost(with_stack(base.model_copy(update={"model": model}), optimizer_factor=factor), machine, measured, job.ranks)
-    fitted = {"optimizer_factor": factor, "launch_cpu": f"{draft.training.stack.kernels.launch_cpu!r} s"}
+    copies = {"gradient_copy_passes": 0.0} if job.profile.traces[0].gpu == CPU else {}  # operators, so that backward contains them
+    draft = with_stack(base.model_copy(update={"model": model}), optimizer_factor=factor, **copies)
+    draft = with_launch_cost(draft, machine, measured, job.ranks)
+    fitted = copies | {"optimizer_factor": factor, "launch_cpu": f"{draft.training.stack.kernels.launch_cpu!r} s"}
     return _extended(job, base, draft.model, fitted, setup | _noise(measured))
 
 
@@ -96,6 +101,12 @@ def _from_layout(job: ProfiledJob) -> dict[str, Any]:
     if sockets is not None:
         job = replace(job, description=replace(job.description, stack=""))
     base = job.workload()
+    parallel = base.training.parallel
+    if parallel.is_trivial:
+        raise SpecError(
+            f"{job.description.workload}: training.parallel does not describe how the {job.ranks} ranks of {first.file} share the model; "
+            "add, for example, --shard parameters, --tp 2 or --pp 2, or write it there"
+        )
     fitted: dict[str, Any] = {}
     mesh: dict[str, Any] = {}
     if first.gpu == CPU and base.training.stack.library.backend != "gloo":
@@ -103,17 +114,13 @@ def _from_layout(job: ProfiledJob) -> dict[str, Any]:
         base = job.workload(
             *(f"training.stack.{key}={value}" for key, value in (fitted | {f"mesh.{key}": mesh[key] for key in mesh}).items())
         )
-    parallel = base.training.parallel
-    if parallel.is_trivial:
-        raise SpecError(
-            f"{job.description.workload}: training.parallel does not describe how the {job.ranks} ranks of {first.file} share the model; "
-            "add, for example, --shard parameters, --tp 2 or --pp 2, or write it there"
-        )
     hardware = load_hardware(job.description.hardware, library=job.description.folders.hardware).spec
     most = next(group.node.gpu_count for group in hardware.groups if group.node.gpu_count)
     machine = with_nodes(hardware, math.ceil(job.ranks / most))
     per_node = job.ranks if job.ranks < most else None
-    measured = layout_passes.stage_passes(layout_passes.rank_passes(job.profile), prepare(machine, base, per_node))
+    layout = prepare(machine, base, per_node)
+    require_layout(job.profile.traces, layout, base.model)
+    measured = layout_passes.stage_passes(layout_passes.rank_passes(job.profile), layout)
     on = job.measured_on(base).model_copy(update={"tensor": parallel.tensor})
     bare = layout_passes.without_copies(base)
     workload = layout_passes.with_measured_passes(machine, per_node, bare, measured, on, first.gpu != CPU)
@@ -179,10 +186,10 @@ def _run_fields(base: Workload) -> dict[str, Any]:
 
 
 def _token_dataset(base: Workload) -> dict[str, Any]:
-    """Return the data set of a token stream, cut into the samples of *base*."""
+    """Return the data set of a token stream, cut into the samples of *base*; it says their length, which a table of layers does not."""
     data = base.dataset
     sizes = {"samples": data.samples, "sample": f"{data.sample!r} B", "prepared": f"{data.prepared!r} B", "prep": f"{data.prep!r} s"}
-    return {"name": data.name, **sizes, "source": data.source}
+    return {"name": data.name, "sequence": data.sequence or base.sequence, **sizes, "source": data.source}
 
 
 def _noise(measured: PassTimes) -> dict[str, Any]:

@@ -33,6 +33,9 @@ _COMPARED: Final[Mapping[type[Spec], Mapping[str, str]]] = {
 }
 """The fields that are compared, by block, and their dimensions."""
 
+CPU: Final = "cpu"
+"""Architecture of a share of a CPU that takes the place of a GPU (`calibration fit`); the catalog has none to compare it with."""
+
 _PARSED: Final = {"binary size": "size", "bit rate": "bandwidth"}
 """Dimensions in which numbers are shown only, and those in which they are written."""
 
@@ -65,6 +68,8 @@ def _is_of_catalog(file: str, path: Path) -> bool:
 def _numbers(spec: Spec) -> Iterator[tuple[Key, _ComparedNumber, float, str]]:
     """Yield key, place, value and dimension of each compared number of *spec*."""
     for key, block in blocks(spec):
+        if isinstance(block, hw.Gpu) and block.architecture == CPU:
+            continue
         for field, dimension in _COMPARED.get(type(block), {}).items():
             value = block.__dict__[field]
             for inner, number in value.items() if isinstance(value, Mapping) else (("", value),):

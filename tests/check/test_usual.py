@@ -84,3 +84,10 @@ def test_a_machine_of_catalog_parts_is_checked_without_loading_the_catalog(tmp_p
     said = list(unusual_values(loaded.spec, loaded.document, path))
     assert [text.partition(": ")[0] for text in said] == ["node.host.memory", "node.nic.bandwidth"]
     assert {file.stem for file in read} == {"gp2"}  # which it extends
+
+
+def test_a_share_of_a_cpu_is_not_compared_with_gpus(tmp_path: Path) -> None:
+    """Products of bf16 that a CPU emulates make a few GFLOP/s, as `calibration fit` writes them; a GPU would be off by a thousand."""
+    slow = "{{extends: V100-SXM2-16GB, name: mine, architecture: {}, peak: {{fp32: 60 GFLOP/s, fp16: 27 GFLOP/s}}, source: measured}}"
+    texts = [f"extends: p3.16xlarge\nname: mine\nnode: {{gpu: {slow.format(one)}}}\n" for one in ("cpu", "volta")]
+    assert [bool(notes(tmp_path / "mine.yaml", text)) for text in texts] == [False, True]

@@ -76,20 +76,23 @@ def tf32(allowed: bool) -> Iterator[None]:
         torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
 
 
-def _rate(bench: Bench) -> float:
-    """Return a rough estimate of the rate (FLOP/s) from which sizes are chosen."""
+def _rate(bench: Bench, precision: str) -> float:
+    """Return a rough estimate of the rate (FLOP/s) of products of *precision*, from which sizes are chosen.
+
+    It is measured on CPUs: without instructions for bf16, products are some fifty times slower in it.
+    """
     if bench.device == "cuda":
         return ASSUMED_RATE["cuda"]
     import torch
 
-    one = torch.randn(256, 256)
+    one = torch.randn(256, 256).to(getattr(torch, PRECISION_TYPES[precision]))
     return 2 * 256**3 / min(repetition_times(lambda: one @ one, "cpu", 0.02))
 
 
 def affordable_questions(bench: Bench, rows: list[AnswerRow]) -> list[AnswerRow]:
     """Return the *rows* for which one call takes at most a third of the time for a question; in a quick run every second one of them."""
-    most = _rate(bench) * bench.seconds / 3
-    kept = [row for row in rows if row["flop"] <= most]
+    most = {precision: _rate(bench, precision) * bench.seconds / 3 for precision in dict.fromkeys(row["precision"] for row in rows)}
+    kept = [row for row in rows if row["flop"] <= most[row["precision"]]]
     return kept[:: 2 if bench.quick else 1]
 
 

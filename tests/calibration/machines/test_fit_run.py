@@ -216,6 +216,21 @@ def test_convolutions_that_were_not_measured_are_a_guess_and_not_free(tmp_path: 
     assert "not measured: conv fp32: profile --only convolution" in capsys.readouterr().err
 
 
+def test_attention_may_be_the_fastest_class(tmp_path: Path) -> None:
+    """On a CPU without instructions for bf16, its products make 1 GFLOP/s, and its attention 30, which computes in fp32."""
+    record = cpu_record()
+    for probe, row, rate in (
+        ("gemm", {"shape": [512, 512, 512]}, 1e9),
+        ("attention", {"way": "forward", "shape": [12, 12, 128, 64], "causal": False}, 30e9),
+    ):
+        rows = record.probes[probe].rows if probe in record.probes else []
+        rows = [*rows, *(row | {"precision": "bf16", "flop": flop, "times_s": [flop / rate] * 3} for flop in (1e8, 1e9, 1e10))]
+        record.probes[probe] = ProbeRecord("done", "2026-11-20 12:00", rows=rows)
+    gpu = load_hardware(str(fitted(tmp_path, record))).spec.groups[0].node.gpu
+    assert gpu.peak["bf16"] == pytest.approx(30e9, rel=0.02)
+    assert gpu.efficiency["gemm"]["bf16"][-1][1] == pytest.approx(1 / 30, rel=0.02)
+
+
 def test_the_drivers_print_joins_several_gpus(tmp_path: Path) -> None:
     """What nvidia-smi printed of eight V100s: links as the import of such a print gives them, numbers as measured."""
     record = gpu_record(8)

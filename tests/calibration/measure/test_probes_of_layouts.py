@@ -75,6 +75,22 @@ def test_products_in_8_bits_are_asked_of_gpus_that_have_them_and_of_shapes_that_
     assert not any(row["precision"] == "fp8" for row in gemm_questions(bench(tmp_path)))
 
 
+def test_sizes_are_limited_by_the_rate_of_their_own_precision(tmp_path: Path, monkeypatch: Patch) -> None:
+    """A CPU that multiplies fp32 at 80 GFLOP/s and emulates bf16 at 1: a call takes at most a third of 0.3 s in both."""
+    rates = {"float32": 80e9, "bfloat16": 1e9}
+
+    def timed(call: Any, device: str, seconds: float) -> list[float]:
+        return [2 * 256**3 / rates[str(call().dtype).removeprefix("torch.")]]
+
+    monkeypatch.setattr("calibration.measure.probes.products.repetition_times", timed)
+    cpu = Bench("cpu", 2, 2, 0.3, tmp_path, SpawnedTeam(1, "cpu", 1))
+    most = {"fp32": 0, "bf16": 0}
+    for row in gemm_questions(cpu):
+        if "together" not in row:
+            most[row["precision"]] = max(most[row["precision"]], row["flop"])
+    assert 4e9 < most["fp32"] <= 8e9 and 3e7 < most["bf16"] <= 1e8
+
+
 def test_measured_attention_becomes_a_curve(tmp_path: Path) -> None:
     """Of 40 GFLOP/s beyond 20 us, on a device whose products make 80."""
     row = {"precision": "fp32", "way": "forward", "shape": [12, 12, 128, 64], "causal": False}

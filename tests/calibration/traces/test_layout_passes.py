@@ -194,6 +194,32 @@ def test_a_job_on_processors_exchanges_over_gloo_whatever_its_stack(tmp_path: Pa
     assert stack.library.gloo_transport is not None
 
 
+def test_tokens_of_a_sample_are_those_of_the_workload_also_in_a_stream_of_tokens(tmp_path: Path) -> None:
+    """Of data set `tokens` a sample has one token, unless the model says how many; a table of layers does not."""
+    machine = str(COMMITTED_POINTS.parents[1] / "hardware" / f"{HARDWARE}.yaml")
+    described_by, mine = tmp_path / "laid-out.yaml", tmp_path / "mine.yaml"
+    described_by.write_text(
+        "extends: lab-decoder\nname: laid-out\ndataset: tokens\ntraining: {stack: torchtitan-2.x, parallel: {tensor: 2}}\n"
+    )
+    description = JobDescription(machine, str(described_by), batch=8, folders=Folders(None, WORKLOADS))
+    mine.write_text(replay_text(imported(trace(0), trace(1)), description, mine))
+    workload = load_workload(str(mine), library=WORKLOADS).spec
+    data, table = workload.dataset, load_workload(str(described_by), library=WORKLOADS).spec.dataset
+    assert workload.sequence == 64 and (data.sample, data.samples, data.prep) == (table.sample, table.samples, table.prep)
+    assert run_layout(with_nodes(machine_named(HARDWARE), 2), workload).step_time > sum(OWN)
+
+
+def test_a_workload_without_a_layout_or_a_stack_is_told_to_say_how(tmp_path: Path) -> None:
+    machine = str(COMMITTED_POINTS.parents[1] / "hardware" / f"{HARDWARE}.yaml")
+    described_by = tmp_path / "plain.yaml"
+    described_by.write_text("extends: lab-decoder\nname: plain\ntraining: {stack: torch-2.x-ddp}\n")
+    description = JobDescription(machine, str(described_by), batch=8, folders=Folders(None, WORKLOADS))
+    with pytest.raises(
+        SpecError, match=r"does not describe how the 2 ranks of rank\.json share the model; add, for example, --shard parameters"
+    ):
+        replay_text(imported(trace(0), trace(1)), description, tmp_path / "mine.yaml")
+
+
 def test_a_fitted_stack_says_what_the_sockets_of_a_divided_job_cost(tmp_path: Path) -> None:
     """`calibration fit` writes a stack for DDP over Gloo. Oracle: the transport it describes, and slower steps than with its prior."""
     machine = str(COMMITTED_POINTS.parents[1] / "hardware" / f"{HARDWARE}.yaml")

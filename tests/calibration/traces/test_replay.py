@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from calibration.cli import main
+from calibration.lab.plan import WORKLOADS as LAB
+from calibration.questions import Folders
 from calibration.traces.agreement import complete_description
 from calibration.traces.import_trace import import_traces
 from calibration.traces.pass_times import kernel_class, measure_passes
@@ -269,6 +271,11 @@ def test_a_job_that_torch_profiled_over_gloo_is_replayed(tmp_path: Path) -> None
     assert {"conv", "gemm", "elementwise"} == {layer.op for layer in workload.model.layers}
     alone = answer(Scenario(str(ROOT / machine), str(mine), nodes=1)).run.jobs[0].warm.step_time
     assert alone == pytest.approx(job.stalls[Cause.COMPUTE] + job.stalls[Cause.LAUNCH], rel=0.1)
+    table = tmp_path / "table.yaml"
+    table.write_text("extends: lab-vgg\nname: table\ntraining: {stack: torch-2.x-ddp}\n")  # a stack for NCCL, which needs GPUs
+    mine.write_text(replay_text(job, JobDescription(str(ROOT / machine), str(table), batch=4, folders=Folders(None, LAB)), mine))
+    stack = load_workload(str(mine), library=LAB).spec.training.stack
+    assert stack.library.backend == "gloo" and stack.exchange.gradient_copy_passes == 0.0  # operators copy inside the measured backward
 
 
 # --- what is said, and what is written ---------------------------------------------------------------------------------
