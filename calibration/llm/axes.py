@@ -7,6 +7,7 @@ raise `CannotDescribe`.
 from __future__ import annotations
 
 import math
+import re
 
 from calibration.gpu_names import count_of
 from calibration.llm.chips import PCIE_NODE, RACK, Chip
@@ -72,6 +73,9 @@ def axes_of(row: LlmRow, shape: Transformer, gpus: int, assumed: list[str]) -> t
             raise CannotDescribe(f"dp, tp, pp and cp are blank, so the layout is unknown; for data parallelism write dp {gpus}")
         assumed.append(f"dp {gpus}: no axis is stated, and {how}")
     tensor, pipeline, context = axis(row, "tp"), axis(row, "pp"), axis(row, "cp")
+    splitting = re.match(r"\s*(\d+)(?![\d.])", row.text["sp"])
+    if splitting and int(splitting.group(1)) > tensor:
+        raise CannotDescribe(f"sp {splitting.group(1)}: ranks that divide sequences beside tp {tensor} (Ulysses) are not modeled")
     model_ranks = tensor * pipeline * context
     if gpus % model_ranks:
         raise CannotDescribe(f"tp {tensor} x pp {pipeline} x cp {context} does not divide {gpus} GPUs")

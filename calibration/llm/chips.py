@@ -77,6 +77,11 @@ class Chip:
         return self.fabric if self.pcie else PCIE[_pcie_of(self.generation)]
 
     @property
+    def slot(self) -> float:
+        """Return the bytes/s that a NIC beside it can have: those of its usual NIC, or of 16 lanes of PCIe if they are faster."""
+        return max(self.nic, PCIE[_pcie_of(self.generation)])
+
+    @property
     def usual_gpus(self) -> int:
         """How many GPUs a node usually has."""
         return TRAY if self.domain >= RACK else min(self.domain, 8)
@@ -145,10 +150,10 @@ def _gpus() -> GpuNames:
 
 @lru_cache(maxsize=64)
 def _chip_of_part(name: str) -> NamedChip | None:
-    """Return the part *name* of the catalog; None if it lacks 16-bit products."""
+    """Return the part *name* of the catalog; None if it lacks 16-bit products, or is no GPU (TPUs are joined in a torus)."""
     gpu = load_part(Gpu, name, PARTS_FOLDER)
     narrow = gpu.dense_16bit
-    if not narrow:
+    if not narrow or gpu.architecture.startswith("tpu"):
         return None
     pcie = _pcie_of(gpu.architecture)
     peak: Mapping[ProductPrecision, float] = {"16bit": narrow, "fp8": gpu.peak.get("fp8", narrow), "fp4": gpu.peak.get("fp8", narrow)}

@@ -7,6 +7,7 @@ layout that the engine refuses, raises `SpecError`.
 from __future__ import annotations
 
 import math
+import re
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
@@ -61,6 +62,7 @@ def workload_document(case: Case) -> dict[str, Any]:
         "expert": case.expert,
         "virtual_stages": case.virtual_stages,
         "shard": _SHARD[case.zero],
+        **({"replicate": case.replicas} if case.replicas > 1 else {}),
     }
     if case.layers_per_stage:
         parallel["layers_per_stage"] = list(case.layers_per_stage)
@@ -167,6 +169,8 @@ def hardware_of(case: Case) -> Hardware:
         machine, replaced = PCIE_BOX, _own_gpu(chip)
     else:
         raise SpecError(f"{chip.name}: no machine in the catalog has it")
+    if re.search(r"\btcp\b", case.row.text["network"], re.IGNORECASE):
+        replaced = (*replaced, "node.nic.transport=tcp", "node.nic.gpudirect=false")
     joined = load_hardware(machine, library=HARDWARE).spec.groups[0].node.gpu_count
     needed = case.domain if case.domain >= RACK else max(case.domain, case.gpus_per_node)
     if needed > joined:
