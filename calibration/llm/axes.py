@@ -46,7 +46,8 @@ def gpus_of(row: LlmRow, chip: Chip, assumed: list[str]) -> int:
 def gpus_of_node(row: LlmRow, chip: Chip, gpus: int, assumed: list[str]) -> int:
     """Return how many GPUs the run uses on each node: what its nodes and GPUs say, or else, and in a rack, what is usual."""
     nodes = count(row, "nodes")
-    if nodes == 1 and chip.domain == 1:  # boards without NVLink, whose usual number is not known
+    several = chip.usual_gpus < gpus <= PCIE_NODE or gpus in chip.other_domains  # more than NVLink joins, or as in known machines
+    if nodes == 1 and chip.domain < RACK and (chip.domain == 1 or several):
         return gpus
     if not nodes and chip.domain == 1 and chip.pcie:
         of_node = min(gpus, PCIE_NODE)

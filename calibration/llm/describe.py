@@ -99,7 +99,7 @@ def _case(row: LlmRow) -> Case:
         chip=chip,
         domain=domain,
         gpus_per_node=of_node,
-        nic=_nic(row, chip, practice, of_node, assumed if gpus > domain else []),
+        nic=_nic(row, chip, practice, of_node, assumed if gpus > max(domain, of_node) else []),
         ring_latency={name: value * 1e-6 for name, value in practice.get("ring_latency_us", {}).items()},
         gpus=gpus,
         data=data,

@@ -235,6 +235,17 @@ def test_boards_without_nvlink_share_a_node_unless_nodes_say_otherwise(tmp_path:
     assert case_of(tmp_path, gpu="L40S", nodes="8", gpus="8", framework="FSDP", zero_stage="3").gpus_per_node == 1
 
 
+def test_all_gpus_of_one_node_are_in_it(tmp_path: Path) -> None:
+    """A DGX-1 joins eight V100s, a server eight H100 NVL in pairs; no node has sixteen H100s of SXM boards."""
+    row = {"gpus": "8", "nodes": "1", "dp": "1", "tp": "8", "status": "oom", "network": ""}
+    for gpu, nvlink in (("V100", 8), ("V100 16GB", 8), ("H100 NVL", 2), ("H200 NVL", 4)):
+        case = case_of(tmp_path, gpu=gpu, precision="fp16", **row)
+        assert (case.gpus_per_node, case.domain) == (8, nvlink) and "the network between nodes" not in case.assumptions
+    one, two = (engine.predict(case_of(tmp_path, gpu="V100", precision="fp16", **row | {"nodes": nodes}), defaults()) for nodes in "12")
+    assert one.step_time < two.step_time
+    assert case_of(tmp_path, gpu="H100", **row | {"gpus": "16"}).gpus_per_node == 8
+
+
 def test_megatron_shards_its_optimizer_if_only_that_fits(tmp_path: Path) -> None:
     """8 billion parameters take 18 bytes each on one GPU: 145 GB; a sixteenth of the optimizer leaves some 54 GB."""
     row = {"framework": "Megatron-LM", "gpus": "16", "nodes": "2", "dp": "16", "seq_len": "2048", "activation_checkpointing": "full"}
