@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from calibration.llm import engine
 from calibration.llm.case import Case
 from calibration.llm.closed_form import predict
 from calibration.llm.engine import memory_need
@@ -454,3 +455,13 @@ def test_the_ends_of_a_pipeline_sum_the_gradient_of_a_tied_table(tmp_path: Path)
     table = 2.0 * case.shape.vocab * case.shape.hidden
     latency = 2 * (defaults()["hop.network"] + defaults()["launch.collective"])
     assert longer == pytest.approx(table / (case.nic * defaults()["network"]) + latency, rel=1e-6)
+
+
+@pytest.mark.parametrize("gpu", ["RTX A6000", "H100 PCIe", "A10G", "RTX 4090"])
+def test_gpus_without_nvlink_send_through_their_host(tmp_path: Path, gpu: str) -> None:
+    """Oracle: the simulator's server with eight slots, in a step of which messages of tensor ranks are most."""
+    blank = dict.fromkeys(("layers", "hidden", "heads", "kv_heads", "ffn_hidden", "vocab"), "")
+    row = {"model": "Llama 3.2 1B", "gpu": gpu, "dp": "1", "tp": "8", "seq_len": "2048", "global_batch": "8", "zero_stage": "0"}
+    case = one(tmp_path, **blank | row, status="oom", node_type="")
+    ratio = predict(case, defaults()).step_time / engine.predict(case, defaults()).step_time
+    assert 0.7 < ratio < 1.4
