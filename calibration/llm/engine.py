@@ -122,6 +122,8 @@ def practice_overrides(case: Case, constants: Constants) -> list[str]:
         overrides[f"{stack}.mesh.expert_host"] = f"{constants['host.experts'] * 1e3:g} ms"
     if case.optimizer_states:  # Megatron's precision-aware optimizer, which takes gradients as they are
         overrides |= {f"{stack}.mesh.states": case.optimizer_states, f"{stack}.mesh.casts_gradients": "never"}
+    if case.family in SHARDED_FAMILIES and not case.zero:  # DDP, whose callers skip all but the last reduction (karpathy/nanoGPT train.py)
+        overrides[f"{stack}.no_sync"] = "true"
     if case.logit_bytes:
         overrides[f"{stack}.logit_bytes"] = f"{case.logit_bytes:g}"
     if case.activation_kept != 1.0 and case.precision != "16bit":

@@ -465,3 +465,16 @@ def test_gpus_without_nvlink_send_through_their_host(tmp_path: Path, gpu: str) -
     case = one(tmp_path, **blank | row, status="oom", node_type="")
     ratio = predict(case, defaults()).step_time / engine.predict(case, defaults()).step_time
     assert 0.7 < ratio < 1.4
+
+
+def test_ddp_reduces_gradients_once_in_a_step(tmp_path: Path) -> None:
+    """Oracle: karpathy/nanoGPT train.py, ``require_backward_grad_sync`` of the last micro-step alone; over 10 Gbps, one more would show."""
+    blank = dict.fromkeys(("layers", "hidden", "heads", "kv_heads", "ffn_hidden", "vocab"), "")
+    row = {"model": "Llama 3.2 1B", "framework": "PyTorch DDP", "gpus": "16", "nodes": "2", "network": "8x10G", "zero_stage": ""}
+    few, many = (
+        one(tmp_path, **blank | row, dp="16", seq_len="2048", global_batch=batch, activation_checkpointing="full") for batch in ("16", "64")
+    )
+    once = 2 * (15 / 16) * 1.24e9 * 4 / (8 * 10e9 / 8)
+    for predictor in (predict, engine.predict):
+        added = predictor(many, defaults()).step_time - predictor(few, defaults()).step_time
+        assert added < 3 * once / 2, "three more micro-batches, and no reduction"
