@@ -8,6 +8,7 @@ import pytest
 
 from calibration.cli import main
 from calibration.llm.table import RATE_COLUMNS, REQUIRED_COLUMNS, column_notes, is_llm_table, read_table
+from sim.spec.yaml import SpecError
 from tests.calibration.llm.tables import table
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "how-to" / "calibrate.md"
@@ -80,3 +81,11 @@ def test_lines_of_commas_are_blank(tmp_path: Path) -> None:
     blank = "," * lines[0].count(",")
     path.write_text("\n".join([lines[0], blank, lines[1], f"{blank}\n", lines[2], blank]), encoding="utf-8")
     assert [row.line for row in read_table(path)] == [3, 6]
+
+
+def test_runs_that_failed_need_no_time(tmp_path: Path) -> None:
+    """A table for ``--memory``: what ran out of memory took no step."""
+    path = table(tmp_path, [{"status": "oom"}], without=("step_time_s", "tokens_per_s_per_gpu"))
+    assert len(read_table(path, failed=True)) == 1
+    with pytest.raises(SpecError, match="column missing: step_time_s or tokens_per_s_per_gpu"):
+        read_table(path)
