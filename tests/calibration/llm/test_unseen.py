@@ -77,6 +77,13 @@ def test_a_size_after_a_name_must_agree_with_the_model(tmp_path: Path) -> None:
     assert "layers, hidden" in refusal(tmp_path, model="Phi-4 70B", **_BLANK)
 
 
+def test_sizes_that_the_model_of_the_name_does_not_have_are_noted(tmp_path: Path) -> None:
+    assert "hidden 8,192 as in the row; Llama 3.1 8B has 4,096" in case_of(tmp_path, hidden="8192", status="oom").assumptions
+    assert "layers 4 as in the row; Llama 3.1 8B has 32" in case_of(tmp_path, layers="4").assumptions
+    for row in ({}, {"model": "mine"}, {"vocab": "128512"}):
+        assert not [note for note in case_of(tmp_path, **row).assumptions if "as in the row" in note]
+
+
 def test_hybrids_that_the_catalog_lacks_are_refused_as_such(tmp_path: Path) -> None:
     for model in ("Nemotron 3 Ultra", "Jamba 1.5", "Falcon-H1-34B", "Kimi-Linear-48B-A3B", "Mamba-2.8B"):
         assert "the kind of each layer is unknown" in refusal(tmp_path, model=model)
