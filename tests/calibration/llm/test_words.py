@@ -268,7 +268,8 @@ def test_gpus_as_torch_names_them(name: str, chip: str | None) -> None:
 
 def test_memory_and_form_without_a_maker_s_order() -> None:
     meant = {"A100-40G": "A100-SXM4-40GB", "A100 SXM 40 GB": "A100-SXM4-40GB", "40GB A100 PCIe": "A100-PCIe-40GB", "2080 Ti": "RTX2080Ti"}
-    meant |= {"16GB V100 PCIe": "V100-PCIe-16GB", "V100 PCIe 32 GB": "V100-PCIe-32GB"}
+    meant |= {"16GB V100 PCIe": "V100-PCIe-16GB", "V100 PCIe 32 GB": "V100-PCIe-32GB", "A100-80": "A100-SXM4-80GB"}
+    meant |= {"A100 SXM 40": "A100-SXM4-40GB", "V100-32": "V100-SXM2-32GB", "H100 80": "H100-SXM5-80GB"}
     assert {name: named_chip.chip.name for name in meant if (named_chip := chip_named(name))} == meant
 
 
