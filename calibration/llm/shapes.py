@@ -239,9 +239,9 @@ def _sizes(row: LlmRow, assumed: list[str]) -> tuple[str, dict[str, Any]]:
 
 def _unlike_its_name(row: LlmRow, values: Mapping[str, Any]) -> list[str]:
     """Return notes on sizes in the columns of *row* that the catalog's model of its name does not have."""
-    known = _cataloged(row.text["model"])
+    of_name = _cataloged(row.text["model"])
     compared = {column: size for column, size in _SHAPE_COLUMNS.items() if column in row.number and size in ("layers", "hidden", "ffn")}
-    differing = {column: (values[size], known[size]) for column, size in compared.items() if size in values and known.get(size)}
+    differing = {column: (values[size], of_name[size]) for column, size in compared.items() if size in values and of_name.get(size)}
     return [
         f"{column} {stated:,.0f} as in the row; {row.text['model']} has {usual:,}"
         for column, (stated, usual) in differing.items()

@@ -20,11 +20,11 @@ from tests.calibration.llm.test_case import one
 def test_replicas_of_a_sharded_model_only_sum_gradients_between_nodes(tmp_path: Path) -> None:
     """Oracle: over a slow network, a rank's shard of 32-bit gradients crosses its NIC almost twice in each micro-batch."""
     row = {"framework": "FSDP", "nodes": "4", "gpus": "32", "dp": "32", "zero_stage": "", "network": "100GbE", "global_batch": "32"}
-    case, whole = (one(tmp_path, **row, fsdp_mode=mode) for mode in ("HYBRID_SHARD", "FULL_SHARD"))
+    case, full_shard = (one(tmp_path, **row, fsdp_mode=mode) for mode in ("HYBRID_SHARD", "FULL_SHARD"))
     crossing = 2 * (3 / 4) * 8.03e9 * 4 / 8 / (100e9 / 8 / 8)
     for predict in (closed_form.predict, engine.predict):
         assert crossing < predict(case, defaults()).step_time < 2 * crossing + 2.0
-    assert memory_need(case).nbytes > memory_need(whole).nbytes + 8.03e9 * (1 / 8 - 1 / 32) * 12
+    assert memory_need(case).nbytes > memory_need(full_shard).nbytes + 8.03e9 * (1 / 8 - 1 / 32) * 12
 
 
 @pytest.mark.parametrize(
@@ -63,8 +63,8 @@ def test_a_tpu_is_no_gpu(tmp_path: Path) -> None:
 
 
 def test_software_that_nobody_knows_widens_the_interval(tmp_path: Path) -> None:
-    known, unknown = (fitted_constants("someone").interval(one(tmp_path, framework=name)) for name in ("Megatron-LM", "OneFlow"))
-    assert unknown[1] > 1.05 * known[1]
+    megatron, oneflow = (fitted_constants("someone").interval(one(tmp_path, framework=name)) for name in ("Megatron-LM", "OneFlow"))
+    assert oneflow[1] > 1.05 * megatron[1]
 
 
 def test_tcp_is_the_transport_of_a_network_that_says_so(tmp_path: Path) -> None:

@@ -115,11 +115,11 @@ def test_answers_on_a_terminal(tmp_path: Path) -> None:
 def test_an_answer_that_makes_no_sense_is_asked_for_again() -> None:
     """Oracle: what a decoder's sizes must be; without a terminal, the first such answer is an error."""
     wrong = {"layers": "many", "attention heads": "7", "key and value heads": "3", "activation": "5632", "norm": "batch"}
-    asked: list[str] = []
+    questions: list[str] = []
 
     def ask(question: str, default: str) -> str:
-        asked.append(question)
-        return wrong.get(question.split(" (")[0], default) if asked.count(question) == 1 else default
+        questions.append(question)
+        return wrong.get(question.split(" (")[0], default) if questions.count(question) == 1 else default
 
     refused: list[str] = []
     told = by_questions(ask, lambda error: refused.append(str(error)))
