@@ -98,11 +98,12 @@ class _Meant(NamedTuple):
 
 
 class _Usual(NamedTuple):
-    """The network of a machine as it is described, for `nic_of`: bytes/s of a GPU, GPUs of a NIC, and GPUs of a node."""
+    """The network of a machine as it is described, for `nic_of`: bytes/s of a GPU, GPUs of a NIC and of a node, and a slot's bytes/s."""
 
     nic: float
     dies: int
     usual_gpus: int
+    slot: float = math.inf
 
 
 def with_catalog_names(records: Sequence[RunRecord], folders: Folders) -> tuple[list[RunRecord], list[str]]:

@@ -31,6 +31,8 @@ _FAMILIES: Final = re.compile(r"nvidia|amd|instinct|tesla|geforce|quadro|(rtx|gt
 """Words before the number of a GPU that people leave out; not of RTX 5000, 6000 and 8000, whose numbers several generations have."""
 _FORM: Final = re.compile(r"(?<![a-z])(pcie|sxm|nvl|gcd)s?\d?(?![a-z\d])|(?<=\d)(pcie|sxm)\d?(?=[\d\s]|$)")
 _MEMORY: Final = re.compile(r"(?<![\da-z])(\d+)\s*gi?b?(?![a-z\d])")
+_BARE_MEMORY: Final = re.compile(r"(?<=[a-z\d])[-_ ](16|24|32|40|48|80|94|96|141|180|192|256|288)\s*$", re.IGNORECASE)
+"""A memory without its unit, as in A100-80."""
 _VARIANT: Final = re.compile(r"\b(hbm2e|\d+w)\b")
 """Words that distinguish boards of the same name, form and memory; a name without them does not mean such a board."""
 _AROUND: Final = re.compile(
@@ -116,8 +118,8 @@ def without_count(name: str) -> str:
 
 
 def _readings(name: str) -> Iterator[str]:
-    """Yield *name*, and what it is without words around it and without remarks, the most literal first."""
-    for text in (name, re.sub(r"\(.*?\)", " ", name)):
+    """Yield *name*, and what it is without words around it and without remarks, the most literal first; last, with GB after a memory."""
+    for text in (name, re.sub(r"\(.*?\)", " ", name), _BARE_MEMORY.sub(r" \1GB", name)):
         yield text
         yield _AROUND.sub(" ", re.sub(r"[-_(),/]+", " ", text.lower()))
 

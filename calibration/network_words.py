@@ -30,7 +30,7 @@ _WIDTH: Final = r"\b([xnhef]dr)[- ]?4x\b(?!\s*\d)"
 """A generation with its usual width of four lanes, which is no number of cards."""
 _COUNT: Final = r"(?<![-.\w])(\d{1,2})"
 _GBPS: Final = r"(?:gbps|gbit/s|gb/s|gb/sec|gbe|gb|g)\b"
-_ALL: Final = r"(?:(?:per|/|each)\s*(?:node|host|server|machine|instance|\d gpus|(?:gpu )?pair)\b|(?:in )?total\b)"
+_ALL: Final = r"(?:[a-z][\w-]*\s+){0,2}?(?:(?:per|/|each)\s*(?:node|host|server|machine|instance|\d gpus|(?:gpu )?pair)\b|(?:in )?total\b)"
 _CARDS: Final = r"(?:rails?|nics?|ports?|hcas?|cards?)\b"
 
 
@@ -40,6 +40,10 @@ class UsualNetwork(Protocol):
     @property
     def nic(self) -> float:
         """Return the bytes/s of the network per GPU."""
+
+    @property
+    def slot(self) -> float:
+        """Return the bytes/s of the slot of a NIC: no NIC is faster."""
 
     @property
     def dies(self) -> int:
@@ -58,7 +62,7 @@ def nic_of(text: str, chip: UsualNetwork, stated: float | None, gpus_per_node: i
     if stated is not None:
         return stated * 1e9 / 8, True
     words = _about_nics(_with_digits(text.split("in node")[0]))
-    rate, usual = (_in_words(words, node, chip.nic * 8 / 1e9, chip.dies) for node in (gpus_per_node, max(gpus_per_node, chip.usual_gpus)))
+    rate, usual = (_in_words(words, node, chip) for node in (gpus_per_node, max(gpus_per_node, chip.usual_gpus)))
     if rate is None or usual is None or usual > LARGEST:
         return chip.nic, False
     return min(rate * 1e9 / 8, max(usual * 1e9 / 8, chip.nic)), True
@@ -91,11 +95,8 @@ def _about_nics(text: str) -> str:
     return "".join(each for pair in zip(kept, [*parts[1::2], ""], strict=True) for each in pair).strip(" ,;+")
 
 
-def _in_words(text: str, node: int, nic: float, dies: int) -> float | None:
-    """Return the Gbit/s per GPU in *text* for a node of *node* GPUs, which usually have *nic* Gbit/s each; None if it has none.
-
-    *dies* GPUs, as software counts them, share one NIC.
-    """
+def _in_words(text: str, node: int, chip: UsualNetwork) -> float | None:
+    """Return the Gbit/s per GPU in *text* for a node of *node* GPUs, of which *chip* says what is usual; None if it has none."""
     each = re.search(rf"(?:{_COUNT}\s*x\s*)?(\d+(?:\.\d+)?)\s*{_GBPS}[^,;]*(?:per |/ ?)gpu(?! pair)", text, re.IGNORECASE)
     if each:
         one, both = float(each.group(2)), float(each.group(2)) * float(each.group(1) or 1)
@@ -109,14 +110,15 @@ def _in_words(text: str, node: int, nic: float, dies: int) -> float | None:
     total = re.search(rf"(\d+(?:\.\d+)?)\s*{_GBPS}\s*{_ALL}", text, re.IGNORECASE)
     if total:
         return float(total.group(1)) / node
-    return None if ";" in text else _bare(text.lower(), node, nic, dies)
+    return None if ";" in text else _bare(text.lower(), node, chip)
 
 
-def _bare(text: str, node: int, nic: float, dies: int) -> float | None:
+def _bare(text: str, node: int, chip: UsualNetwork) -> float | None:
     """Return the Gbit/s per GPU from a bare rate or an InfiniBand generation in *text*; None if it has neither.
 
-    The rate is that of one NIC for *dies* GPUs, unless the text states the number of NICs. A rate up to `ONE_NIC` or from
-    `WHOLE_NODE` is that of the whole node, and so is one from twice the usual *nic*, unless it is that of an InfiniBand or Slingshot link.
+    The rate is that of one NIC for its GPUs, unless the text states the number of NICs. A rate up to `ONE_NIC` or from `WHOLE_NODE` is
+    that of the whole node. So is one from twice the usual rate, unless it is that of an InfiniBand or Slingshot link, and one that no NIC
+    in a slot beside these GPUs has, unless the generation of its links is named.
     """
     named = re.search(r"(xdr|ndr|hdr|edr|fdr)[- ]?(\d{3}(?!\d))?|slingshot[- ]?1[01]", text)
     figure = re.search(rf"(\d+(?:\.\d+)?)\s*{_GBPS}", text)
@@ -125,12 +127,13 @@ def _bare(text: str, node: int, nic: float, dies: int) -> float | None:
         return None
     if rate >= WHOLE_NODE:
         return rate / node
-    count = re.search(rf"{_COUNT}\s*x\b|(?<![-\w])x\s*(\d{{1,2}})\b|{_COUNT}[- ](?:[\w-]+ )?{_CARDS}", text)
+    count = re.search(rf"{_COUNT}\s*x(?:\b|(?=[xnhef]dr))|(?<![-\w])x\s*(\d{{1,2}})\b|{_COUNT}[- ](?:[\w-]+ )?{_CARDS}", text)
     if count:
         return float(next(group for group in count.groups() if group)) * rate / node
     is_of_link = named is not None or re.search(r"infini|\bib\b|slingshot", text) is not None
+    nic, slot = (each * 8 / 1e9 for each in (chip.nic, chip.slot))
     is_total = rate <= ONE_NIC or ("efa" in text and rate in EFA_TOTALS) or (rate >= 2 * nic and not is_of_link)
-    return rate / (node if is_total else dies)
+    return rate / (node if is_total or (rate > slot and named is None) else chip.dies)
 
 
 def _of_generation(named: re.Match[str]) -> float:

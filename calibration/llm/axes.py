@@ -7,6 +7,7 @@ raise `CannotDescribe`.
 from __future__ import annotations
 
 import math
+import re
 
 from calibration.gpu_names import count_of
 from calibration.llm.chips import PCIE_NODE, RACK, Chip
@@ -45,7 +46,8 @@ def gpus_of(row: LlmRow, chip: Chip, assumed: list[str]) -> int:
 def gpus_of_node(row: LlmRow, chip: Chip, gpus: int, assumed: list[str]) -> int:
     """Return how many GPUs the run uses on each node: what its nodes and GPUs say, or else, and in a rack, what is usual."""
     nodes = count(row, "nodes")
-    if nodes == 1 and chip.domain == 1:  # boards without NVLink, whose usual number is not known
+    several = chip.usual_gpus < gpus <= PCIE_NODE or gpus in chip.other_domains  # more than NVLink joins, or as in known machines
+    if nodes == 1 and chip.domain < RACK and (chip.domain == 1 or several):
         return gpus
     if not nodes and chip.domain == 1 and chip.pcie:
         of_node = min(gpus, PCIE_NODE)
@@ -72,6 +74,9 @@ def axes_of(row: LlmRow, shape: Transformer, gpus: int, assumed: list[str]) -> t
             raise CannotDescribe(f"dp, tp, pp and cp are blank, so the layout is unknown; for data parallelism write dp {gpus}")
         assumed.append(f"dp {gpus}: no axis is stated, and {how}")
     tensor, pipeline, context = axis(row, "tp"), axis(row, "pp"), axis(row, "cp")
+    splitting = re.match(r"\s*(\d+)(?![\d.])", row.text["sp"])
+    if splitting and int(splitting.group(1)) > tensor:
+        raise CannotDescribe(f"sp {splitting.group(1)}: ranks that divide sequences beside tp {tensor} (Ulysses) are not modeled")
     model_ranks = tensor * pipeline * context
     if gpus % model_ranks:
         raise CannotDescribe(f"tp {tensor} x pp {pipeline} x cp {context} does not divide {gpus} GPUs")

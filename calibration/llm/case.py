@@ -55,6 +55,8 @@ class Case:
     """How context ranks exchange keys and values: ``ring`` or ``all_gather``."""
     expert: int
     zero: int
+    replicas: int
+    """Number of replicas of a sharded model (HSDP)."""
     seq: int
     micro_batch: int
     micro_batches: int
@@ -77,6 +79,8 @@ class Case:
     document_tokens: int
     """Tokens of the document of a token chosen at random, if documents are packed into sequences; 0: a sequence is one document."""
     family: str
+    is_known_software: bool
+    """Whether the row or its source names software that `family` describes; else, another's behavior is assumed."""
     stack: str
     is_tuned: bool
     """Whether the source uses everything that hides overhead: user buffers, CUDA graphs."""
@@ -122,6 +126,11 @@ class Case:
     def global_batch(self) -> float:
         """Return the number of sequences per step."""
         return float(self.micro_batch * self.micro_batches * self.data)
+
+    @property
+    def shard_ranks(self) -> int:
+        """Return the number of ranks over which a sharded model, or its optimizer's states, are divided."""
+        return self.data * self.context // self.replicas
 
     @property
     def collective_latency(self) -> float | None:

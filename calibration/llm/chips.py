@@ -26,6 +26,9 @@ PRECISIONS: Final[Mapping[ProductPrecision, Peak]] = {"16bit": "bf16", "fp8": "f
 """The precision of a workload with these products."""
 PCIE: Final[Mapping[int, float]] = {3: 16e9, 4: 32e9, 5: 64e9}
 """Bytes/s of 16 lanes of PCIe by generation, one direction (PCI-SIG: 8, 16 and 32 GT/s per lane)."""
+THROUGH_HOST: Final = 20 / 32
+"""Share of that rate at which GPUs of a node send to each other without NVLink: that of the table's L40S, as some copies pass through host
+memory. In the simulator, such servers reach 15 GB/s (python -m sim collective g6e.48xlarge --op all_gather)."""
 PCIE_NODE: Final = 8
 """GPUs of a node that joins them by PCIe: estimate (servers of ten slots)."""
 PCIE_NIC: Final = 100e9 / 8
@@ -75,6 +78,11 @@ class Chip:
     def bus(self) -> float:
         """Return the bytes/s of one direction between a GPU and those of its node that the fabric does not join."""
         return self.fabric if self.pcie else PCIE[_pcie_of(self.generation)]
+
+    @property
+    def slot(self) -> float:
+        """Return the bytes/s that a NIC beside it can have: those of its usual NIC, or of 16 lanes of PCIe if they are faster."""
+        return max(self.nic, PCIE[_pcie_of(self.generation)])
 
     @property
     def usual_gpus(self) -> int:
@@ -145,16 +153,17 @@ def _gpus() -> GpuNames:
 
 @lru_cache(maxsize=64)
 def _chip_of_part(name: str) -> NamedChip | None:
-    """Return the part *name* of the catalog; None if it lacks 16-bit products."""
+    """Return the part *name* of the catalog; None if it lacks 16-bit products, or is no GPU (TPUs are joined in a torus)."""
     gpu = load_part(Gpu, name, PARTS_FOLDER)
     narrow = gpu.dense_16bit
-    if not narrow:
+    if not narrow or gpu.architecture.startswith("tpu"):
         return None
     pcie = _pcie_of(gpu.architecture)
     peak: Mapping[ProductPrecision, float] = {"16bit": narrow, "fp8": gpu.peak.get("fp8", narrow), "fp4": gpu.peak.get("fp8", narrow)}
     chip = Chip(
         name=gpu.name, generation=gpu.architecture, part=name, peak=peak,
-        memory_bandwidth=gpu.memory_bandwidth, memory=gpu.memory, fabric=PCIE[pcie], domain=PCIE_NODE, nic=PCIE_NIC, machine="",
+        memory_bandwidth=gpu.memory_bandwidth, memory=gpu.memory, fabric=THROUGH_HOST * PCIE[pcie], domain=PCIE_NODE, nic=PCIE_NIC,
+        machine="",
     )  # fmt: skip
     return NamedChip(chip, f"{gpu.name}s of a node joined by PCIe {pcie}.0")
 

@@ -253,13 +253,21 @@ def _sharded(case: Case, constants: Constants, wires: Wires, weights: Weights, f
     data = constants[f"data:{case.family}"]
     if case.lora:
         scatter = 0.0
-    both = (gather + scatter) * data
+    both = max(gather + scatter, _between_replicas(case, wires, dense + experts)) * data
     return max(forward * slow, gather * data), max(backward * slow, both)
+
+
+def _between_replicas(case: Case, wires: Wires, parameters: float) -> float:
+    """Return the seconds of summing a shard of the gradients of *parameters* over the replicas of the model, which is an all-reduce."""
+    if case.lora:
+        return 0.0
+    shard = case.gradient_width * parameters / case.shard_ranks
+    return 2 * wires.gather(shard, case.replicas, case.shard_ranks * case.tensor)
 
 
 def _over_shards(case: Case, wires: Wires, width: float, dense: float, experts: float) -> float:
     """Return the seconds of gathering or reducing parameters of *width* bytes over the ranks that share them; expert ranks share fewer."""
-    ranks = case.data * case.context
+    ranks = case.shard_ranks
     if case.expert == 1:
         return wires.gather(width * (dense + experts), ranks, case.tensor)
     with_experts = max(1, ranks * case.tensor // case.expert)
@@ -298,7 +306,7 @@ def _data_traffic(case: Case, constants: Constants, wires: Wires, weights: Weigh
     """
     if case.lora:
         return 0.0
-    ranks = case.data * case.context
+    ranks = case.shard_ranks
     stride = case.tensor
     width = case.gradient_width
     if case.zero == 3 and case.pipeline > 1:  # torch pipelining: gathered in the first forward, kept, and reduced after the last backward
@@ -311,6 +319,7 @@ def _data_traffic(case: Case, constants: Constants, wires: Wires, weights: Weigh
         ends = 2 * _over_shards(case, wires, 2.0, weights.dense / weights.layers, weights.experts / weights.layers) + wires.gather(
             2 * width * weights.vocabulary, ranks, stride
         )
+        ends += _between_replicas(case, wires, weights.vocabulary)
         return ends * constants["exposed.data"] * 2 * constants[f"data:{case.family}"] * case.micro_batches
     plain = weights.dense + weights.vocabulary + (weights.experts if case.expert == 1 else 0.0)
     mesh = case.stack_file.mesh
@@ -327,6 +336,7 @@ def _data_traffic(case: Case, constants: Constants, wires: Wires, weights: Weigh
         scatter *= 2
     if coalesced and mesh is not None and ranks > 1:
         gather += slices_host_time(TENSORS_OF_BLOCK * weights.layers, ranks, case.host_factor * mesh.slice_host)
+    scatter += _between_replicas(case, wires, plain)
     if case.expert > 1:
         scatter += wires.gather(width * weights.experts, max(1, ranks * case.tensor // case.expert), case.expert)
         gather += wires.gather(2.0 * weights.experts, max(1, ranks * case.tensor // case.expert), case.expert)
@@ -362,7 +372,7 @@ def _update(case: Case, constants: Constants, work: StepWork, weights: Weights) 
     """Return the seconds of the optimizer's step: states are read and written, gradients are cleared and their norm is computed."""
     if case.lora:
         return 0.0
-    ranks = case.data * case.context
+    ranks = case.shard_ranks
     shards = ranks if case.zero else 1
     expert_shards = max(1, ranks * case.tensor // case.expert) if case.zero and case.expert > 1 else shards
     owned = (weights.dense + weights.vocabulary) / shards + weights.experts / expert_shards

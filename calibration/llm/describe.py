@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from calibration.catalog_names import gpu_of_machine
 from calibration.llm.axes import axes_of, domain_of, expert_ranks, gpus_of, gpus_of_node
 from calibration.llm.case import Case
-from calibration.llm.chips import BEFORE_TURING, Chip, ProductPrecision, chip_named, part_of, similar_chips
+from calibration.llm.chips import BEFORE_AMPERE, BEFORE_TURING, Chip, ProductPrecision, chip_named, part_of, similar_chips
 from calibration.llm.limits import limits_in
 from calibration.llm.practice import (
     blocks_of_chunks,
@@ -24,6 +24,7 @@ from calibration.llm.practice import (
     is_sequence_parallel,
     memory_settings,
     modules_in,
+    names_software,
     practice_assumptions,
     practice_of,
     prediction_layers_of,
@@ -36,6 +37,7 @@ from calibration.llm.shapes import CannotDescribe, axis, count, shape_of
 from calibration.llm.table import LlmRow
 from calibration.llm.what_fits import ONE_SAMPLE, made_to_fit
 from calibration.llm.words import (
+    Shards,
     means_yes,
     mentions_offload,
     offloads,
@@ -43,6 +45,7 @@ from calibration.llm.words import (
     precision_of,
     saves_of,
     shards_of,
+    shards_of_software,
     trains_adapters,
     zero_of,
 )
@@ -88,6 +91,7 @@ def _case(row: LlmRow) -> Case:
     lora = trains_adapters(_trained(row))
     experts = expert_ranks(row, shape, tensor * context * data)
     split: dict[str, Any] = {"tensor": tensor, "pipeline": pipeline, "context": context, "expert": experts}
+    shards = _shards(row, practice, lora, assumed)
     return Case(
         row=row,
         shape=shape,
@@ -95,7 +99,7 @@ def _case(row: LlmRow) -> Case:
         chip=chip,
         domain=domain,
         gpus_per_node=of_node,
-        nic=_nic(row, chip, practice, of_node, assumed if gpus > domain else []),
+        nic=_nic(row, chip, practice, of_node, assumed if gpus > max(domain, of_node) else []),
         ring_latency={name: value * 1e-6 for name, value in practice.get("ring_latency_us", {}).items()},
         gpus=gpus,
         data=data,
@@ -103,7 +107,8 @@ def _case(row: LlmRow) -> Case:
         sequence_parallel=tensor > 1 and is_sequence_parallel(row, practice),
         virtual_stages=virtual,
         layers_per_stage=chunks,
-        zero=_zero(row, practice, lora, assumed),
+        zero=shards.stage,
+        replicas=_replicas(shards, split, data, of_node, assumed),
         seq=_sequence(row),
         micro_batch=micro,
         micro_batches=micro_batches,
@@ -117,6 +122,7 @@ def _case(row: LlmRow) -> Case:
         lora=lora,
         **data_settings(practice, _sequence(row)),
         family=practice["family"],
+        is_known_software=names_software(practice),
         stack=stack_with(practice["stack"], practice["family"], split, assumed),
         is_tuned=bool(practice.get("tuned")),
         tensor_overlap=bool(practice.get("tensor_overlap")) or "async TP" in row.text["notes"],
@@ -185,21 +191,34 @@ def _sequence(row: LlmRow) -> int:
     raise CannotDescribe(row.problem("seq_len") if "seq_len" in row.non_numeric else "seq_len is blank")
 
 
-def _zero(row: LlmRow, practice: Mapping[str, Any], lora: bool, assumed: list[str]) -> int:
+def _shards(row: LlmRow, practice: Mapping[str, Any], lora: bool, assumed: list[str]) -> Shards:
+    """Return the stage of ZeRO of *row*, and whether it has several replicas of a sharded model."""
     mode = shards_of(row.text["fsdp_mode"])
     if mode is not None and (row.text_or_number("zero_stage") in ("", "3")):
-        if mode.replicated:
-            assumed.append("sharded over all data-parallel ranks, not inside each replica")
-        return mode.stage
+        return mode
     if not row.text_or_number("zero_stage") and "FSDP=" not in row.text["notes"]:
+        if (named := shards_of_software(row.text["framework"])) is not None:
+            return named
         by_default = DEFAULT_STAGES.get(practice["family"], int(practice["stack"] in SHARDED_OPTIMIZERS and not lora))
         usual = 0 if practice.get("replicated") else by_default
         if usual:
             assumed.append(f"zero_stage {usual}")
-            return usual
+            return Shards(usual)
     stage = zero_of(row.non_numeric["zero_stage"]) if "zero_stage" in row.non_numeric else min(3, count(row, "zero_stage"))
     sharded = re.search(r"FSDP=(\d+)", row.text["notes"])
-    return 3 if sharded and int(sharded.group(1)) > 1 else stage
+    return Shards(3 if sharded and int(sharded.group(1)) > 1 else stage)
+
+
+def _replicas(shards: Shards, split: Mapping[str, int], data: int, of_node: int, assumed: list[str]) -> int:
+    """Return the number of replicas of a sharded model: 1, or one on each node of *of_node* GPUs, which is torch's HYBRID_SHARD."""
+    if not shards.replicated:
+        return 1
+    inside = of_node // math.prod(split[axis] for axis in ("tensor", "context"))
+    if split["pipeline"] > 1 or split["expert"] > 1 or inside == 0 or data % inside:
+        assumed.append("sharded over all data-parallel ranks, not inside each replica")
+        return 1
+    assumed += [f"{data // inside} replicas, each sharded over the {inside} data ranks of a node"] if data > inside else []
+    return data // inside
 
 
 def _batches(row: LlmRow, practice: Mapping[str, Any], data: int, assumed: list[str]) -> tuple[int, int]:
@@ -267,6 +286,8 @@ def _precision(row: LlmRow, chip: Chip, practice: Mapping[str, Any], assumed: li
         raise CannotDescribe(f"{chip.name} has no {products}")
     if stated and scaling and not supports_recipe(scaling, part_of(chip)):
         raise CannotDescribe(f"{chip.name} has no {scaling}; use {any_of(recipes_on(part_of(chip)))}")
+    if chip.generation in BEFORE_AMPERE and re.search("bf16|bfloat16", stated, re.IGNORECASE):
+        assumed.append(f"fp16: {chip.name} has no {stated}")
     if not stated and (is_missing or "precision" not in practice):
         assumed.append("bf16")
         return "16bit", None

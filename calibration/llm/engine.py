@@ -7,6 +7,7 @@ layout that the engine refuses, raises `SpecError`.
 from __future__ import annotations
 
 import math
+import re
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
@@ -61,6 +62,7 @@ def workload_document(case: Case) -> dict[str, Any]:
         "expert": case.expert,
         "virtual_stages": case.virtual_stages,
         "shard": _SHARD[case.zero],
+        **({"replicate": case.replicas} if case.replicas > 1 else {}),
     }
     if case.layers_per_stage:
         parallel["layers_per_stage"] = list(case.layers_per_stage)
@@ -120,6 +122,8 @@ def practice_overrides(case: Case, constants: Constants) -> list[str]:
         overrides[f"{stack}.mesh.expert_host"] = f"{constants['host.experts'] * 1e3:g} ms"
     if case.optimizer_states:  # Megatron's precision-aware optimizer, which takes gradients as they are
         overrides |= {f"{stack}.mesh.states": case.optimizer_states, f"{stack}.mesh.casts_gradients": "never"}
+    if case.family in SHARDED_FAMILIES and not case.zero:  # DDP, whose callers skip all but the last reduction (karpathy/nanoGPT train.py)
+        overrides[f"{stack}.no_sync"] = "true"
     if case.logit_bytes:
         overrides[f"{stack}.logit_bytes"] = f"{case.logit_bytes:g}"
     if case.activation_kept != 1.0 and case.precision != "16bit":
@@ -167,6 +171,8 @@ def hardware_of(case: Case) -> Hardware:
         machine, replaced = PCIE_BOX, _own_gpu(chip)
     else:
         raise SpecError(f"{chip.name}: no machine in the catalog has it")
+    if re.search(r"\btcp\b", case.row.text["network"], re.IGNORECASE):
+        replaced = (*replaced, "node.nic.transport=tcp", "node.nic.gpudirect=false")
     joined = load_hardware(machine, library=HARDWARE).spec.groups[0].node.gpu_count
     needed = case.domain if case.domain >= RACK else max(case.domain, case.gpus_per_node)
     if needed > joined:

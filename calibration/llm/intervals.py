@@ -51,7 +51,8 @@ class KnownRuns:
 
     def has(self, case: Case) -> bool:
         """Return whether *case* is within what was used."""
-        return case.family in self.families and case.chip.generation in self.generations and case.gpus <= self.most_gpus
+        of_software = case.is_known_software and case.family in self.families
+        return of_software and case.chip.generation in self.generations and case.gpus <= self.most_gpus
 
 
 NOTHING_KNOWN: Final = KnownRuns()

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from calibration.llm.shapes import CannotDescribe, records_yaml
 from calibration.llm.table import LARGEST_STAGE, LlmRow
-from calibration.llm.words import Recompute, means_yes, modules_of, recompute_of, saves_of, zero_of
+from calibration.llm.words import Recompute, means_yes, modules_of, recompute_of, saves_of, shards_of_software, zero_of
 from sim.spec.library import load_part
 from sim.spec.stack import Stack
 
@@ -39,10 +39,15 @@ def _cell(row: LlmRow, column: str) -> str:
 def practice_assumptions(row: LlmRow, practice: Mapping[str, Any]) -> list[str]:
     """Return what is assumed about the software of *row*."""
     assumed = ["software settings that the table does not state: " + practice["place"]] if practice["place"].startswith("assumed") else []
-    if not {"source", "framework", "software"} & practice["match"].keys():
+    if not names_software(practice):
         stated, stack = row.text["framework"], practice["stack"]
         assumed.append(f"framework {stated!r} is unknown; predicted as {stack}" if stated else f"framework {stack}")
     return assumed
+
+
+def names_software(practice: Mapping[str, Any]) -> bool:
+    """Return whether *practice* is that of a known source or software, not what is assumed for unknown software."""
+    return not {"source", "framework", "software"}.isdisjoint(practice["match"])
 
 
 def stack_with(stack: str, family: str, axes: Mapping[str, int], assumed: list[str]) -> str:
@@ -85,8 +90,9 @@ def data_parallel_by(row: LlmRow) -> str:
     Megatron's distributed optimizer is a stage of ZeRO beside any axes, so that its first stage alone does not tell.
     """
     stage, framework = row.text_or_number("zero_stage"), row.text["framework"].lower()
+    named = shards_of_software(framework)
     with suppress(CannotDescribe):
-        shards = zero_of(stage) if stage else 0
+        shards = zero_of(stage) if stage else named.stage if named else 0
         if shards == LARGEST_STAGE or row.text["fsdp_mode"] or (not stage and re.search("fsdp", framework)):
             return "parameters are sharded"
         if shards and not _SPLITTERS.search(framework):

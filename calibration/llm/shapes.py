@@ -229,11 +229,24 @@ def _sizes(row: LlmRow, assumed: list[str]) -> tuple[str, dict[str, Any]]:
         for column, size in _SHAPE_COLUMNS.items()
         if column in row.non_numeric and size in named and size not in sizes
     ]
+    assumed += _unlike_its_name(row, values)
     if "layers" not in values and "hidden" in values:
         values["layers"] = _layers(row, values, assumed)
     if values.get("hidden") and not values.get("heads"):
         values["heads"] = _heads(row, int(values["hidden"]), assumed)
     return family, values
+
+
+def _unlike_its_name(row: LlmRow, values: Mapping[str, Any]) -> list[str]:
+    """Return notes on sizes in the columns of *row* that the catalog's model of its name does not have."""
+    of_name = _cataloged(row.text["model"])
+    compared = {column: size for column, size in _SHAPE_COLUMNS.items() if column in row.number and size in ("layers", "hidden", "ffn")}
+    differing = {column: (values[size], of_name[size]) for column, size in compared.items() if size in values and of_name.get(size)}
+    return [
+        f"{column} {stated:,.0f} as in the row; {row.text['model']} has {usual:,}"
+        for column, (stated, usual) in differing.items()
+        if stated != usual
+    ]
 
 
 def _experts_in_words(row: LlmRow) -> dict[str, int]:

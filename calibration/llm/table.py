@@ -149,8 +149,11 @@ def is_llm_table(path: Path) -> bool:
     return "model" in header or len(DISTINCTIVE_COLUMNS & header) >= len(DISTINCTIVE_COLUMNS) - 4
 
 
-def read_table(path: Path) -> list[LlmRow]:
-    """Return the rows of *path*. Raise SpecError, in one sentence, if a column needed for scoring is missing or the file is unreadable."""
+def read_table(path: Path, failed: bool = False) -> list[LlmRow]:
+    """Return the rows of *path*; runs that *failed* need no time.
+
+    Raise SpecError, in one sentence, if a column needed for scoring is missing or the file is unreadable.
+    """
     lines = csv_lines(path)
     first = lines[0][0] if lines else 1
     rows = csv_rows(lines, str(path))
@@ -159,7 +162,7 @@ def read_table(path: Path) -> list[LlmRow]:
     if twice := [f"'{name}'" for name in dict.fromkeys(header) if name and header.count(name) > 1]:
         raise SpecError(f"{path}:{first}: column {', '.join(twice)} appears twice")
     missing = [name for name in REQUIRED_COLUMNS if name not in header]
-    missing += [] if {*RATE_COLUMNS} & {*header} else [" or ".join(RATE_COLUMNS)]
+    missing += [] if failed or {*RATE_COLUMNS} & {*header} else [" or ".join(RATE_COLUMNS)]
     if missing:
         unread = f"; not read: {', '.join(others)}" if (others := _unread(header)) else ""
         raise SpecError(f"{path}:{first}: column{'s' * (len(missing) > 1)} missing: {', '.join(missing)}{unread}; blank cells are allowed")

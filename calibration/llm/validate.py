@@ -94,7 +94,7 @@ def validate_tables(
     described: list[Case] = []
     skipped: list[SkippedRow] = []
     non_numeric: list[str] = []
-    failed_rows = read_table(memory) if memory is not None else []
+    failed_rows = read_table(memory, failed=True) if memory is not None else []
     count = 0
     for path in files:
         rows = read_table(path)

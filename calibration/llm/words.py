@@ -184,8 +184,14 @@ _STRATEGIES: Final[Mapping[str, Shards]] = {
 (megatron/core/distributed/distributed_data_parallel_config.py, ``data_parallel_sharding_strategy``)."""
 
 
+_STAGE: Final = re.compile(
+    r"(?<![a-z])(?:zero[-_ =:]*(?:stage[-_ =:]*)?|deepspeed[-_ ,(]*stage[-_ =:]*|(?:ds[-_])?z[-_ ]?)([0-3])(?![\d.])"
+)
+"""A stage of ZeRO: in words, as LLaMA-Factory names its files (ds_z3_config.json), and as people shorten it (Z3)."""
 _WHOLE: Final = re.compile(r"((?:megatron[-_ ]|custom[-_ ])?fsdp ?[12]?|fully_shard)([,;( ].*)?")
 """FSDP without a strategy, whose default shards parameters; not with another word such as ``FSDP+DP``."""
+_DISTRIBUTED: Final = re.compile(r"(?<!no )(?<!without )(?<!w/o )(?<!non-)distributed optimizer")
+"""Megatron's."""
 _GATHERED_ONCE: Final = re.compile(r"reshard_after_forward\s*[=:]?\s*(?:false|off|no|0)\b|no reshard")
 """FSDP2's option with which parameters stay gathered until backward, as in FSDP1's ``SHARD_GRAD_OP``."""
 
@@ -193,14 +199,19 @@ _GATHERED_ONCE: Final = re.compile(r"reshard_after_forward\s*[=:]?\s*(?:false|of
 def shards_of(text: str) -> Shards | None:
     """Return the sharding of the strategy or of the ZeRO stage that *text* names; None if it names neither. A stage wins."""
     plain = re.sub(r"\b(full|hybrid|no)[ -]shard(?:ing)?", r"\1_shard", text.lower())
-    stage = re.search(r"(?<![a-z])zero[-_ =:]*(?:stage[-_ =:]*)?([0-3])(?!\d)", plain)
+    stage = _STAGE.search(plain)
     named = re.search(rf"(?<![a-z0-9])({'|'.join(sorted(_STRATEGIES, key=len, reverse=True))})(?![a-z0-9_])", plain)
     shards = _STRATEGIES[named.group(1)] if named else Shards(3) if _WHOLE.fullmatch(plain.strip()) else None
     if shards is not None and shards.stage == 3 and _GATHERED_ONCE.search(plain):
         shards = shards._replace(stage=2)
-    if stage or "distributed optimizer" in plain:  # Megatron's
+    if stage or _DISTRIBUTED.search(plain):
         return Shards(int(stage.group(1)) if stage else 1, shards is not None and shards.replicated)
     return shards
+
+
+def shards_of_software(text: str) -> Shards | None:
+    """Return the sharding that stands beside a framework's name, as in ``DeepSpeed ZeRO-3``; None if none does."""
+    return shards_of(re.sub(r"\boptim\b", "", text, flags=re.IGNORECASE))
 
 
 def offloads(text: str) -> bool:

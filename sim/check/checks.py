@@ -198,10 +198,11 @@ def _ineffective_fields(workload: Workload) -> Iterator[Problem]:
         )
     if training.stack.exchange.sync_batch_norm and not batch_norms(model):
         yield ("training", "stack", "sync_batch_norm"), f"{model.name} has no BatchNorm layers to synchronize; leave it out"
-    if training.stack.kernels.score_passes is not None and not attentions(model.layers):
+    has_attention = attentions(model.layers) or any(layer.attention for layer in model.layers)
+    if training.stack.kernels.score_passes is not None and not has_attention:
         yield (
             ("training", "stack", "score_passes"),
-            f"{model.name} has no attention (two matrix products with a softmax in between) that one kernel could fuse; leave it out",
+            f"{model.name} has no attention that one kernel could fuse (no layer of it, nor two products around a softmax); leave it out",
         )
 
 

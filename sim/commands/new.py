@@ -186,7 +186,10 @@ def _new_workload(
     elif sources:
         result = new_workload(sources, output, name, sequence, force, batch, dataset)
     elif sys.stdin.isatty():
-        answers = by_questions(lambda question, default: str(typer.prompt(question, default=default, show_default=bool(default))))
+        answers = by_questions(
+            lambda question, default: str(typer.prompt(question, default=default, show_default=bool(default))),
+            lambda error: typer.echo(str(error), err=True),
+        )
         name = name or typer.prompt("name", default=answers.model or "my-model")
         result = write(answers, name, output, sequence, "answers", overwrite=force)
     else:

@@ -304,9 +304,12 @@ def csv_rows(lines: Sequence[tuple[int, str]], file: str) -> Iterator[CsvRow]:
 
 
 def csv_lines(path: Path, most: int = MAX_BYTES) -> list[tuple[int, str]]:
-    """Return the numbered lines of *path* that are neither blank nor comments (``#``). Raise SpecError if it has over *most* bytes."""
+    """Return the numbered lines of *path* that are neither comments (``#``) nor blank, as lines of commas are in a spreadsheet's table.
+
+    Raise SpecError if it has over *most* bytes.
+    """
     lines = decode(read_bytes(path, most), str(path), "save the table as CSV in UTF-8").splitlines()
-    return [(number, line) for number, line in enumerate(lines, 1) if line.strip() and not line.startswith("#")]
+    return [(number, line) for number, line in enumerate(lines, 1) if line.strip(", \t") and not line.startswith("#")]
 
 
 def csv_number(text: str, where: str, wanted: str, valid: Callable[[float], bool]) -> float:

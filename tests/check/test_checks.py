@@ -47,9 +47,8 @@ WORKLOADS = {
     "training.stack.sync_batch_norm=true": "training.stack.sync_batch_norm: toy-net has no BatchNorm layers to synchronize; leave it out",
     "training.stack.unpadded=true": "training.stack.unpadded: the sequence lengths of pictures are not specified; write "
     "dataset.lengths={mean: ..., square: ..., source: ...} as fractions of the longest, or leave unpadded out",
-    "training.stack.score_passes=4": "training.stack.score_passes: toy-net has no attention (two matrix products with a softmax in "
-    "between) "
-    "that one kernel could fuse; leave it out",
+    "training.stack.score_passes=4": "training.stack.score_passes: toy-net has no attention that one kernel could fuse "
+    "(no layer of it, nor two products around a softmax); leave it out",
     "training.stack.length_imbalance=0": "training.stack.length_imbalance: padded sequences all have the same length; leave it out, "
     "or write unpadded: true",
     "model.layers=[{name: a, op: gemm, gradients: [110]}]": "model.layers: no layer has FLOP or bytes; "
@@ -91,3 +90,9 @@ def test_require_raises_all_problems_or_nothing() -> None:
     with pytest.raises(SpecError) as caught:
         require(["a: wrong", "b: wrong"])
     assert caught.value.problems == ["a: wrong", "b: wrong"]
+
+
+@pytest.mark.usefixtures("whole_catalog")
+def test_scores_of_decoders_may_cross_memory() -> None:
+    """A decoder's attention is one layer, which `layer_work` of sim/cluster/gpu.py gives as many passes."""
+    assert check_workload(load_workload("llama-2-7b", ["training.stack.score_passes=16"]).spec) == []

@@ -167,7 +167,7 @@ _DECODERS: Final = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
 _RECURRENT: Final = frozenset(
     (
         *("mamba", "mamba2", "falcon_mamba", "rwkv", "recurrent_gemma", "xlstm"),
-        *("jamba", "bamba", "zamba", "zamba2", "falcon_h1", "granitemoehybrid", "plamo2", "phi4flash", "lfm2", "lfm2_moe"),
+        *("jamba", "bamba", "zamba", "zamba2", "falcon_h1", "plamo2", "phi4flash", "lfm2", "lfm2_moe"),
         *("minimax", "minimax_text_01", "minimax_m1", "kimi_linear", "bailing_moe_linear"),
     )
 )

@@ -44,7 +44,7 @@ def qwen_experts(config: Config, shape: Shape) -> Shape:
         "moe_every": config.size("decoder_sparse_step"),
         "first_dense_layers": _leading(config, "mlp_only_layers", config.get("mlp_only_layers", default=[])),
     }
-    if (shared := config.size("shared_expert_intermediate_size")) is not None:
+    if shared := config.size("shared_expert_intermediate_size"):  # Qwen3-Coder's files say 0
         shape |= {"shared_experts": 1, "shared_expert_ffn": shared}
     return shape
 

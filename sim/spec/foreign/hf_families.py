@@ -24,7 +24,7 @@ from sim.spec.foreign.hf_experts import (
     olmoe_experts,
     qwen_experts,
 )
-from sim.spec.foreign.hf_hybrids import nemotron_h, qwen_hybrid
+from sim.spec.foreign.hf_hybrids import granite_hybrid, nemotron_h, qwen_hybrid
 from sim.spec.foreign.hf_keys import Config, Shape
 from sim.spec.foreign.hf_windows import global_period, layer_mixture, layer_types, typed_window, used_window, window
 from sim.spec.yaml import SpecError
@@ -182,6 +182,16 @@ def _deepseek(config: Config, shape: Shape) -> Shape:
     }
     shape = {name: value for name, value in shape.items() if name not in ("head_dim", "kv_heads")} | {"mla": latent}
     return shape if config.size(*EXPERTS) is None else deepseek_experts(config, shape)
+
+
+def _deepseek_sparse(config: Config, shape: Shape) -> Shape:
+    chosen = config.size("index_topk", default=2048)
+    config.read |= {"index_n_heads", "index_head_dim"}
+    config.notes.append(
+        f"{config.within}index_topk {chosen}: simulated with attention to all previous tokens, as before sparse training; its choice of "
+        f"{chosen} tokens is not modeled, so sequences well above {chosen} tokens take less time than simulated"
+    )
+    return _deepseek(config, shape)
 
 
 def _gpt_oss(config: Config, shape: Shape) -> Shape:
@@ -352,6 +362,8 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "phi3": Family(_phi3),
     "deepseek_v2": Family(_deepseek),
     "deepseek_v3": Family(_deepseek),
+    "deepseek_v32": Family(_deepseek_sparse),
+    "glm_moe_dsa": Family(_deepseek_sparse),
     "kimi_k2": Family(_deepseek),
     "gpt_oss": Family(_gpt_oss),
     "nemotron": Family(_nemotron, gated=False, norm="layernorm", activation="relu2"),
@@ -376,10 +388,13 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "glm": Family(_glm),
     "glm4": Family(_glm4),
     "glm4_moe": Family(_glm4_moe),
+    "glm4v_text": Family(_glm4),
+    "glm4v_moe_text": Family(_glm4_moe),
     "glm4_moe_lite": Family(_glm4_moe_lite),
     "dots1": Family(_dots),
     "minimax_m2": Family(_olmoe),
     "granitemoe": Family(_mixtral),
+    "granitemoehybrid": Family(granite_hybrid),
     "phimoe": Family(_phimoe, norm="layernorm"),
     "arcee": Family(_llama, gated=False, activation="relu2"),
     "stablelm": Family(_stablelm, norm="layernorm"),

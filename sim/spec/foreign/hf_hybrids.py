@@ -95,6 +95,42 @@ def qwen_hybrid(config: Config, shape: Shape) -> Shape:
     }
 
 
+def granite_hybrid(config: Config, shape: Shape) -> Shape:
+    """Return *shape* with the layers of Granite 4: Mamba-2 or attention, each before experts with a shared one, or that one alone."""
+    layers, listed = shape["layers"], config.get("layer_types", "layers_block_type")
+    kinds = [str(each) for each in listed] if isinstance(listed, list) else ["mamba"] * layers
+    if len(kinds) != layers or not {*kinds} <= {"mamba", "linear_attention", "attention", "full_attention"}:
+        raise SpecError(f"{config.place}: {config.within}layer_types must list mamba or attention for each of the {layers} layers")
+    experts = config.size(*EXPERTS, default=0)
+    config.get("num_experts_per_tok", "mamba_conv_bias", "mamba_proj_bias")
+    inside: Shape = {"ffn": config.due("shared_intermediate_size")}
+    if experts:
+        inside = {
+            "experts": experts,
+            "experts_per_token": config.due("num_experts_per_tok"),
+            "expert_ffn": shape["ffn"],
+            "shared_experts": 1,
+            "shared_expert_ffn": inside["ffn"],
+        }
+    heads, expand = (config.size(name, default=usual) or usual for name, usual in (("mamba_n_heads", 128), ("mamba_expand", 2)))
+    stated = config.get("mamba_d_head", default="auto")
+    mamba = {
+        "heads": heads,
+        "head_dim": expand * shape["hidden"] // heads if stated == "auto" else config.due("mamba_d_head"),
+        "state": config.size("mamba_d_state", default=256),
+        "groups": config.size("mamba_n_groups", default=1),
+        "conv": config.size("mamba_d_conv", default=4),
+        "chunk": config.size("mamba_chunk_size", default=256),
+    }
+    rotary = config.get("position_embedding_type", default="nope") == "rope"
+    fields = shape | {"positions": "rope" if rotary else "none", "bias": config.biases()}
+    fields = {name: value for name, value in fields.items() if name != "ffn"} | inside
+    if {*kinds} <= {"attention", "full_attention"}:
+        return fields
+    pattern = "".join(_TYPES[kind] + ("E" if experts else "-") for kind in kinds)
+    return fields | {"layers": len(pattern), "pattern": pattern, "mamba": mamba}
+
+
 def _experts(config: Config) -> Shape:
     return {
         "experts": config.due(*EXPERTS),

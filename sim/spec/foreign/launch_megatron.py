@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final, get_args
 
-from sim.spec.foreign.launch_megatron_model import LATENT, OPTIONS, SIZES, model_shape
+from sim.spec.foreign.launch_megatron_model import LATENT, OPTIONS, SIZES, assumed_vocabulary, model_shape
 from sim.spec.foreign.launch_options import Arguments, arguments
 from sim.spec.foreign.launch_settings import JobLength, LaunchSettings, note_offloading
 from sim.spec.foreign.launch_trainer import is_set
@@ -28,12 +28,15 @@ _FSDP: Final[Mapping[str, str]] = {
     "optim_grads": "gradients",
     "optim_grads_params": "parameters",
 }
+_STAGES: Final = ("none", "optimizer", "gradients", "parameters")
+"""What the stages of DeepSpeed's ZeRO shard."""
 _STACK: Final = "megatron-core"
+_DEEPSPEED_STACK: Final = "megatron-deepspeed"
 _STATES: Final[Mapping[str, str]] = {"bf16": "bf16", "fp16": "bf16", "fp8": "int8"}
 """Data types of optimizer states with as many bytes, by Megatron-LM's names."""
 _OPTIMIZERS: Final[Mapping[str, str]] = {"adam": "adam", "sgd": "momentum", "muon": "muon", "dist_muon": "muon"}
 _MODULES: Final = re.compile(r"--recompute-modules[=\s]+((?:\w+[ \t]*)+)")
-NUMERIC: Final = {*SIZES, *_RANKS, *LATENT, "seq-length", "num-query-groups", "padded-vocab-size", "vocab-size"} | {
+NUMERIC: Final = {*SIZES, *_RANKS, *LATENT, "seq-length", "num-query-groups", "padded-vocab-size", "pad-vocab-size-to", "vocab-size"} | {
     "micro-batch-size",
     "global-batch-size",
 }
@@ -51,6 +54,7 @@ _READ: Final = NUMERIC | {
     "exp-avg-sq-dtype",
     "num-layers-per-virtual-pipeline-stage", "num-virtual-stages-per-pipeline-rank", "moe-layer-freq", "data-parallel-sharding-strategy",
     "fp8-format", "fp8-recipe", "moe-token-dispatcher-type", "moe-flex-dispatcher-backend", "moe-enable-deepep", "moe-deepep-num-sms",
+    "zero-stage", "checkpoint-activations", "activations-checkpoint-method", "embed-layernorm",
     "moe-hybridep-num-sms", "overlap-moe-expert-parallel-comm", "delay-wgrad-compute",
 }  # fmt: skip
 """Options that affect the simulation, against which other options are checked for typos."""
@@ -72,6 +76,9 @@ def megatron(text: str, place: str) -> LaunchSettings:
         shape=model_shape(options) if sized else {}, sequence=options.number("seq-length"),
         global_batch=options.number("global-batch-size"), keys=OPTIONS,
     )  # fmt: skip
+    tokens, option = assumed_vocabulary(options)
+    if sized and tokens and "GPT2BPETokenizer" not in option:
+        told.notes.append(f"vocabulary of {tokens:,} tokens by {option}; if it has others, add --vocab-size")
     told.parallel = {name: size for option, name in _RANKS.items() if (size := options.number(option) or 1) > 1}
     if "sequence-parallel" not in options.values and "tensor" in told.parallel:
         told.parallel["sequence"] = False
@@ -105,12 +112,16 @@ def _length(options: Arguments) -> JobLength | None:
     """Return the length of the job, in steps or samples."""
     for option, name in (("train-iters", "steps"), ("train-samples", "samples")):
         if text := options.values.get(option):
-            return JobLength(f"--{option} {text}", **{name: whole_number(text)})
+            return JobLength(f"--{option} {text}", **{name: whole_number(text.replace("_", ""))})
     return None
 
 
 def _shards(options: Arguments) -> dict[str, Any]:
-    """Return what data-parallel ranks shard: optimizer states, or with a kind of FSDP what its strategy specifies."""
+    """Return what data-parallel ranks shard: optimizer states, or what a kind of FSDP or DeepSpeed's stage specifies."""
+    if "deepspeed" in options.values and (stage := options.number("zero-stage", 0)):
+        if stage >= len(_STAGES):
+            raise SpecError(f"{options.place}: --zero-stage {stage}: write 0 to 3")
+        return {"shard": _STAGES[stage]}
     if "use-torch-fsdp2" in options.values:
         return {"shard": "parameters"}
     if "use-megatron-fsdp" in options.values or "use-custom-fsdp" in options.values:
@@ -129,8 +140,16 @@ def _optimizer(name: str, told: LaunchSettings) -> dict[str, Any]:
 
 
 def _stack(options: Arguments) -> str | dict[str, Any]:
-    """Return the stack; it is a block if overlap or data types differ from those of the stack, which are those of published scripts."""
+    """Return the stack; it is a block if overlap or data types differ from those of the stack, which are those of published scripts.
+
+    With DeepSpeed, it is that of Megatron-DeepSpeed, unless ranks divide the model in ways that it has not.
+    """
     said = options.values
+    others = ("context-parallel-size", "expert-model-parallel-size")
+    if "deepspeed" in said and "sequence-parallel" not in said and all((options.number(name) or 1) == 1 for name in others):
+        narrow = {"mesh": dict.fromkeys(("weights", "gradients", "reduction"), "fp16")} if is_set(said, "fp16") else {}
+        fused = {"score_passes": 0} if any(name.startswith("use-flash-attn") for name in said) else {}
+        return {"extends": _DEEPSPEED_STACK, **fused, **narrow} if fused or narrow else _DEEPSPEED_STACK
     mesh: dict[str, Any] = {}
     if "overlap-grad-reduce" not in said:
         mesh["overlap_gradients"] = False
@@ -185,7 +204,12 @@ def _modules(text: str, said: Mapping[str, str], told: LaunchSettings) -> dict[s
 
 
 def _granularity(said: Mapping[str, str]) -> str:
-    """Return what is recomputed; ``--recompute-activations`` is short for selective (validate_args)."""
+    """Return what is recomputed; ``--recompute-activations`` is short for selective (validate_args).
+
+    Releases before 2022, and Megatron-DeepSpeed, have only whole blocks: ``--checkpoint-activations`` or a method for them.
+    """
+    if not {"checkpoint-activations", "activations-checkpoint-method"}.isdisjoint(said):
+        return "full"
     return "selective" if "recompute-activations" in said else said.get("recompute-granularity", "")
 
 
@@ -229,6 +253,9 @@ def _stages(options: Arguments, told: LaunchSettings, layout: str | None) -> dic
         virtual = len(counts) // stages
     else:
         counts = [] if layers is None else _uneven_ends(options, layers, stages, virtual)
+        if layers is not None and (more := told.shape.get("prediction_layers", 0)):  # on the last stage, beside its own
+            counts = counts or even_blocks(layers, stages * virtual, 0, 0)
+            counts[-1] += more
     usual = not counts or (len(counts) <= sum(counts) and counts == even_blocks(sum(counts), len(counts), 0, 0))
     spread = {} if usual else {"layers_per_stage": counts}
     return ({"virtual_stages": virtual} if virtual > 1 else {}) | spread

@@ -48,6 +48,11 @@ MAMBA: Final[Mapping[str, tuple[str, int]]] = {
 """Our names of the sizes of Mamba-2 layers and Megatron-LM's defaults, by option."""
 PATTERNS: Final = ("hybrid-override-pattern", "hybrid-layer-pattern")
 """Options for the kind of each layer of a hybrid; later releases have the second."""
+_POSITIONS: Final[Mapping[str, str]] = {
+    "learned_absolute": "learned", "absolute": "learned", "rope": "rope", "rotary": "rope", "mrope": "rope", "yarn": "rope",
+    "alibi": "alibi", "none": "none",
+}  # fmt: skip
+"""Our names of positions, by those of Megatron-LM (megatron/training/arguments.py) and of bigscience's Megatron-DeepSpeed (enums.py)."""
 _EXPAND: Final = 2
 """Elements of a Mamba-2 layer's heads for each of the stream, if ``--mamba-num-heads`` is not given (core/ssm/mamba_mixer.py)."""
 OPTIONS: Final[Mapping[str, str]] = {
@@ -114,12 +119,27 @@ def _hybrid(given: Arguments) -> dict[str, Any]:
     )
 
 
+_TOKENIZERS: Final[Mapping[str, int]] = {"GPT2BPETokenizer": 50257, "Llama2Tokenizer": 32000}
+"""Tokens of the published files that a class of ``--tokenizer-type`` is named after (hub: openai-community/gpt2, meta-llama/Llama-2-7b)."""
+
+
+def assumed_vocabulary(given: Arguments) -> tuple[int, str]:
+    """Return the tokens of the vocabulary that the tokenizer's kind suggests, and the option that names it; 0 if none does."""
+    kind = given.values.get("tokenizer-type", "GPT2BPETokenizer" if "merge-file" in given.values else "")
+    option = "--tokenizer-type" if "tokenizer-type" in given.values else "--merge-file"
+    stated = any(given.number(option) for option in ("padded-vocab-size", "pad-vocab-size-to", "vocab-size"))
+    return (0, "") if stated else (_TOKENIZERS.get(kind, 0), f"{option} {given.values.get(option[2:], '')}".rstrip())
+
+
 def _vocabulary(given: Arguments) -> int:
-    """Return the padded vocabulary size: a multiple of ``--make-vocab-size-divisible-by`` (128) times the tensor ranks."""
-    if (padded := given.number("padded-vocab-size")) is not None:
+    """Return the padded vocabulary size: a multiple of ``--make-vocab-size-divisible-by`` (128) times the tensor ranks.
+
+    Megatron-DeepSpeed of bigscience takes ``--pad-vocab-size-to``.
+    """
+    if (padded := given.number("padded-vocab-size") or given.number("pad-vocab-size-to")) is not None:
         return padded
-    size = given.number("vocab-size") or (50257 if given.values.get("tokenizer-type", "") == "GPT2BPETokenizer" else None)
-    if size is None:
+    size = given.number("vocab-size") or assumed_vocabulary(given)[0]
+    if not size:
         raise SpecError(
             f"{given.place}: the vocabulary size depends on the tokenizer, which is not read; add --padded-vocab-size, for example 128256"
         )
@@ -133,15 +153,21 @@ def _kind(arguments: Arguments) -> dict[str, Any]:
     return {
         "activation": "swiglu" if "swiglu" in given else "relu2" if "squared-relu" in given else "gelu",
         "norm": "rmsnorm" if given.get("normalization") == "RMSNorm" else "layernorm",
-        "positions": {"rope": "rope", "none": "none"}.get(given.get("position-embedding-type", ""), "learned")
-        if "use-rotary-position-embeddings" not in given
-        else "rope",
+        "positions": "rope" if "use-rotary-position-embeddings" in given else _positions(arguments),
+        **({"embedding_norm": True} if "embed-layernorm" in given else {}),
         "tied": "untie-embeddings-and-output-weights" not in given,
         "bias": "qkv" if bias == "none" and "add-qkv-bias" in given else bias,
         "qk_norm": "head" if "qk-layernorm" in given else "none",
         "dropout": arguments.figure("hidden-dropout", 0.1, least=0.0),
         **_window(arguments),
     }
+
+
+def _positions(given: Arguments) -> str:
+    kind = given.values.get("position-embedding-type", "learned_absolute")
+    if kind not in _POSITIONS:
+        raise SpecError(f"{given.place}: --position-embedding-type {kind} is not supported; supported: {', '.join(_POSITIONS)}")
+    return _POSITIONS[kind]
 
 
 def _window(given: Arguments) -> dict[str, Any]:

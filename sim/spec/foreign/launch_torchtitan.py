@@ -16,6 +16,7 @@ from sim.spec.yaml import SpecError
 
 TORCHTITAN_MODELS: Final[Mapping[tuple[str, str], str]] = {
     **{("llama3", size.upper()): f"llama-3.1-{size}" for size in ("8b", "70b", "405b")},
+    **{("llama2", size.upper()): f"llama-2-{size}" for size in ("7b", "13b", "70b")},
     ("llama4", "17bx16e"): "llama-4-scout-17b-16e",
     ("llama4", "17bx128e"): "llama-4-maverick-17b-128e",
     ("deepseek_v3", "16B"): "deepseek-v2-lite",
@@ -46,6 +47,14 @@ _FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     "activation_checkpoint": ("mode", "selective_ac_option"),
 }  # fmt: skip
 """Fields of the sections that decide a step. Another one is a typo, which torchtitan refuses, if it is spelled almost like one of these."""
+_FORMER: Final[Mapping[str, tuple[str, ...]]] = {
+    "training": (*_RANKS, "data_parallel_shard_degree", "enable_float8_linear"),
+    "experimental": (
+        *_RANKS, "pipeline_parallel_schedule", "pipeline_parallel_split_points", "pipeline_parallel_microbatches",
+        "enable_async_tensor_parallel", "enable_compiled_autograd", "context_parallel_rotate_method",
+    ),
+}  # fmt: skip
+"""Sections that had keys of ``parallelism`` until February 2025 (torchtitan/config_manager.py; general knowledge)."""
 _SCHEDULES: Final[Mapping[str, str]] = {
     "gpipe": "gpipe",
     "1f1b": "1f1b",
@@ -58,9 +67,10 @@ _SCHEDULES: Final[Mapping[str, str]] = {
 def torchtitan(config: Mapping[str, Any], place: str) -> LaunchSettings:
     """Return the settings in torchtitan's TOML file. Raise SpecError for a model that is not in the catalog, or a typo."""
     model, training, layout = (block_of(config, name, place) for name in ("model", "training", "parallelism"))
+    layout = {**_former_layout(config, place), **layout}
     refuse_misspelled(config, _READ | _WITHOUT_COST, "", place)
-    for name, names in _FIELDS.items():
-        refuse_misspelled(block_of(config, name, place), names, f"{name}.", place)
+    for name in {**_FIELDS, **_FORMER}:
+        refuse_misspelled(block_of(config, name, place), (*_FIELDS.get(name, ()), *_FORMER.get(name, ())), f"{name}.", place)
     key = str(model.get("name", "")), str(model.get("flavor", ""))
     if key not in TORCHTITAN_MODELS:
         models = ", ".join(" ".join(each) for each in TORCHTITAN_MODELS)
@@ -88,7 +98,7 @@ def torchtitan(config: Mapping[str, Any], place: str) -> LaunchSettings:
     told.training = {
         **_batches(training, layout, place, told),
         **(_quantized(config, model, place, told) or {"precision": "fp32" if wide else "bf16"}),
-        "activation_checkpointing": _recomputes(block_of(config, "activation_checkpoint", place), place, told),
+        **_recomputes(block_of(config, "activation_checkpoint", place), place, told),
         "stack": "torchtitan-2.x",
     }
     optimizer = str(block_of(config, "optimizer", place).get("name", "AdamW"))
@@ -103,6 +113,12 @@ def torchtitan(config: Mapping[str, Any], place: str) -> LaunchSettings:
     if training.get("global_batch_size", -1) != -1:  # -1: the local batches of all ranks
         told.global_batch = _count(training, "global_batch_size", 1, f"{place}: training")
     return told
+
+
+def _former_layout(config: Mapping[str, Any], place: str) -> dict[str, Any]:
+    """Return the keys of ``parallelism`` from the sections in which earlier releases had them."""
+    sections = {name: block_of(config, name, place) for name in _FORMER}
+    return {key: block[key] for name, block in sections.items() for key in _FIELDS["parallelism"] if key in block and key in _FORMER[name]}
 
 
 def _world_size(layout: Mapping[str, Any], ranks: Mapping[str, int], place: str) -> int | None:
@@ -129,7 +145,8 @@ def _not_modeled(config: Mapping[str, Any], layout: Mapping[str, Any], place: st
         yield "compile.enable is false: blocks are simulated as compiled, with fewer kernels and less memory traffic than without"
     if layout.get("enable_async_tensor_parallel"):
         yield "parallelism.enable_async_tensor_parallel is not modeled: tensor ranks wait for their collectives"
-    if unknown := sorted(config.keys() - _READ - _WITHOUT_COST):
+    unread = [] if {*block_of(config, "experimental", place)} <= {*_FORMER["experimental"], "custom_model_path"} else ["experimental"]
+    if unknown := sorted({*(config.keys() - _READ - _WITHOUT_COST - {"experimental"}), *unread}):
         yield f"ignored: {', '.join(f'[{name}]' for name in unknown)}"
 
 
@@ -142,7 +159,8 @@ def _quantized(said: Mapping[str, Any], model: Mapping[str, Any], place: str, to
         if not name.startswith("mxfp8"):
             raise SpecError(f"{place}: quantize.linear.mx.recipe_name {name[:40]} is not modeled; use mxfp8_cublas")
         return {"precision": "fp8", "fp8_recipe": "mxfp8"}
-    if "float8" not in converters:
+    former = [block_of(said, section, place).get("enable_float8_linear") for section in ("float8", "training")]
+    if "float8" not in converters and True not in former:
         return {}
     name = str(block_of(linear, "float8", place).get("recipe_name") or block_of(said, "float8", place).get("recipe_name") or "tensorwise")
     if name == "rowwise_with_gw_hp":
@@ -156,17 +174,24 @@ def _quantized(said: Mapping[str, Any], model: Mapping[str, Any], place: str, to
     return {"precision": "fp8", "fp8_recipe": name.removesuffix("_with_gw_hp")}
 
 
-def _recomputes(block: Mapping[str, Any], place: str, told: LaunchSettings) -> str:
-    """Return the activation checkpointing mode. Raise SpecError for a mode that torchtitan does not have."""
+def _recomputes(block: Mapping[str, Any], place: str, told: LaunchSettings) -> dict[str, Any]:
+    """Return the activation checkpointing mode, and the blocks of a rank that it recomputes if they are not all.
+
+    Raise SpecError for a mode that torchtitan does not have.
+    """
     mode, option = str(block.get("mode", "selective")), str(block.get("selective_ac_option", "op"))
     modes = {"none": "none", "full": "blocks", "selective": "operators", "memory_budget": "operators"}
     if mode not in modes:
         raise SpecError(f"{place}: unknown activation_checkpoint.mode {mode}; supported: {', '.join(modes)}")
     if mode == "memory_budget":
         told.notes.append("activation_checkpoint.mode memory_budget is not modeled: the workload uses selective, by operators")
+    if mode == "selective" and (every := whole_number(option)):
+        shape = load_part(Model, told.model, "workloads/models").transformer
+        blocks = shape.layers // told.parallel.get("pipeline", 1) // every if shape is not None else 0
+        return {"activation_checkpointing": "blocks", "recompute_blocks": blocks if every > 1 else 0} if blocks else {}
     if mode == "selective" and option != "op":
         told.notes.append(f"activation_checkpoint.selective_ac_option {option} is not modeled: the workload uses op")
-    return modes[mode]
+    return {"activation_checkpointing": modes[mode]}
 
 
 def _stages(layout: Mapping[str, Any], told: LaunchSettings, place: str) -> dict[str, Any]:

@@ -24,13 +24,13 @@ FP8_RECIPES: Final[tuple[Fp8Recipe, ...]] = ("delayed", "tensorwise", "blockwise
 """Values of --fp8-recipe that are modeled, the default first."""
 _ALIKE: Final = 0.93
 """Similarity (difflib's ratio) from which an unknown option is a typo; no two options that are read are so similar."""
-_RAMP: Final = re.compile(r"--rampup-batch-size[=\s]+(\d{1,9})\s+(\d{1,9})\s+(\d{1,15})\b")
+_RAMP: Final = re.compile(r"--rampup-batch-size[=\s]+([\d_]{1,12})\s+([\d_]{1,12})\s+([\d_]{1,20})\b")
 
 
 def unread(text: str, said: Mapping[str, str], sequence: int | None) -> Iterator[str]:
     """Yield notes on the options *said* in *text* that are not modeled; *sequence* is the tokens of a sample."""
     if ramp := _RAMP.search(text):
-        start, step, samples = ramp.groups()
+        start, step, samples = (number.replace("_", "") for number in ramp.groups())  # argparse reads 9_765_625
         tokens = str(int(samples) * sequence) if sequence else f"{samples} x sequence"
         yield (
             f"--rampup-batch-size {start} {step} {samples} is ignored: for a token budget, write pretraining: {{batch_ramp: {{start: "

@@ -30,7 +30,7 @@ from sim.study.new.file import NAME, for_editors, write_new
 from sim.study.new.first_command import MACHINE, NextMachine, first_command, is_search, machine_with
 from sim.study.new.length import length_option, with_defaults, without_stack
 from sim.study.new.sources import decoder_model, is_command_line, read_source
-from sim.units import pluralized, rounded
+from sim.units import any_of, pluralized, rounded
 
 LONGEST: Final = 8192
 """Tokens per sample of a model outside the catalog if not specified: as many as it takes, up to this; estimate (usual in training)."""
@@ -369,30 +369,60 @@ def plain_comment(text: str) -> str:
 
 Ask = Callable[[str, str], str]
 """Asks a question with a default and returns the answer."""
+_ACTIVATIONS: Final = ("swiglu", "geglu", "gelu", "relu", "relu2")
+_NORMS: Final = ("rmsnorm", "layernorm")
 
 
-def by_questions(ask: Ask) -> LaunchSettings:
-    """Return the user's answers about a decoder; defaults are sizes like those of Llama."""
-    like = ask("similar catalog decoder (empty: none, enter its sizes)", "")
+def _refuse(error: SpecError) -> None:
+    raise error
+
+
+def by_questions(ask: Ask, refuse: Callable[[SpecError], None] = _refuse) -> LaunchSettings:
+    """Return the user's answers about a decoder; defaults are sizes like those of Llama.
+
+    An answer that makes no sense is passed to *refuse*; unless that raises, the question is asked again.
+    """
+
+    def answer(question: str, default: str, read: Callable[[str], Any]) -> Any:
+        while True:
+            try:
+                return read(ask(question, default))
+            except SpecError as error:
+                refuse(error)
+
+    def number(question: str, default: int, least: int = 1, divides: int = 0) -> int:
+        return int(answer(question, str(default), lambda text: _number(question, text, least, divides)))
+
+    def choice(question: str, default: str, words: Sequence[str]) -> str:
+        return str(answer(f"{question} ({', '.join(words)})", default, lambda text: _choice(question, text, words)))
+
+    like = answer("similar catalog decoder (empty: none, enter its sizes)", "", lambda text: text and decoder_model(text))
     if like:
-        return LaunchSettings(model=decoder_model(like))
-    layers, hidden = _number(ask, "layers", 32), _number(ask, "hidden size", 4096)
-    heads = _number(ask, "attention heads", max(1, hidden // 128))
+        return LaunchSettings(model=like)
+    layers, hidden = number("layers", 32), number("hidden size", 4096)
+    heads = number("attention heads", max(count for count in range(1, max(1, hidden // 128) + 1) if hidden % count == 0), divides=hidden)
     shape: dict[str, Any] = {"layers": layers, "hidden": hidden, "heads": heads}
-    shape["kv_heads"] = _number(ask, "key and value heads", heads)
-    shape["activation"] = ask("activation (swiglu, geglu, gelu, relu, relu2)", "swiglu")
-    gated = shape["activation"] in ("swiglu", "geglu", "reglu")
-    shape["ffn"] = _number(ask, "width inside the feed-forward block", 4 * hidden if not gated else -(-8 * hidden // 3 // 256) * 256)
-    shape["norm"] = ask("norm (rmsnorm, layernorm)", "rmsnorm" if gated else "layernorm")
-    shape["vocab"] = _number(ask, "vocabulary", 128256)
-    if experts := _number(ask, "experts (0: none)", 0, least=0):
-        shape |= {"experts": experts, "experts_per_token": _number(ask, "experts per token", 2), "expert_ffn": shape["ffn"]}
-    return LaunchSettings(shape=shape, sequence=_number(ask, "tokens per sample", 4096))
+    shape["kv_heads"] = number("key and value heads", heads, divides=heads)
+    shape["activation"] = choice("activation", "swiglu", _ACTIVATIONS)
+    gated = shape["activation"] in ("swiglu", "geglu")
+    shape["ffn"] = number("width inside the feed-forward block", 4 * hidden if not gated else -(-8 * hidden // 3 // 256) * 256)
+    shape["norm"] = choice("norm", "rmsnorm" if gated else "layernorm", _NORMS)
+    shape["vocab"] = number("vocabulary", 128256)
+    if experts := number("experts (0: none)", 0, least=0):
+        shape |= {"experts": experts, "experts_per_token": number("experts per token", min(2, experts)), "expert_ffn": shape["ffn"]}
+    return LaunchSettings(shape=shape, sequence=number("tokens per sample", 4096))
 
 
-def _number(ask: Ask, question: str, default: int, least: int = 1) -> int:
-    answer = ask(question, str(default))
+def _number(question: str, answer: str, least: int, divides: int) -> int:
     number = whole_number(answer)
     if number is None or number < least:
         raise SpecError(f"{question}: {answer[:40]} is not a whole number of {least} or more")
+    if number and divides % number:
+        raise SpecError(f"{question}: {number} does not divide {divides}")
     return number
+
+
+def _choice(question: str, answer: str, words: Sequence[str]) -> str:
+    if answer not in words:
+        raise SpecError(f"{question}: {answer[:40]} is unknown; write {any_of(words)}")
+    return answer

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from calibration.llm import engine
 from calibration.llm.case import Case
 from calibration.llm.closed_form import predict
 from calibration.llm.engine import memory_need
@@ -454,3 +455,26 @@ def test_the_ends_of_a_pipeline_sum_the_gradient_of_a_tied_table(tmp_path: Path)
     table = 2.0 * case.shape.vocab * case.shape.hidden
     latency = 2 * (defaults()["hop.network"] + defaults()["launch.collective"])
     assert longer == pytest.approx(table / (case.nic * defaults()["network"]) + latency, rel=1e-6)
+
+
+@pytest.mark.parametrize("gpu", ["RTX A6000", "H100 PCIe", "A10G", "RTX 4090"])
+def test_gpus_without_nvlink_send_through_their_host(tmp_path: Path, gpu: str) -> None:
+    """Oracle: the simulator's server with eight slots, in a step of which messages of tensor ranks are most."""
+    blank = dict.fromkeys(("layers", "hidden", "heads", "kv_heads", "ffn_hidden", "vocab"), "")
+    row = {"model": "Llama 3.2 1B", "gpu": gpu, "dp": "1", "tp": "8", "seq_len": "2048", "global_batch": "8", "zero_stage": "0"}
+    case = one(tmp_path, **blank | row, status="oom", node_type="")
+    ratio = predict(case, defaults()).step_time / engine.predict(case, defaults()).step_time
+    assert 0.7 < ratio < 1.4
+
+
+def test_ddp_reduces_gradients_once_in_a_step(tmp_path: Path) -> None:
+    """Oracle: karpathy/nanoGPT train.py, ``require_backward_grad_sync`` of the last micro-step alone; over 10 Gbps, one more would show."""
+    blank = dict.fromkeys(("layers", "hidden", "heads", "kv_heads", "ffn_hidden", "vocab"), "")
+    row = {"model": "Llama 3.2 1B", "framework": "PyTorch DDP", "gpus": "16", "nodes": "2", "network": "8x10G", "zero_stage": ""}
+    few, many = (
+        one(tmp_path, **blank | row, dp="16", seq_len="2048", global_batch=batch, activation_checkpointing="full") for batch in ("16", "64")
+    )
+    once = 2 * (15 / 16) * 1.24e9 * 4 / (8 * 10e9 / 8)
+    for predictor in (predict, engine.predict):
+        added = predictor(many, defaults()).step_time - predictor(few, defaults()).step_time
+        assert added < 3 * once / 2, "three more micro-batches, and no reduction"

@@ -8,6 +8,8 @@ import pytest
 
 from calibration.cli import main
 from calibration.llm.table import RATE_COLUMNS, REQUIRED_COLUMNS, column_notes, is_llm_table, read_table
+from sim.spec.yaml import SpecError
+from tests.calibration.llm.tables import table
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "how-to" / "calibrate.md"
 
@@ -16,7 +18,7 @@ def test_the_page_names_every_column_that_is_needed(tmp_path: Path) -> None:
     paragraph = PAGE.read_text(encoding="utf-8").split("This kind of table is for plain data parallelism")[1].split("\n\n")[0]
     assert not [name for name in (*REQUIRED_COLUMNS, *RATE_COLUMNS) if f"`{name}`" not in paragraph]
     made = tmp_path / "my-llm-runs.csv"
-    made.write_text(",".join((*REQUIRED_COLUMNS, "step_time_s")) + "\n" + "," * len(REQUIRED_COLUMNS) + "\n")
+    made.write_text(",".join((*REQUIRED_COLUMNS, "step_time_s")) + "\nsome model" + "," * len(REQUIRED_COLUMNS) + "\n")
     assert is_llm_table(made) and len(read_table(made)) == 1
 
 
@@ -70,3 +72,20 @@ def test_a_table_of_images_is_none_of_transformers(tmp_path: Path) -> None:
     assert not is_llm_table(runs)
     runs.write_text("Instance Type,Model,World Size,Step Time (ms)\np4d.24xlarge,resnet50,8,97.1\n")
     assert not is_llm_table(runs)
+
+
+def test_lines_of_commas_are_blank(tmp_path: Path) -> None:
+    """Spreadsheets write empty rows, and those between parts of a table, as lines of commas."""
+    path = table(tmp_path, [{}, {}])
+    lines = path.read_text(encoding="utf-8").splitlines()
+    blank = "," * lines[0].count(",")
+    path.write_text("\n".join([lines[0], blank, lines[1], f"{blank}\n", lines[2], blank]), encoding="utf-8")
+    assert [row.line for row in read_table(path)] == [3, 6]
+
+
+def test_runs_that_failed_need_no_time(tmp_path: Path) -> None:
+    """A table for ``--memory``: what ran out of memory took no step."""
+    path = table(tmp_path, [{"status": "oom"}], without=("step_time_s", "tokens_per_s_per_gpu"))
+    assert len(read_table(path, failed=True)) == 1
+    with pytest.raises(SpecError, match="column missing: step_time_s or tokens_per_s_per_gpu"):
+        read_table(path)

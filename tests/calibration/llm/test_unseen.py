@@ -77,6 +77,13 @@ def test_a_size_after_a_name_must_agree_with_the_model(tmp_path: Path) -> None:
     assert "layers, hidden" in refusal(tmp_path, model="Phi-4 70B", **_BLANK)
 
 
+def test_sizes_that_the_model_of_the_name_does_not_have_are_noted(tmp_path: Path) -> None:
+    assert "hidden 8,192 as in the row; Llama 3.1 8B has 4,096" in case_of(tmp_path, hidden="8192", status="oom").assumptions
+    assert "layers 4 as in the row; Llama 3.1 8B has 32" in case_of(tmp_path, layers="4").assumptions
+    for row in ({}, {"model": "mine"}, {"vocab": "128512"}):
+        assert not [note for note in case_of(tmp_path, **row).assumptions if "as in the row" in note]
+
+
 def test_hybrids_that_the_catalog_lacks_are_refused_as_such(tmp_path: Path) -> None:
     for model in ("Nemotron 3 Ultra", "Jamba 1.5", "Falcon-H1-34B", "Kimi-Linear-48B-A3B", "Mamba-2.8B"):
         assert "the kind of each layer is unknown" in refusal(tmp_path, model=model)
@@ -233,6 +240,17 @@ def test_boards_without_nvlink_share_a_node_unless_nodes_say_otherwise(tmp_path:
     alone = case_of(tmp_path, gpu="L40S", nodes="", gpus="8", framework="FSDP", zero_stage="3")
     assert (alone.gpus_per_node, alone.domain) == (8, 8) and "8 L40Ss on each node" in alone.assumptions
     assert case_of(tmp_path, gpu="L40S", nodes="8", gpus="8", framework="FSDP", zero_stage="3").gpus_per_node == 1
+
+
+def test_all_gpus_of_one_node_are_in_it(tmp_path: Path) -> None:
+    """A DGX-1 joins eight V100s, a server eight H100 NVL in pairs; no node has sixteen H100s of SXM boards."""
+    row = {"gpus": "8", "nodes": "1", "dp": "1", "tp": "8", "status": "oom", "network": ""}
+    for gpu, nvlink in (("V100", 8), ("V100 16GB", 8), ("H100 NVL", 2), ("H200 NVL", 4)):
+        case = case_of(tmp_path, gpu=gpu, precision="fp16", **row)
+        assert (case.gpus_per_node, case.domain) == (8, nvlink) and "the network between nodes" not in case.assumptions
+    one, two = (engine.predict(case_of(tmp_path, gpu="V100", precision="fp16", **row | {"nodes": nodes}), defaults()) for nodes in "12")
+    assert one.step_time < two.step_time
+    assert case_of(tmp_path, gpu="H100", **row | {"gpus": "16"}).gpus_per_node == 8
 
 
 def test_megatron_shards_its_optimizer_if_only_that_fits(tmp_path: Path) -> None:

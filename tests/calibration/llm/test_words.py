@@ -267,7 +267,8 @@ def test_gpus_as_torch_names_them(name: str, chip: str | None) -> None:
 
 def test_memory_and_form_without_a_maker_s_order() -> None:
     meant = {"A100-40G": "A100-SXM4-40GB", "A100 SXM 40 GB": "A100-SXM4-40GB", "40GB A100 PCIe": "A100-PCIe-40GB", "2080 Ti": "RTX2080Ti"}
-    meant |= {"16GB V100 PCIe": "V100-PCIe-16GB", "V100 PCIe 32 GB": "V100-PCIe-32GB"}
+    meant |= {"16GB V100 PCIe": "V100-PCIe-16GB", "V100 PCIe 32 GB": "V100-PCIe-32GB", "A100-80": "A100-SXM4-80GB"}
+    meant |= {"A100 SXM 40": "A100-SXM4-40GB", "V100-32": "V100-SXM2-32GB", "H100 80": "H100-SXM5-80GB"}
     assert {name: named_chip.chip.name for name in meant if (named_chip := chip_named(name))} == meant
 
 
@@ -297,7 +298,8 @@ def test_memory_and_form_without_a_maker_s_order() -> None:
         ("NVLink 900 GB/s + InfiniBand 400 Gb/s", 400.0), ("NVSwitch; 8x HDR InfiniBand", 200.0), ("NVLink 900 GB/s", None),
         ("8x IB NDR (3200 Gbps)", 400.0), ("50 GB/s per GPU", 400.0), ("Slingshot 4x25GB/s", 100.0), ("NDR 400GB/s", 400.0),
         ("800 Gbps", 100.0), ("XDR 800 Gbps", 800.0), ("InfiniBand EDR 4X", 100 / 8), ("HDR 4x", 200.0), ("8x NDR 4x", 400.0),
-        ("4X HDR InfiniBand", 100.0), ("Slingshot 200 Gbps", 200.0),
+        ("4X HDR InfiniBand", 100.0), ("Slingshot 200 Gbps", 200.0), ("4xNDR", 200.0), ("4xHDR200", 100.0), ("2xHDR", 50.0),
+        ("800Gbps IB per node", 100.0), ("InfiniBand 800 Gbps", 100.0), ("400Gb/s InfiniBand per GPU", 400.0),
     ],
 )  # fmt: skip
 def test_networks_in_words(text: str, each: float | None) -> None:
@@ -306,6 +308,14 @@ def test_networks_in_words(text: str, each: float | None) -> None:
     rate, is_stated = nic_of(text, named.chip, None)
     assert is_stated is (each is not None)
     assert rate == pytest.approx((each or 400.0) * 1e9 / 8)
+
+
+def test_no_nic_is_faster_than_its_slot() -> None:
+    """PCIe 4.0 beside A100s has 256 Gbps: clusters of "800 Gbps InfiniBand" have four links of 200 on each node."""
+    named = chip_named("A100")
+    assert named is not None
+    rates = [nic_of(text, named.chip, None)[0] * 8 / 1e9 for text in ("InfiniBand 800 Gbps", "IB 400 Gbps", "InfiniBand 200 Gbps")]
+    assert rates == pytest.approx([100.0, 50.0, 200.0])
 
 
 @pytest.mark.parametrize(
@@ -409,8 +419,15 @@ def test_strategies_of_torchs_fsdp(tmp_path: Path) -> None:
         mode: one(tmp_path, framework="FSDP", fsdp_mode=mode, zero_stage="") for mode in ("FULL_SHARD, mixed", "SHARD_GRAD_OP", "NO_SHARD")
     }
     assert [case.zero for case in cases.values()] == [3, 2, 0]
-    hybrid = one(tmp_path, framework="FSDP", fsdp_mode="HYBRID_SHARD", zero_stage="3")
-    assert hybrid.zero == 3 and "sharded over all data-parallel ranks, not inside each replica" in hybrid.assumptions
+    assert shards_of("no distributed optimizer") is None
+    hybrid = {"framework": "FSDP", "fsdp_mode": "HYBRID_SHARD", "zero_stage": "3"}
+    assert (one(tmp_path, **hybrid).zero, one(tmp_path, **hybrid).replicas) == (3, 1), "one node is one replica"
+    nodes = {"nodes": "4", "gpus": "32", "dp": "16", "tp": "2"}
+    case = one(tmp_path, **hybrid, **nodes)
+    assert (case.replicas, case.shard_ranks) == (4, 4) and "4 replicas, each sharded over the 4 data ranks of a node" in case.assumptions
+    assert workload_document(case)["training"]["parallel"]["replicate"] == 4
+    staged = one(tmp_path, **hybrid, **nodes | {"pp": "2", "dp": "8"})
+    assert staged.replicas == 1 and "sharded over all data-parallel ranks, not inside each replica" in staged.assumptions
 
 
 def test_replicas_that_do_not_multiply_out_are_taken_from_the_gpus(tmp_path: Path) -> None:

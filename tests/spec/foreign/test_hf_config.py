@@ -177,6 +177,7 @@ def test_layers_that_a_family_does_not_have_are_refused() -> None:
     decoder = decoder_of({"model_type": "qwen3_moe", **routed}, "config.json")
     assert parameter_count(Transformer.model_validate(decoder.shape)) == 30_532_122_624
     assert not decoder.notes
+    assert decoder_of({"model_type": "qwen3_moe", **routed, "shared_expert_intermediate_size": 0}, "config.json") == decoder  # Qwen3-Coder
 
 
 @pytest.mark.parametrize(

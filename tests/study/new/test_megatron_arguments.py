@@ -161,3 +161,50 @@ def test_overlap_of_experts_in_megatron(tmp_path: Path) -> None:
         assert (mesh.paired_schedules, mesh.expert_blocks) == (("1f1b", "interleaved_1f1b"), blocks)
     _, notes = parsed(f"{given} --delay-wgrad-compute\n", tmp_path)
     assert notes == ("--delay-wgrad-compute is not modeled: backward computes gradients of weights with those of inputs",)
+
+
+def test_a_vocabulary_follows_from_the_kind_of_tokenizer(tmp_path: Path) -> None:
+    """Oracle: Megatron-LM's examples/gpt3/train_gpt3_175b_distributed.sh and examples/mixtral, and the vocabularies of both tokenizers."""
+    bare = "--num-layers 4 --hidden-size 256 --num-attention-heads 8 --seq-length 128 --max-position-embeddings 128"
+    for options, padded, told in (
+        ("--vocab-file gpt2-vocab.json --merge-file $MERGE_FILE --tensor-model-parallel-size 8", 51200, "50,257 tokens by --merge-file"),
+        ("--tokenizer-type Llama2Tokenizer --tokenizer-model $1", 32000, "32,000 tokens by --tokenizer-type Llama2Tokenizer"),
+        ("--tokenizer-type NullTokenizer --vocab-size 1000", 1024, ""),
+        ("--merge-file merges.txt --pad-vocab-size-to 250880", 250880, ""),
+    ):
+        workload, notes = parsed(f"{bare} {options}\n", tmp_path)
+        assert workload.model.transformer is not None and workload.model.transformer.vocab == padded, options
+        assert bool(told) is any("vocabulary" in note for note in notes)
+        assert all(told in note for note in notes if "vocabulary" in note)
+    with pytest.raises(SpecError, match="the vocabulary size depends on the tokenizer, which is not read; add --padded-vocab-size"):
+        parsed(f"{bare} --tokenizer-type HuggingFaceTokenizer\n", tmp_path)
+
+
+def test_layers_of_multi_token_prediction_are_on_the_last_stage(tmp_path: Path) -> None:
+    """Oracle: megatron/core/transformer/multi_token_prediction.py; ``--num-layers`` does not count them."""
+    latent = f"{SIZES} --seq-length 128 --max-position-embeddings 128 --multi-latent-attention --mtp-num-layers 1"
+    for options, blocks in (
+        ("--pipeline-model-parallel-size 4", (1, 1, 1, 2)),
+        ("--pipeline-model-parallel-size 3 --decoder-first-pipeline-num-layers 2 --decoder-last-pipeline-num-layers 1", (2, 1, 2)),
+        ("--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout Ettt|tmL", (3, 2)),
+    ):
+        parallel = parsed(f"{latent} {options}\n", tmp_path)[0].training.parallel
+        assert (parallel.layers_per_stage or (3, 2)) == blocks, options
+
+
+def test_options_of_megatron_deepspeed(tmp_path: Path) -> None:
+    """Oracle: bigscience-workshop/Megatron-DeepSpeed megatron/arguments.py, of 2022; its README's run of 176 billion parameters."""
+    options = "--embed-layernorm --position-embedding-type alibi --checkpoint-activations --deepspeed --zero-stage 1 --bf16"
+    counts = "--train-samples 220_000_000 --rampup-batch-size 192 16 9_765_625"
+    workload, notes = parsed(f"{SIZES} --seq-length 128 --max-position-embeddings 128 {options} {counts}\n", tmp_path)
+    shape, training = workload.model.transformer, workload.training
+    assert shape is not None and (shape.positions, shape.embedding_norm) == ("alibi", True)
+    assert (training.activation_checkpointing, training.parallel.shard) == ("blocks", "optimizer")
+    assert training.stack.name == "megatron-deepspeed" and training.stack.kernels.score_passes == 16
+    assert f"start: 192, step: 16, tokens: {9765625 * 128}" in notes[0] and "28,160,000,000 tokens" in notes[-1]
+    half = parsed(f"{SIZES} --seq-length 128 --max-position-embeddings 128 --deepspeed --fp16 --use-flash-attn-v2\n", tmp_path)[0].training
+    assert half.stack.kernels.score_passes == 0 and half.stack.mesh is not None and half.stack.mesh.reduction == "fp16"
+    split = parsed(f"{SIZES} --seq-length 128 --max-position-embeddings 128 --deepspeed --context-parallel-size 2\n", tmp_path)[0].training
+    assert split.stack.mesh is not None and split.stack.mesh.framework != "deepspeed", "its stack has no context ranks"
+    with pytest.raises(SpecError, match="--position-embedding-type relative is not supported; supported: learned_absolute"):
+        parsed(f"{SIZES} --seq-length 128 --max-position-embeddings 128 --position-embedding-type relative\n", tmp_path)

@@ -133,14 +133,30 @@ def test_settings_of_torchtitan_that_are_not_modeled_are_named(tmp_path: Path) -
     assert (workload.training.precision, notes) == ("fp8", ())
     text = TORCHTITAN.replace('mode = "full"', 'mode = "selective"\nselective_ac_option = "2"') + '[optimizer]\nname = "Lion"\n'
     text = text.replace("[parallelism]", "[compile]\nenable = false\n[fault_tolerance]\n[parallelism]\nenable_async_tensor_parallel = true")
-    assert parsed(text, tmp_path, "run.toml")[1] == (
-        "activation_checkpoint.selective_ac_option 2 is not modeled: the workload uses op",
+    workload, notes = parsed(text, tmp_path, "run.toml")
+    training = workload.training  # every second of the 40 blocks of a rank
+    assert (training.activation_checkpointing, training.recompute_blocks) == ("blocks", 20)
+    assert parsed(text.replace('= "2"', '= "1"'), tmp_path, "run.toml")[0].training.recompute_blocks == 0
+    assert notes == (
         "optimizer Lion is not modeled: the workload uses adam",
         "compile.enable is false: blocks are simulated as compiled, with fewer kernels and less memory traffic than without",
         "parallelism.enable_async_tensor_parallel is not modeled: tensor ranks wait for their collectives",
         "ignored: [fault_tolerance]",
     )
     assert parsed(TORCHTITAN + '[optimizer]\nname = "Muon"\n', tmp_path, "run.toml")[0].training.optimizer.name == "muon"
+
+
+def test_sections_of_former_releases_of_torchtitan(tmp_path: Path) -> None:
+    """Oracle: torchtitan/config_manager.py of 2024, whose train_configs had degrees in [training] and [experimental]."""
+    degrees = "tensor_parallel_degree = 8\ndata_parallel_shard_degree = 4\n"
+    former = TORCHTITAN.replace("[parallelism]\ntensor_parallel_degree = 8\n", f"{degrees}enable_float8_linear = true\n[experimental]\n")
+    latter = TORCHTITAN.replace('"70B"', '"70B"\nconverters = ["float8"]').replace("tensor_parallel_degree = 8\n", degrees)
+    assert "[experimental]" in former
+    assert parsed(former, tmp_path, "run.toml") == parsed(latter, tmp_path, "run.toml")
+    other = former.replace("[experimental]", '[experimental]\ncustom_import = "mine"')
+    assert "ignored: [experimental]" in parsed(other, tmp_path, "run.toml")[1]
+    small = parsed(former.replace("llama3", "llama2"), tmp_path, "run.toml")[0]
+    assert small.model.transformer is not None and small.model.transformer.vocab == 32000
 
 
 def test_a_global_batch_of_deepspeed_keeps_its_micro_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

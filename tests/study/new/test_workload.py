@@ -112,6 +112,29 @@ def test_answers_on_a_terminal(tmp_path: Path) -> None:
     assert like.model == "llama-3.2-1b"
 
 
+def test_an_answer_that_makes_no_sense_is_asked_for_again() -> None:
+    """Oracle: what a decoder's sizes must be; without a terminal, the first such answer is an error."""
+    wrong = {"layers": "many", "attention heads": "7", "key and value heads": "3", "activation": "5632", "norm": "batch"}
+    questions: list[str] = []
+
+    def ask(question: str, default: str) -> str:
+        questions.append(question)
+        return wrong.get(question.split(" (")[0], default) if questions.count(question) == 1 else default
+
+    refused: list[str] = []
+    told = by_questions(ask, lambda error: refused.append(str(error)))
+    assert (told.shape["layers"], told.shape["heads"], told.shape["activation"]) == (32, 32, "swiglu")
+    assert refused == [
+        "layers: many is not a whole number of 1 or more", "attention heads: 7 does not divide 4096",
+        "key and value heads: 3 does not divide 32", "activation: 5632 is unknown; write swiglu, geglu, gelu, relu or relu2",
+        "norm: batch is unknown; write rmsnorm or layernorm",
+    ]  # fmt: skip
+    with pytest.raises(SpecError, match="layers: many is not a whole number"):
+        by_questions(lambda question, default: wrong.get(question, default))
+    odd = by_questions(lambda question, default: "2880" if question == "hidden size" else default)
+    assert odd.shape["hidden"] % odd.shape["heads"] == 0
+
+
 def test_bad_input_writes_nothing(tmp_path: Path) -> None:
     llama = {"model_type": "llama", **CONFIGS["llama"][1]}
     cases: list[tuple[str, str, str]] = [

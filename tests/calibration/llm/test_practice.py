@@ -1,0 +1,75 @@
+"""Oracles: what a framework's name says beside it, what sharding sends, and what a network or a GPU lacks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from calibration.llm import closed_form, engine
+from calibration.llm.case import Case
+from calibration.llm.constants import fitted_constants
+from calibration.llm.describe import describe
+from calibration.llm.engine import memory_need
+from calibration.llm.priors import defaults
+from calibration.llm.table import read_table
+from tests.calibration.llm.tables import table
+from tests.calibration.llm.test_case import one
+
+
+def test_replicas_of_a_sharded_model_only_sum_gradients_between_nodes(tmp_path: Path) -> None:
+    """Oracle: over a slow network, a rank's shard of 32-bit gradients crosses its NIC almost twice in each micro-batch."""
+    row = {"framework": "FSDP", "nodes": "4", "gpus": "32", "dp": "32", "zero_stage": "", "network": "100GbE", "global_batch": "32"}
+    case, full_shard = (one(tmp_path, **row, fsdp_mode=mode) for mode in ("HYBRID_SHARD", "FULL_SHARD"))
+    crossing = 2 * (3 / 4) * 8.03e9 * 4 / 8 / (100e9 / 8 / 8)
+    for predict in (closed_form.predict, engine.predict):
+        assert crossing < predict(case, defaults()).step_time < 2 * crossing + 2.0
+    assert memory_need(case).nbytes > memory_need(full_shard).nbytes + 8.03e9 * (1 / 8 - 1 / 32) * 12
+
+
+@pytest.mark.parametrize(
+    ("framework", "stage"),
+    [
+        ("DeepSpeed ZeRO-3", 3), ("HF Trainer + DeepSpeed stage 2", 2), ("Megatron-DeepSpeed (ZeRO-1)", 1), ("HF Accelerate (ds_z3)", 3),
+        ("torch FSDP SHARD_GRAD_OP", 2), ("Megatron-LM + distributed optimizer", 1), ("Megatron-LM, no distributed optimizer", 0),
+        ("DeepSpeed 0.14", 0), ("Megatron-LM, 8-bit optim", 0),
+    ],
+)  # fmt: skip
+def test_a_stage_beside_the_framework_s_name(tmp_path: Path, framework: str, stage: int) -> None:
+    blank = {"zero_stage": "", "fsdp_mode": "", "status": "oom"}
+    assert one(tmp_path, framework=framework, **blank).zero == stage
+    assert one(tmp_path, framework=framework, **blank | {"zero_stage": "1"}).zero == 1, "the column wins"
+    if stage > 1:
+        assert one(tmp_path, framework=framework, **blank, dp="", tp="", pp="", cp="").data == 8
+
+
+def test_ranks_that_divide_sequences_are_refused(tmp_path: Path) -> None:
+    """DeepSpeed-Ulysses; Megatron's sequence parallelism uses the tensor ranks."""
+    described = {sp: describe(read_table(table(tmp_path, [{"sp": sp, "tp": "2", "dp": "4"}]))[0]) for sp in ("8", "2", "1", "yes", "")}
+    assert described.pop("8") == "sp 8: ranks that divide sequences beside tp 2 (Ulysses) are not modeled"
+    assert all(isinstance(case, Case) for case in described.values())
+
+
+def test_half_precision_where_the_gpu_has_no_bfloat16(tmp_path: Path) -> None:
+    notes = {gpu: one(tmp_path, gpu=gpu, precision="bf16", status="oom").assumptions for gpu in ("V100", "A100")}
+    assert "fp16: V100-SXM2-32GB has no bf16" in notes["V100"]
+    assert not any("has no bf16" in note for note in notes["A100"])
+
+
+def test_a_tpu_is_no_gpu(tmp_path: Path) -> None:
+    """The catalog has boards of TPUs, which are joined in a torus, for data-parallel runs."""
+    for name in ("TPU v3", "TPU-v2", "TPU v5p"):
+        assert describe(read_table(table(tmp_path, [{"gpu": name}]))[0]) == f"no description of the GPU {name!r}"
+
+
+def test_software_that_nobody_knows_widens_the_interval(tmp_path: Path) -> None:
+    megatron, oneflow = (fitted_constants("someone").interval(one(tmp_path, framework=name)) for name in ("Megatron-LM", "OneFlow"))
+    assert oneflow[1] > 1.05 * megatron[1]
+
+
+def test_tcp_is_the_transport_of_a_network_that_says_so(tmp_path: Path) -> None:
+    row = {"nodes": "2", "gpus": "16", "dp": "16"}
+    transports = {
+        network: engine.hardware_of(one(tmp_path, **row, network=network)).groups[0].node.nic for network in ("25GbE TCP", "25GbE")
+    }
+    assert [(nic.transport.name, nic.gpudirect) for nic in transports.values() if nic] == [("tcp", False), ("infiniband", True)]
