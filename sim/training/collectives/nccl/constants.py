@@ -14,7 +14,9 @@ import math
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
+from sim.spec.algorithms import minor_release
 from sim.spec.yaml import SpecError
+from sim.units import shorten
 
 Version = Literal["2.3", "2.4", "2.10", "2.16", "2.20", "2.30"]
 Generation = Literal["volta", "ampere", "hopper", "blackwell"]
@@ -334,8 +336,13 @@ NCCL_2_3 = NCCL_2_4._replace(name="2.3", algorithms=("Ring",))
 VERSIONS: Mapping[str, TunerConstants] = {each.name: each for each in (NCCL_2_3, NCCL_2_4, NCCL_2_10, NCCL_2_16, NCCL_2_20, NCCL_2_30)}
 
 
-def constants_of(version: str) -> TunerConstants:
-    """Return the constants of *version*. Raise SpecError if it is not modeled."""
-    if version not in VERSIONS:
-        raise SpecError(f"NCCL {version} is not modeled; choose one of {', '.join(VERSIONS)}")
-    return VERSIONS[version]
+_NEWEST_OF: tuple[tuple[int, Version], ...] = ((3, "2.3"), (4, "2.4"), (12, "2.10"), (17, "2.16"), (22, "2.20"), (99, "2.30"))
+"""The newest minor release of NCCL 2 that follows each set of rules."""
+
+
+def constants_of(release: str) -> TunerConstants:
+    """Return the constants that *release* follows, those of 2.20 for 2.18.5. Raise SpecError if it is no release of NCCL 2."""
+    minor = minor_release(release)
+    if minor is None:
+        raise SpecError(f"{shorten(release)} is no release of NCCL 2; write one, such as 2.18 or 2.27.3")
+    return VERSIONS[next(rules for newest, rules in _NEWEST_OF if minor <= newest)]

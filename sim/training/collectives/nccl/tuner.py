@@ -77,8 +77,8 @@ def choose(
     constants = constants_of(version)
     _check(collective, nbytes, machine, constants)
     case = TunerCase(collective, nbytes, machine, constants)
-    if version in threshold.VERSIONS:
-        return _by_threshold(collective, nbytes, machine, version, algorithms, protocols)
+    if constants.name in threshold.VERSIONS:
+        return _by_threshold(collective, nbytes, machine, constants.name, algorithms, protocols)
     allowed_algorithms = _allowed_names("NCCL_ALGO", algorithms, constants.algorithms, case)
     if constants.one_list and collective != "all_reduce":
         allowed_algorithms = allowed_algorithms._replace(names=None)
