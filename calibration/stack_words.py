@@ -62,7 +62,13 @@ _JOINED: Final[tuple[tuple[str, str], ...]] = (
 _NEWEST_MINOR: Final = 98
 """Of a release without a minor one, such as PyTorch 2, the newest is meant."""
 _RELEASES: Final[Mapping[str, tuple[tuple[tuple[int, int], str], ...]]] = {
-    "torch": (((1, 9), "torch-1.6-ddp"), ((1, 99), "torch-1.13-ddp"), ((2, 6), "torch-2.1-ddp"), ((99, 0), "torch-2.x-ddp")),
+    "torch": (
+        ((1, 9), "torch-1.6-ddp"),
+        ((1, 12), "torch-1.12-ddp"),
+        ((1, 99), "torch-1.13-ddp"),
+        ((2, 6), "torch-2.1-ddp"),
+        ((99, 0), "torch-2.x-ddp"),
+    ),
     "tensorflow": (
         ((1, 3), "tensorflow-1.1"),
         ((1, 4), "tensorflow-1.4"),

@@ -14,10 +14,11 @@ from typing import Final, NamedTuple, get_args
 from calibration.collectives.nccl_tests import is_nccl_tests, nccl_tests_rows
 from calibration.collectives.records import COLUMNS, NETWORKS, OPTIONAL_COLUMNS, CollectiveRecord, plan_of, record_of
 from calibration.run_words import NAMES_OF_COLUMNS, plain_name
+from sim.spec.algorithms import minor_release
 from sim.spec.catalog import all_names
 from sim.spec.strict import csv_lines, csv_rows, decode, read_bytes
 from sim.spec.yaml import SpecError
-from sim.training.collectives.nccl.constants import VERSIONS
+from sim.training.collectives.nccl.constants import constants_of
 from sim.training.collectives.price.collective_plan import Op
 from sim.units import UnitError, parse
 
@@ -41,8 +42,6 @@ _INSIDE: Final = ("nvlink", "xgmi", "pcie")
 """Networks inside a node; a rack whose GPUs NVLink connects is one node."""
 _NEWEST: Final = "2.30"
 """Rules for tables that do not state NCCL's version, and for other libraries that follow NCCL's, such as RCCL."""
-_RULES: Final = ((3, "2.3"), (4, "2.4"), (12, "2.10"), (17, "2.16"), (22, "2.20"), (99, _NEWEST))
-"""The newest minor release of NCCL 2 for which each version's rules are used, as in the committed records."""
 _KNOWN_NAMES: Final[Mapping[str, str]] = {re.sub(r"[^a-z]", "", op): op for op in get_args(Op)} | {
     "p2p": "send_recv",
     "sendreceive": "send_recv",
@@ -170,12 +169,7 @@ def nccl_rules(text: str) -> str:
     """Return the version whose rules stand for the release *text* (``2.18.5``, ``NCCL 22902``, blank); *text* itself if it is none."""
     if not text or "rccl" in text.lower():
         return _NEWEST
-    if text in VERSIONS:
-        return text
-    dotted = re.fullmatch(r"(?:nccl\s*)?v?2\.(\d\d?)(?:\.\d+)*(?:-\d+)?", text.strip().lower())
-    packed = re.fullmatch(r"(?:nccl\s*)?2(\d\d)\d\d", text.strip().lower())
-    minor = dotted or packed
-    return next(rules for newest, rules in _RULES if int(minor.group(1)) <= newest) if minor else text
+    return text if minor_release(text) is None else constants_of(text).name
 
 
 def network_meant(text: str) -> str:

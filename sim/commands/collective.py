@@ -69,7 +69,7 @@ def collective(
         ),
     ] = None,
     stage: Annotated[int | None, typer.Option(min=0, help="pipeline stage of the groups of --group; 0 by default")] = None,
-    nccl: Annotated[str, typer.Option(metavar="2.3|2.4|2.10|2.16|2.20|2.30", help="NCCL version whose rules are used")] = "2.30",
+    nccl: Annotated[str, typer.Option(metavar="RELEASE", help="release of NCCL whose rules are used, such as 2.18.5")] = "2.30",
     sets: Sets = [],
     as_json: JsonOption = False,
     as_csv: Csv = False,

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from sim.parallel.lower.exchange_plan import gradient_tensors, plan_exchange, sent_width
 from sim.parallel.program import Op
 from sim.simulate import Run
+from sim.spec.algorithms import minor_release
 from sim.spec.workload import Workload
 from sim.training.collectives.play.gloo import GlooPlan
 from sim.training.server_plan import ServerPlan
@@ -52,7 +53,7 @@ def nccl_kernel(op: Op, kind: str, algorithm: str, version: str) -> str:
     reduces, sends = op in ("all_reduce", "reduce_scatter", "reduce"), _OPS[op] == "SendRecv"
     tree = reduces and algorithm == "Tree"
     path = "TREE_LL" if tree else "RING_LL"
-    if tuple(map(int, version.split(".")[:2])) < (2, 19):
+    if (minor_release(version) or 0) < 19:
         path = "COLLNET_LL" if reduces and algorithm.startswith("CollNet") else "RING_SIMPLE" if sends else path
         return f"ncclKernel_{_OPS[op]}_{path}_Sum_{_OLD_TYPES[kind] if reduces else 'int8_t'}(ncclWorkElem)"
     if sends:

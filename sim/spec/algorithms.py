@@ -1,7 +1,8 @@
-"""Which algorithm does a name mean? NCCL's own, those of other libraries, and user-defined ones."""
+"""Which algorithm, or release of NCCL, does a name mean? NCCL's own algorithms, those of other libraries, and user-defined ones."""
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from sim.spec import extensions
@@ -25,3 +26,10 @@ def other_algorithm(text: str | None) -> str | None:
 def not_nccls() -> frozenset[str]:
     """Return the names of the algorithms that are not NCCL's: those of other libraries and user-defined ones."""
     return frozenset((*OTHER_ALGORITHMS, *extensions.names(extensions.COLLECTIVES)))
+
+
+def minor_release(release: str) -> int | None:
+    """Return the minor release of NCCL 2 that *release* means (``2.18``, ``2.18.5-1``, ``NCCL 21805``); None if it means none."""
+    text = release.strip().lower()
+    stated = re.fullmatch(r"(?:nccl\s*)?v?2\.(\d\d?)(?:\.\d+)*(?:-\d+)?", text) or re.fullmatch(r"(?:nccl\s*)?2(\d\d)\d\d", text)
+    return int(stated.group(1)) if stated else None

@@ -155,7 +155,7 @@ def single_overrides(texts: Iterable[str]) -> Iterator[str]:
 
 def _apply(resolver: Resolver, document: Document, kind: SpecKind, override: str | Option) -> tuple[Document, list[str]]:
     """Return *document* with *override* applied, and the dotted keys that it sets."""
-    label, steps, new = _option(override) if isinstance(override, Option) else _written(override)
+    label, steps, new = _option(override) if isinstance(override, Option) else _written(override, kind)
     keys = [".".join(each) for each in _keys_set(steps, new.value)]
     top = MarkedValue(document.value, document.root)
     implied = document.implied
@@ -185,14 +185,20 @@ def _option(option: Option) -> tuple[str, list[str], Document]:
     return option.written, option.key.split("."), Document(option.value, Mark(option.written))
 
 
-def _written(text: str) -> tuple[str, list[str], Document]:
-    """Return the label of the override *text* in messages, the key that it sets, and the value."""
+def _written(text: str, kind: SpecKind) -> tuple[str, list[str], Document]:
+    """Return the label of the override *text* of a *kind* in messages, the key that it sets, and the value.
+
+    Numbers for a key that holds text stay as written, without quotes: ``nccl=2.20`` is not 2.2.
+    """
     name, equals, written = text.partition("=")
     label = f"--set {text}" if len(text) <= 100 else f"--set {text[:97]}..."
     steps = name.strip().split(".")
     if not equals or not all(steps):
         raise SpecError(f"{label}: write KEY=VALUE, for example node.nic.bandwidth='25 Gbps'")
-    return label, steps, yaml.parse(written, label, located=False) if written.strip() else Document("", Mark(label))
+    new = yaml.parse(written, label, located=False) if written.strip() else Document("", Mark(label))
+    if isinstance(new.value, int | float) and not isinstance(new.value, bool) and schema.describe(kind, tuple(steps)) == "text":
+        new = Document(written.strip(), new.root)
+    return label, steps, new
 
 
 def _ungrouped(top: MarkedValue, steps: list[str], label: str) -> tuple[MarkedValue, list[str]]:

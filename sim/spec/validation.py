@@ -204,6 +204,8 @@ def _sentence(kind: type[BaseModel], document: Document, error: Any) -> tuple[Ke
     if key[-1:] == ("gpu",) and isinstance(error["input"], list):
         return key, _UNLIKE
     due = _naming(error["input"], schema.describe(kind, key), schema.describe(kind, (*key, "name")))
+    if due == "text" and type(error["input"]) in (int, float):
+        due = "text, in quotes"  # 2.20 without them is the number 2.2
     return key, f"{_describe_value(error['input'])};{_suggestion(error['input'], due)} write {due}"
 
 

@@ -141,7 +141,7 @@ def test_own_folders_come_first(tmp_path: Path) -> None:
         ({"hardware": "g4dn.12xlarg"}, "runs.csv:2: g4dn.12xlarg is not in the catalog (hardware/); did you mean g4dn.12xlarge"),
         ({"hardware": "h100-dgx"}, "did you mean hgx-h100"),
         ({"workload": "resnet5"}, "did you mean resnet50"),
-        ({"stack": "torch-1.12-ddp"}, "torch-1.13-ddp"),
+        ({"stack": "torch-1.14-ddp"}, "torch-1.13-ddp"),
         ({"placement": "5"}, "which has only 4 GPUs"),
         ({"placement": "1+2", "nodes": 3}, "has 2 nodes, but the column nodes has 3"),
         ({"placement": "1+2", "gpus_per_node": 2.0}, "means 1.5 GPUs per node"),

@@ -28,7 +28,7 @@ from sim.spec.catalog import all_files
         ("PyTorch 1.9.0 + apex AMP", "torch-1.6-ddp"), ("NGC PyTorch 19.05", "ngc-pytorch-20.03"), ("NGC PyTorch 23.10", "torch-2.x-ddp"),
         ("NGC PyTorch 21.02", "ngc-pytorch-20.10"), ("NGC TensorFlow 22.01", "tensorflow-2.3"), ("DALI + PyTorch", "torch-2.x-ddp"),
         ("tf_cnn_benchmarks", "tensorflow-1.12"), ("tensorflow-gpu 1.14", "tensorflow-1.12"), ("Keras 2.3 (TF 1.15)", "tensorflow-1.12"),
-        ("torch 1.8.1+cu111", "torch-1.6-ddp"), ("PyTorch 1.10.0+rocm4.2", "torch-1.13-ddp"), ("PyTorch 1.9 (CUDA11.1)", "torch-1.6-ddp"),
+        ("torch 1.8.1+cu111", "torch-1.6-ddp"), ("PyTorch 1.10.0+rocm4.2", "torch-1.12-ddp"), ("PyTorch 1.9 (CUDA11.1)", "torch-1.6-ddp"),
         ("mxnet-cu101 1.6", "mxnet-1.6-gluon"), ("Horovod (OpenMPI)", "horovod-0.21"), ("torchrun", "torch-2.x-ddp"),
         ("nvcr.io/nvidia/pytorch:20.10-py3", "ngc-pytorch-20.10"), ("nvcr.io/nvidia/tensorflow:20.03-tf1-py3", "ngc-tensorflow-20.03"),
         ("TensorFlow parameter server (async)", "tf-parameter-server"), ("async PS", "tf-parameter-server"),

@@ -94,6 +94,11 @@ def test_overrides_reach_workloads() -> None:
     assert (spec.training.batch, spec.training.stack.exchange.bucket_cap, spec.model.layers[1].forward) == (7, 2**20, 5)
 
 
+def test_numbers_for_a_key_that_holds_text_stay_as_written() -> None:
+    spec = load_workload("toy-job", ["training.stack.nccl=2.20", "training.stack.cudnn=7"]).spec
+    assert (spec.training.stack.library.nccl, spec.training.stack.kernels.cudnn) == ("2.20", "7")
+
+
 HOW = "write KEY=VALUE, for example node.nic.bandwidth='25 Gbps'"
 MESSAGES = [
     ("node.nic.bandwidth", f"--set node.nic.bandwidth: {HOW}"),

@@ -38,6 +38,7 @@ CONTRADICTIONS = {
         "nccl_proto=LL",
     ): "nccl_proto LL: protocols apply to NCCL's own algorithms, not to HalvingDoubling; leave it out",
     ("backend=gloo",): "backend gloo needs a gloo_transport; write gloo_transport: tcp-single-flow",
+    ("nccl=nightly",): "nccl 'nightly' is no release of NCCL 2; write one, such as 2.18 or 2.27.3",
     ("gloo_transport=tcp-single-flow",): "gloo_transport is a gloo option, but backend is nccl; leave it out, or write backend: gloo",
     ("backend=gloo", "gloo_transport=tcp-single-flow", "channels=2"): "channels: an NCCL option, but backend is gloo; leave it out, "
     "or write backend: nccl",

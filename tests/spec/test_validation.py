@@ -111,7 +111,7 @@ EACH = {
         "9:5: node.topology.peer_to_peer: found 'near'; write one of none, pix, pxb, phb, sys",
     ),
     "boolean": (NIC, "nic: {gpudirect: 3, bandwidth: 25 Gbps", "12:9: node.nic.gpudirect: found 3; write true or false"),
-    "number for text": ("provider: nobody", "provider: 7", "2:1: provider: found 7; write text"),
+    "number for text": ("provider: nobody", "provider: 7", "2:1: provider: found 7; write text, in quotes"),
     "rule of a block": ("vcpus: 8", "vcpus: 2", "11:3: node.host: vcpus (2) are hardware threads, at least one per physical core (4)"),
     "yes": (
         NIC,

@@ -32,7 +32,7 @@ CALLS: Mapping[str, tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], s
     "price": (stallsim.run, ("p3.16xlarge", "vgg16"), {"prices": {"p3.16xlarge": "x"}}, "prices['p3.16xlarge']: 'x' is not a price"),
     "list": (stallsim.run, DECODER, {"parallel": {"order": "x"}}, "parallel['order']: is a list; write overrides={"),
     "own loader": (stallsim.run, ("p3.16xlarge", "vgg16"), {"loader": "x"}, "loader=x: found 'x'"),
-    "own collective": (stallsim.run, ("p3.16xlarge", "vgg16"), {"collective": "zz"}, "collective: 'zz' is not known to NCCL 2.10; write"),
+    "own collective": (stallsim.run, ("p3.16xlarge", "vgg16"), {"collective": "zz"}, "collective: 'zz' is not known to NCCL 2.14.3; write"),
     "own collective of a layout": (stallsim.run, DECODER, {"parallel": {"tp": 8}, "collective": "zz"}, "collective: 'zz' is not known to"),
     "two collectives": (
         stallsim.run,

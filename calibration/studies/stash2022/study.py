@@ -41,7 +41,7 @@ MICRO_MODELS = (
 )
 MICRO_BATCH = 32
 STACK = "apex-per-tensor"
-BERT_STACK = "torch-1.13-ddp"
+BERT_STACK = "torch-1.12-ddp"
 """Models, batches and stacks are from aakash-sharma/DS-Analyzer, run scripts and analyze.py. In its variants without residuals, bottleneck
 blocks keep theirs."""
 

@@ -5,11 +5,12 @@ from typing import Literal, Self
 
 from pydantic import model_validator
 
-from sim.spec.algorithms import other_algorithm
+from sim.spec.algorithms import minor_release, other_algorithm
 from sim.spec.fields import Count, Duration
 from sim.spec.hardware import Transport
 from sim.spec.sections import Section
 from sim.spec.stack.contradictions import Contradiction, refuse
+from sim.units import shorten
 
 
 class Library(Section):
@@ -20,8 +21,8 @@ class Library(Section):
     gloo_transport: Transport | None = None
     """Transport of one of Gloo's sockets; required with gloo, not allowed with nccl."""
     nccl: str = "2.10"
-    """NCCL version whose rules choose the algorithm and protocol of each message: 2.3 (only rings), 2.4 (trees below a size), 2.10
-    (2.5 to 2.12), 2.16 (2.13 to 2.17), 2.20 (2.18 to 2.22) or 2.30 (since 2.23)."""
+    """Release of NCCL, such as 2.18 or 2.18.5. It decides the rules that choose the algorithm and protocol of each message: until 2.3 only
+    rings, 2.4 trees below a size, then those of 2.5 to 2.12, 2.13 to 2.17, 2.18 to 2.22, or since 2.23."""
     nccl_algo: str | None = None
     """Value of NCCL_ALGO, such as ``Ring`` or ``^Tree``; or an all-reduce of another library (``collective --help`` lists them) or
     of your own. None: NCCL chooses."""
@@ -44,6 +45,7 @@ class Library(Section):
             self.gloo_transport is not None and not gloo,
             "gloo_transport is a gloo option, but backend is nccl; leave it out, or write backend: gloo",
         )
+        yield minor_release(self.nccl) is None, f"nccl {shorten(self.nccl)} is no release of NCCL 2; write one, such as 2.18 or 2.27.3"
         forced = [name for name in ("nccl_algo", "nccl_proto", "channels") if getattr(self, name) is not None]
         yield gloo and bool(forced), f"{', '.join(forced)}: an NCCL option, but backend is gloo; leave it out, or write backend: nccl"
         other = other_algorithm(self.nccl_algo)

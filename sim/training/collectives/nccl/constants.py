@@ -12,9 +12,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Literal, NamedTuple
 
+from sim.spec.algorithms import minor_release
 from sim.spec.yaml import SpecError
+from sim.units import shorten
 
 Version = Literal["2.3", "2.4", "2.10", "2.16", "2.20", "2.30"]
 Generation = Literal["volta", "ampere", "hopper", "blackwell"]
@@ -93,6 +96,8 @@ class TunerConstants(NamedTuple):
     speeds_intra: tuple[tuple[int, tuple[float, ...]], ...]
     speeds_inter: tuple[tuple[int, tuple[float, ...]], ...]
     """Per-channel speeds that the search tries, by minimum compute capability, newest first."""
+    release: str = ""
+    """The release that follows these rules, as messages name it."""
 
 
 RING_LL128_SHARE = 0.92
@@ -334,8 +339,14 @@ NCCL_2_3 = NCCL_2_4._replace(name="2.3", algorithms=("Ring",))
 VERSIONS: Mapping[str, TunerConstants] = {each.name: each for each in (NCCL_2_3, NCCL_2_4, NCCL_2_10, NCCL_2_16, NCCL_2_20, NCCL_2_30)}
 
 
-def constants_of(version: str) -> TunerConstants:
-    """Return the constants of *version*. Raise SpecError if it is not modeled."""
-    if version not in VERSIONS:
-        raise SpecError(f"NCCL {version} is not modeled; choose one of {', '.join(VERSIONS)}")
-    return VERSIONS[version]
+_NEWEST_OF: tuple[tuple[int, Version], ...] = ((3, "2.3"), (4, "2.4"), (12, "2.10"), (17, "2.16"), (22, "2.20"), (99, "2.30"))
+"""The newest minor release of NCCL 2 that follows each set of rules."""
+
+
+@lru_cache(maxsize=64)
+def constants_of(release: str) -> TunerConstants:
+    """Return the constants that *release* follows, those of 2.20 for 2.18.5. Raise SpecError if it is no release of NCCL 2."""
+    minor = minor_release(release)
+    if minor is None:
+        raise SpecError(f"{shorten(release)} is no release of NCCL 2; write one, such as 2.18 or 2.27.3")
+    return VERSIONS[next(rules for newest, rules in _NEWEST_OF if minor <= newest)]._replace(release=release)

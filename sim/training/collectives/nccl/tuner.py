@@ -77,8 +77,8 @@ def choose(
     constants = constants_of(version)
     _check(collective, nbytes, machine, constants)
     case = TunerCase(collective, nbytes, machine, constants)
-    if version in threshold.VERSIONS:
-        return _by_threshold(collective, nbytes, machine, version, algorithms, protocols)
+    if constants.name in threshold.VERSIONS:
+        return _by_threshold(collective, nbytes, machine, constants.name, algorithms, protocols)
     allowed_algorithms = _allowed_names("NCCL_ALGO", algorithms, constants.algorithms, case)
     if constants.one_list and collective != "all_reduce":
         allowed_algorithms = allowed_algorithms._replace(names=None)
@@ -122,7 +122,7 @@ def _check(collective: str, nbytes: float, machine: TunerMachine, constants: Tun
         raise SpecError(f"NCCL needs at least two ranks, and one on each node; not {machine.ranks} on {machine.nodes} nodes")
     for pattern in (machine.ring, machine.tree, machine.nvls, machine.collnet):
         if pattern and not 1 <= pattern.channels <= constants.max_channels:
-            raise SpecError(f"{pattern.channels} channels are impossible: NCCL {constants.name} has 1 to {constants.max_channels}")
+            raise SpecError(f"{pattern.channels} channels are impossible: NCCL {constants.release} has 1 to {constants.max_channels}")
         if pattern and not (pattern.intra > 0 and pattern.inter > 0):
             raise SpecError(f"channels of {pattern.intra:g} and {pattern.inter:g} bytes/s carry nothing; both must be above zero")
 
@@ -208,7 +208,7 @@ def _allowed_names(variable: str, text: str | None, all_names: Collection[str], 
         if place and not colon:
             raise SpecError(f"{variable}={text}: every list except the first must name its function, as in ring;allreduce:tree")
         if colon and case.constants.one_list:
-            raise SpecError(f"{variable}={text}: NCCL {case.constants.name} takes one list for all functions, as in ring,tree")
+            raise SpecError(f"{variable}={text}: NCCL {case.constants.release} takes one list for all functions, as in ring,tree")
         if not colon or _parsed_function(variable, function) == case.collective:
             names = _parsed_list(variable, listed, all_names, case.constants)
     return _AllowedNames(variable, text, names)
@@ -233,6 +233,6 @@ def _parsed_list(variable: str, text: str, all_names: Collection[str], constants
                 if variable == "NCCL_ALGO"
                 else ""
             )
-            raise SpecError(f"{variable}: '{name}' is not known to NCCL {constants.name}; write any of {', '.join(all_names)}{others}")
+            raise SpecError(f"{variable}: '{name}' is not known to NCCL {constants.release}; write any of {', '.join(all_names)}{others}")
     chosen = frozenset(spelled[name.lower()] for name in words)
     return frozenset(all_names) - chosen if text.strip().startswith("^") else chosen

@@ -199,7 +199,7 @@ class CollectivePlan:
     def _asked(self) -> Tuning:
         """Return the tuning, with what the network's plug-in sets where nothing else does; releases without a tuner lack its algorithms."""
         nics = [part.slot.node.nic for part in self.parts] if self.nodes > 1 else []
-        tuned = self.tuning.version not in threshold.VERSIONS
+        tuned = constants_of(self.tuning.version).name not in threshold.VERSIONS
         algorithms = next((",".join(nic.nccl_algorithms) for nic in nics if nic.nccl_algorithms and tuned), None)
         protocols = next((",".join(nic.nccl_protocols) for nic in nics if nic.nccl_protocols), None)
         return self.tuning._replace(algorithms=self.tuning.algorithms or algorithms, protocols=self.tuning.protocols or protocols)

@@ -118,5 +118,5 @@ def test_nothing_fits_below_the_slowest_speed():
 
 
 def test_unknown_versions_have_no_search():
-    with pytest.raises(SpecError, match="NCCL 3 is not modeled"):
+    with pytest.raises(SpecError, match="'3' is no release of NCCL 2"):
         nccl_bandwidth(graph("p3.8xlarge"), (0, 1), 1, "3")

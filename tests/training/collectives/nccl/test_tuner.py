@@ -279,6 +279,18 @@ def test_reductions_in_nvswitch_before_2_23_by_hand():
 
 
 @pytest.mark.parametrize(
+    ("release", "rules"),
+    [
+        ("2.3.7", "2.3"), ("2.4.8", "2.4"), ("2.5", "2.10"), ("2.12.12-1", "2.10"), ("2.14.3", "2.16"), ("2.18", "2.20"),
+        ("v2.22.3-1", "2.20"), ("NCCL 2.27.3", "2.30"), ("21805", "2.20"),
+    ],
+)  # fmt: skip
+def test_a_release_follows_the_rules_of_its_range(release, rules):
+    chosen = [choose("all_reduce", 64 * KIB, PODS, version) for version in (release, rules)]
+    assert chosen[0] == chosen[1]
+
+
+@pytest.mark.parametrize(
     ("version", "capability", "factor"),
     [
         ("2.10", 90, 1.9), ("2.30", 70, 1.9), ("2.30", 80, 1.4), ("2.20", 80, 1.4),
@@ -443,7 +455,7 @@ def test_which_algorithms_run_where():
         ({"algorithms": "collnet", "version": "2.10"}, "CollNet needs a network that reduces"),
         ({"algorithms": "pat", "collective": "all_gather"}, "PAT needs one rank per node"),
         ({"protocols": "^LL,LL128,Simple"}, "NCCL_PROTO=.* does not support any protocol"),
-        ({"version": "2.9"}, "NCCL 2.9 is not modeled; choose one of 2.3, 2.4, 2.10, 2.16, 2.20, 2.30"),
+        ({"version": "nightly"}, "'nightly' is no release of NCCL 2; write one, such as 2.18 or 2.27.3"),
         ({"collective": "all_to_all"}, "'all_to_all' is not a collective that NCCL tunes; write one of all_reduce"),
         ({"nbytes": -1}, "a collective of -1 bytes is impossible"),
         ({"nbytes": float("nan")}, "a collective of nan bytes"),
