@@ -201,6 +201,8 @@ def _beyond(name: str, errors: Mapping[str, Any], job: Job, step: float) -> list
 
 
 def _count(parameters: float) -> str:
+    if parameters >= 999.5e9:
+        return f"{parameters / 1e12:.3g} trillion"
     return f"{parameters / 1e9:.3g} billion" if parameters >= 1e9 else f"{parameters / 1e6:.0f} million"
 
 

@@ -91,6 +91,11 @@ def test_reasons_that_have_a_comma_are_told_apart_by_semicolons(monkeypatch: pyt
     assert more["basis"].endswith(f"; extrapolated: {'; '.join(more['beyond'])}")
 
 
+def test_parameters_are_counted_in_words() -> None:
+    counts = {26e6: "26 million", 6.7e9: "6.7 billion", 671e9: "671 billion", 1.026e12: "1.03 trillion"}
+    assert {count: expected_error._count(count) for count in counts} == counts
+
+
 def test_a_step_much_shorter_than_those_measured_extrapolates(monkeypatch: pytest.MonkeyPatch) -> None:
     """Within five times; the step is of resnet50 on V100s, 0.2 s or so."""
     short = error_of("p3.16xlarge", monkeypatch, shortest_step_s=10.0)

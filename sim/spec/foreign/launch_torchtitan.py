@@ -47,10 +47,12 @@ _FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     "activation_checkpoint": ("mode", "selective_ac_option"),
 }  # fmt: skip
 """Fields of the sections that decide a step. Another one is a typo, which torchtitan refuses, if it is spelled almost like one of these."""
+_PARTS: Final = "pipeline_parallel_microbatches"
+"""Number of micro-batches in a rank's local batch, where files of former releases have their size; by default that of stages."""
 _FORMER: Final[Mapping[str, tuple[str, ...]]] = {
     "training": (*_RANKS, "data_parallel_shard_degree", "enable_float8_linear"),
     "experimental": (
-        *_RANKS, "pipeline_parallel_schedule", "pipeline_parallel_split_points", "pipeline_parallel_microbatches",
+        *_RANKS, "pipeline_parallel_schedule", "pipeline_parallel_split_points", _PARTS,
         "enable_async_tensor_parallel", "enable_compiled_autograd", "context_parallel_rotate_method",
     ),
 }  # fmt: skip
@@ -118,7 +120,11 @@ def torchtitan(config: Mapping[str, Any], place: str) -> LaunchSettings:
 def _former_layout(config: Mapping[str, Any], place: str) -> dict[str, Any]:
     """Return the keys of ``parallelism`` from the sections in which earlier releases had them."""
     sections = {name: block_of(config, name, place) for name in _FORMER}
-    return {key: block[key] for name, block in sections.items() for key in _FIELDS["parallelism"] if key in block and key in _FORMER[name]}
+    known = {name: {*_FIELDS["parallelism"]} & {*names} for name, names in _FORMER.items()}
+    former = {key: value for name, block in sections.items() for key, value in block.items() if key in known[name]}
+    if "pipeline_parallel_degree" in former:
+        former[_PARTS] = sections["experimental"].get(_PARTS)
+    return former
 
 
 def _world_size(layout: Mapping[str, Any], ranks: Mapping[str, int], place: str) -> int | None:
@@ -239,6 +245,16 @@ def _batches(training: Mapping[str, Any], layout: Mapping[str, Any], place: str,
     local = _count(training, "local_batch_size" if "local_batch_size" in training else "batch_size", 8, f"{place}: training")
     if told.parallel.get("pipeline", 1) == 1:
         return {"batch": local}
+    if _PARTS in layout:
+        chunks = told.parallel.get("virtual_stages", 1 if told.parallel["schedule"] in ("gpipe", "1f1b") else 2)
+        usual = {_PARTS: layout[_PARTS] or chunks * told.parallel["pipeline"]}
+        count = _count(usual, _PARTS, 1, f"{place}: experimental")
+        if local % count:
+            raise SpecError(
+                f"{place}: training.batch_size {local} is not a multiple of its {count} micro-batches (experimental.{_PARTS}, by default "
+                f"one for each stage); write {-(-local // count) * count}"
+            )
+        return {"batch": local // count, "gradient_accumulation_steps": count}
     micro = _count(layout, "pipeline_parallel_microbatch_size", 1, f"{place}: parallelism")
     if local % micro:
         raise SpecError(

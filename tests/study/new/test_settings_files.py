@@ -159,6 +159,17 @@ def test_sections_of_former_releases_of_torchtitan(tmp_path: Path) -> None:
     assert small.model.transformer is not None and small.model.transformer.vocab == 32000
 
 
+def test_former_releases_of_torchtitan_divide_a_batch_into_a_number_of_micro_batches(tmp_path: Path) -> None:
+    """Oracle: --help of 2024, pipeline_parallel_microbatches: "The default value will be the number of pipeline stages, if unspecified"."""
+    former = TORCHTITAN.replace("local_batch_size = 4", "batch_size = 8").replace("[parallelism]", "[experimental]")
+    given = former.replace("[experimental]", "[experimental]\npipeline_parallel_microbatches = 8")
+    for text, expected in ((former, (2, 4)), (former.replace("Interleaved1F1B", "1F1B"), (4, 2)), (given, (1, 8))):
+        training = parsed(text, tmp_path, "run.toml")[0].training
+        assert (training.batch, training.gradient_accumulation_steps) == expected
+    with pytest.raises(SpecError, match=r"batch_size 8 is not a multiple of its 3 micro-batches .* write 9"):
+        parsed(given.replace("microbatches = 8", "microbatches = 3"), tmp_path, "run.toml")
+
+
 def test_a_global_batch_of_deepspeed_keeps_its_micro_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By hand: 256 samples over 8 GPUs in micro-batches of 4 take 8 of them, with ZeRO or without."""
     monkeypatch.chdir(tmp_path)
