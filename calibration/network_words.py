@@ -103,7 +103,9 @@ def _in_words(text: str, node: int, chip: UsualNetwork) -> float | None:
         return both if both <= LARGEST else one  # else the number is that of a node
     shared = re.search(r"(?:per|/)\s*(?:(\d) gpus|(?:gpu )?pair)", text, re.IGNORECASE)
     node = int(shared.group(1) or 2) if shared else node
-    patterns = (rf"{_COUNT}\s*x\s*[^,;]*?(?<!\d)(\d{{2,3}})\s*{_GBPS}", r"\b(\d+)\s*x\s*(\d{2,3})\b", rf"{_COUNT} (\d{{2,3}})\s*g")
+    of_cards = rf"{_COUNT}[- ](?:[\w-]+ )?{_CARDS} (?:of|at|with) (\d{{2,3}})\s*{_GBPS}"
+    bare = (r"\b(\d+)\s*x\s*(\d{2,3})\b", rf"{_COUNT} (\d{{2,3}})\s*g")
+    patterns = (rf"{_COUNT}\s*x\s*[^,;]*?(?<!\d)(\d{{2,3}})\s*{_GBPS}", of_cards, *bare)
     several = next((match for pattern in patterns if (match := re.search(pattern, text, re.IGNORECASE))), None)
     if several:
         return float(several.group(1)) * float(several.group(2)) / node

@@ -185,7 +185,7 @@ _STRATEGIES: Final[Mapping[str, Shards]] = {
 
 
 _STAGE: Final = re.compile(
-    r"(?<![a-z])(?:zero[-_ =:]*(?:stage[-_ =:]*)?|deepspeed[-_ ,(]*stage[-_ =:]*|(?:ds[-_])?z[-_ ]?)([0-3])(?![\d.])"
+    r"(?<![a-z])(?:zero[-_ =:]*(?:stage[-_ =:]*)?|deepspeed[-_ ,(]*stage[-_ =:]*|(?:ds[-_])?z[-_ ]?)([0-3])(?!\.?\d)"
 )
 """A stage of ZeRO: in words, as LLaMA-Factory names its files (ds_z3_config.json), and as people shorten it (Z3)."""
 _WHOLE: Final = re.compile(r"((?:megatron[-_ ]|custom[-_ ])?fsdp ?[12]?|fully_shard)([,;( ].*)?")

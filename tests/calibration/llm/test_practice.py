@@ -30,7 +30,7 @@ def test_replicas_of_a_sharded_model_only_sum_gradients_between_nodes(tmp_path: 
 @pytest.mark.parametrize(
     ("framework", "stage"),
     [
-        ("DeepSpeed ZeRO-3", 3), ("HF Trainer + DeepSpeed stage 2", 2), ("Megatron-DeepSpeed (ZeRO-1)", 1), ("HF Accelerate (ds_z3)", 3),
+        ("DeepSpeed ZeRO-3.", 3), ("HF Trainer + DeepSpeed stage 2", 2), ("Megatron-DeepSpeed (ZeRO-1)", 1), ("HF Accelerate (ds_z3)", 3),
         ("torch FSDP SHARD_GRAD_OP", 2), ("Megatron-LM + distributed optimizer", 1), ("Megatron-LM, no distributed optimizer", 0),
         ("DeepSpeed 0.14", 0), ("Megatron-LM, 8-bit optim", 0),
     ],
