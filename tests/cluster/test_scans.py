@@ -54,7 +54,7 @@ def test_rates_of_delta_rules_are_those_measured(name: str) -> None:
 
 
 def test_the_rate_of_mamba_2_is_that_of_its_kernels_in_a_training_step() -> None:
-    """One capture sets the rate; two more, with other batches and with forward twice, were left out."""
+    """One capture sets the rate; another, with more samples and forward twice, was left out."""
     kernels, name = gpu_of("H100-SXM5-80GB").kernels, "H100-SXM5-80GB"
     assert kernels is not None
     sizes = Mamba(heads=64, head_dim=64, state=128, groups=8, chunk=128)
