@@ -240,10 +240,12 @@ def _stages(options: Arguments, told: LaunchSettings, layout: str | None) -> dic
             raise SpecError(f"{options.place}: --num-layers-per-virtual-pipeline-stage requires --num-layers; add it")
         virtual = max(1, layers // stages // each)
     if layout is not None:
-        counts = _letters(layout, options.place)
-        if layers is not None and sum(counts) != layers + told.shape.get("prediction_layers", 0):
+        counts, more = _letters(layout, options.place), told.shape.get("prediction_layers", 0)
+        if layers is not None and sum(counts) != layers + more:
+            beside = f" and --mtp-num-layers {more}" if more else ""
             raise SpecError(
-                f"{options.place}: --pipeline-model-parallel-layout has {sum(counts)} blocks, but --num-layers is {layers}; both must agree"
+                f"{options.place}: --pipeline-model-parallel-layout has {sum(counts)} blocks, but --num-layers is {layers}{beside}; "
+                "both must agree"
             )
         if len(counts) % stages:
             raise SpecError(

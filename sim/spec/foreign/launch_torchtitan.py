@@ -50,7 +50,7 @@ _FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
 _PARTS: Final = "pipeline_parallel_microbatches"
 """Number of micro-batches in a rank's local batch, where files of former releases have their size; by default that of stages."""
 _FORMER: Final[Mapping[str, tuple[str, ...]]] = {
-    "training": (*_RANKS, "data_parallel_shard_degree", "enable_float8_linear"),
+    "training": (*_RANKS, "data_parallel_degree", "data_parallel_shard_degree", "enable_float8_linear"),
     "experimental": (
         *_RANKS, "pipeline_parallel_schedule", "pipeline_parallel_split_points", _PARTS,
         "enable_async_tensor_parallel", "enable_compiled_autograd", "context_parallel_rotate_method",
@@ -122,6 +122,8 @@ def _former_layout(config: Mapping[str, Any], place: str) -> dict[str, Any]:
     sections = {name: block_of(config, name, place) for name in _FORMER}
     known = {name: {*_FIELDS["parallelism"]} & {*names} for name, names in _FORMER.items()}
     former = {key: value for name, block in sections.items() for key, value in block.items() if key in known[name]}
+    if "data_parallel_degree" in sections["training"]:  # until autumn 2024
+        former.setdefault("data_parallel_shard_degree", sections["training"]["data_parallel_degree"])
     if "pipeline_parallel_degree" in former:
         former[_PARTS] = sections["experimental"].get(_PARTS)
     return former

@@ -190,6 +190,8 @@ def test_layers_of_multi_token_prediction_are_on_the_last_stage(tmp_path: Path) 
     ):
         parallel = parsed(f"{latent} {options}\n", tmp_path)[0].training.parallel
         assert (parallel.layers_per_stage or (3, 2)) == blocks, options
+    with pytest.raises(SpecError, match="layout has 4 blocks, but --num-layers is 4 and --mtp-num-layers 1; both must agree"):
+        parsed(f"{latent} --pipeline-model-parallel-size 2 --pipeline-model-parallel-layout Ettt|tL\n", tmp_path)
 
 
 def test_options_of_megatron_deepspeed(tmp_path: Path) -> None:

@@ -153,6 +153,9 @@ def test_sections_of_former_releases_of_torchtitan(tmp_path: Path) -> None:
     latter = TORCHTITAN.replace('"70B"', '"70B"\nconverters = ["float8"]').replace("tensor_parallel_degree = 8\n", degrees)
     assert "[experimental]" in former
     assert parsed(former, tmp_path, "run.toml") == parsed(latter, tmp_path, "run.toml")
+    assert parsed(former.replace("data_parallel_shard_degree", "data_parallel_degree"), tmp_path, "run.toml") == parsed(
+        latter, tmp_path, "run.toml"
+    )
     other = former.replace("[experimental]", '[experimental]\ncustom_import = "mine"')
     assert "ignored: [experimental]" in parsed(other, tmp_path, "run.toml")[1]
     small = parsed(former.replace("llama3", "llama2"), tmp_path, "run.toml")[0]
