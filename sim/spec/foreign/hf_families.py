@@ -180,6 +180,7 @@ def _deepseek(config: Config, shape: Shape) -> Shape:
         "rope_dim": config.due("qk_rope_head_dim"),
         "value_dim": config.due("v_head_dim"),
     }
+    config.read.add("qk_head_dim")  # nope_dim + rope_dim
     shape = {name: value for name, value in shape.items() if name not in ("head_dim", "kv_heads")} | {"mla": latent}
     return shape if config.size(*EXPERTS) is None else deepseek_experts(config, shape)
 

@@ -40,8 +40,9 @@ def test_sparse_attention_is_simulated_as_dense_with_a_note() -> None:
     """DeepSeek-V3.2's layers are those of V3, with an indexer that chooses tokens (its technical report, section 2.1)."""
     latent = {"kv_lora_rank": 64, "q_lora_rank": 96, "qk_nope_head_dim": 32, "qk_rope_head_dim": 16, "v_head_dim": 32}
     latent |= {"n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 64}
-    sparse = {"index_head_dim": 128, "index_n_heads": 64, "index_topk": 256}
+    sparse = {"index_head_dim": 128, "index_n_heads": 64, "index_topk": 256, "qk_head_dim": 48}
     dense = decoder_of({"model_type": "deepseek_v3", **SMALL, **latent}, "config.json")
     for kind in ("deepseek_v32", "glm_moe_dsa"):
         decoder = decoder_of({"model_type": kind, **SMALL, **latent, **sparse}, "config.json")
         assert decoder.shape == dense.shape and decoder.notes[-1].startswith("index_topk 256: simulated with attention to all previous")
+        assert not any("qk_head_dim" in note for note in decoder.notes)
