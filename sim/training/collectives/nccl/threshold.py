@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+from sim.spec.algorithms import minor_release
 from sim.spec.yaml import SpecError
 from sim.training.collectives.nccl.cost import MICROSECOND, TunerMachine
 
@@ -67,13 +68,18 @@ def ll_channels(nbytes: float, machine: TunerMachine, algorithm: str, pieces: in
     return float(channels * threads * pieces * each), channels
 
 
+def has_trees(release: str) -> bool:
+    """Return whether *release*, which has no tuner, has trees: 2.4 and its patches."""
+    return minor_release(release) == 4
+
+
 def by_threshold(
     collective: str, nbytes: float, machine: TunerMachine, version: str, algorithms: str | None, protocols: str | None
 ) -> tuple[str, str, int]:
     """Return the algorithm, protocol and channels that NCCL *version* chooses. Raise SpecError for names that it does not support."""
-    allowed_algorithms = _allowed_names("NCCL_ALGO", algorithms, ("Ring", "Tree") if version == "2.4" else ("Ring",), version)
+    allowed_algorithms = _allowed_names("NCCL_ALGO", algorithms, ("Ring", "Tree") if has_trees(version) else ("Ring",), version)
     allowed_protocols = _allowed_names("NCCL_PROTO", protocols, ("LL", "Simple"), version)
-    reduces = collective == "all_reduce" and version == "2.4"
+    reduces = collective == "all_reduce" and has_trees(version)
     tree = reduces and "Tree" in allowed_algorithms and ("Ring" not in allowed_algorithms or nbytes <= tree_threshold(machine))
     algorithm = "Tree" if tree else "Ring"
     pieces = machine.ranks if algorithm == "Ring" and collective not in ("broadcast", "reduce") else 1

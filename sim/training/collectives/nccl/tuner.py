@@ -78,7 +78,7 @@ def choose(
     _check(collective, nbytes, machine, constants)
     case = TunerCase(collective, nbytes, machine, constants)
     if constants.name in threshold.VERSIONS:
-        return _by_threshold(collective, nbytes, machine, constants.name, algorithms, protocols)
+        return _by_threshold(collective, nbytes, machine, version, algorithms, protocols)
     allowed_algorithms = _allowed_names("NCCL_ALGO", algorithms, constants.algorithms, case)
     if constants.one_list and collective != "all_reduce":
         allowed_algorithms = allowed_algorithms._replace(names=None)
@@ -102,7 +102,7 @@ def _by_threshold(
     """Return the choice of a version without a tuner, with the two linear models that its threshold compares."""
     algorithm, protocol, channels = threshold.by_threshold(collective, nbytes, machine, version, algorithms, protocols)
     lines = threshold.lines(machine)
-    trees = collective == "all_reduce" and version == "2.4" and machine.nodes > 1 and algorithms is None
+    trees = collective == "all_reduce" and threshold.has_trees(version) and machine.nodes > 1 and algorithms is None
     names = ("Tree", "Ring") if trees else (algorithm,)
     rows = tuple(ConsideredPair(name, protocol, line.latency + nbytes / line.bandwidth, *line) for name in names for line in [lines[name]])
     return TunerChoice(algorithm, protocol, channels, next(row.time for row in rows if row.algorithm == algorithm), rows)

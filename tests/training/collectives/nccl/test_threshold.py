@@ -20,6 +20,7 @@ def test_trees_end_where_the_two_lines_cross() -> None:
     """By hand: rings 6 us x 15 = 90 us at 5 GB/s, trees 15 x 2 + 4 x 3 = 42 us at 3.33 GB/s: 48 us x 10 GB/s = 480 kB."""
     assert tree_threshold(PCIE) == pytest.approx(480e3, rel=1e-9)
     assert choose("all_reduce", 479e3, PCIE, "2.4").algorithm == "Tree"
+    assert choose("all_reduce", 479e3, PCIE, "2.4.8") == choose("all_reduce", 479e3, PCIE, "2.4")
     assert choose("all_reduce", 481e3, PCIE, "2.4").algorithm == "Ring"
     times = {row.algorithm: row.time for row in choose("all_reduce", tree_threshold(PCIE), PCIE, "2.4").table}
     assert times["Ring"] == pytest.approx(times["Tree"], rel=1e-9)

@@ -440,6 +440,8 @@ def test_which_algorithms_run_where():
             {"algorithms": "nvls", "version": "2.10"},
             "not known to NCCL 2.10; write any of Tree, Ring, CollNet; for all_reduce also one of Hierarchical, Rack",
         ),
+        ({"algorithms": "nvls", "version": "2.4.8"}, "not known to NCCL 2.4.8; write any of Ring, Tree"),
+        ({"algorithms": "tree", "version": "2.3.7"}, "not known to NCCL 2.3.7; write any of Ring"),
         ({"protocols": "LL256"}, "NCCL_PROTO: 'LL256' is not known .* LL, LL128, Simple"),
         ({"algorithms": "sum:ring"}, "'sum' is not an NCCL function; write one of allreduce, allgather"),
         ({"algorithms": "allreduce:ring;tree"}, "every list except the first must name its function"),
