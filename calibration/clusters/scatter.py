@@ -106,9 +106,9 @@ def widen(scatter: Scatter, errors: np.ndarray, steps: np.ndarray) -> Scatter:
     """Return *scatter*, scaled up until the root mean square of the errors (clipped) is not larger than it predicts."""
     import numpy as np
 
+    clipped = np.minimum(np.abs(errors), _FARTHEST * scatter.deviations(steps))  # once: else fewer than 16 rows would follow the farthest
     for _ in range(_TURNS):  # the deviation grows by less than its time
-        ratio = np.minimum(np.abs(errors) / scatter.deviations(steps), _FARTHEST)
-        factor = float(np.sqrt(np.mean(ratio**2)))
+        factor = float(np.sqrt(np.mean((clipped / scatter.deviations(steps)) ** 2)))
         if factor <= 1.0 + _IMMATERIAL:
             break
         scatter = Scatter(scatter.relative * factor, scatter.seconds * factor)

@@ -114,3 +114,10 @@ def test_it_is_widened_until_it_says_the_root_mean_square_and_never_narrowed() -
     missed = np.array([0.09, -0.09, 0.09, -0.09])
     assert widen(Scatter(0.03), missed, np.ones(4)).relative == pytest.approx(0.09)
     assert widen(Scatter(0.3, 0.1), missed, np.ones(4)) == Scatter(0.3, 0.1)
+
+
+@pytest.mark.parametrize("rows", [4, 8, 12, 20])
+def test_one_row_far_off_widens_the_scatter_of_few_rows_as_one_at_the_clip_does(rows: int) -> None:
+    """By hand: errors of a standard deviation, and one clipped to four of them, have a mean square of (rows - 1 + 16) / rows."""
+    errors = np.append(np.full(rows - 1, 0.02), 1.0)
+    assert widen(Scatter(0.02), errors, np.ones(rows)).relative == pytest.approx(0.02 * math.sqrt((rows + 15) / rows), rel=2e-3)
