@@ -26,7 +26,7 @@ def test_a_faster_card_that_makes_nccl_take_a_slower_algorithm_is_explained() ->
     steps = [run.jobs[0].warm.step_time for run in (slow, fast, forced)]
     assert steps[1] > 1.1 * steps[0]
     [said] = choice_warnings(fast)
-    assert re.match(r"NCCL 2\.10 chooses Ring for (\d+) of \1 all-reduces of a step", said)
+    assert re.match(r"NCCL 2\.7\.3 chooses Ring for (\d+) of \1 all-reduces of a step", said)
     assert "nccl_algo=Tree" in said
     assert steps[2] <= 1.001 * steps[0]
     assert choice_warnings(slow) == choice_warnings(forced) == []

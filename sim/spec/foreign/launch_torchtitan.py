@@ -120,8 +120,8 @@ def torchtitan(config: Mapping[str, Any], place: str) -> LaunchSettings:
 def _former_layout(config: Mapping[str, Any], place: str) -> dict[str, Any]:
     """Return the keys of ``parallelism`` from the sections in which earlier releases had them."""
     sections = {name: block_of(config, name, place) for name in _FORMER}
-    known = {name: {*_FIELDS["parallelism"]} & {*names} for name, names in _FORMER.items()}
-    former = {key: value for name, block in sections.items() for key, value in block.items() if key in known[name]}
+    moved = {name: {*_FIELDS["parallelism"]} & {*names} for name, names in _FORMER.items()}
+    former = {key: value for name, block in sections.items() for key, value in block.items() if key in moved[name]}
     if "data_parallel_degree" in sections["training"]:  # until autumn 2024
         former.setdefault("data_parallel_shard_degree", sections["training"]["data_parallel_degree"])
     if "pipeline_parallel_degree" in former:
