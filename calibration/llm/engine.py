@@ -26,6 +26,7 @@ from calibration.llm.words import is_float16
 from sim.spec.foreign.launch_megatron import DISPATCH_BLOCKS, PAIRED
 from sim.spec.hardware import Hardware
 from sim.spec.library import load, load_hardware
+from sim.spec.parallel import SHARDS
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 
@@ -37,7 +38,6 @@ PCIE_BOX: Final = "pcie-box"
 """The machine of GPUs that no machine of the catalog has: a server with eight slots and InfiniBand, whose rate is each row's. Rows of
 data-parallel runs, for which host and disk count, have `catalog_names.PCIE_BOX`."""
 _RECOMPUTE: Final = {"none": "none", "full": "blocks", "attention": "selective", "operators": "operators"}
-_SHARD: Final = {0: "none", 1: "optimizer", 2: "gradients", 3: "parameters"}
 EXPOSED_TENSOR: Final = 0.4
 """Part of tensor-parallel messages that stays exposed with user buffers or asynchronous tensor parallelism (workloads/stacks/nemo.yaml)."""
 FP16_ACCUMULATION: Final = 6
@@ -61,7 +61,7 @@ def workload_document(case: Case) -> dict[str, Any]:
         "context_exchange": case.context_exchange,
         "expert": case.expert,
         "virtual_stages": case.virtual_stages,
-        "shard": _SHARD[case.zero],
+        "shard": SHARDS[case.zero],
         **({"replicate": case.replicas} if case.replicas > 1 else {}),
     }
     if case.layers_per_stage:
@@ -69,7 +69,7 @@ def workload_document(case: Case) -> dict[str, Any]:
     if case.tensor > 1:
         parallel["sequence"] = case.sequence_parallel
     if case.family in SHARDED_FAMILIES and case.zero == 2:  # SHARD_GRAD_OP, reshard_after_forward=False: gathered until backward
-        parallel |= {"shard": _SHARD[3], "reshard_after_forward": False}
+        parallel |= {"shard": SHARDS[3], "reshard_after_forward": False}
     if case.drops_tokens:  # Megatron-Bridge training/utils/moe_token_drop.py, apply_moe_token_drop
         parallel |= {"capacity_factor": 1.0, "pad_to_capacity": True}
     model: dict[str, Any] = {"name": "measured", "transformer": case.shape.model_dump(exclude_none=True), "sequence": case.seq}

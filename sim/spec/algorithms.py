@@ -6,6 +6,7 @@ import re
 from typing import Final
 
 from sim.spec import extensions
+from sim.units import shorten
 
 NCCL_ALGORITHMS: Final = ("ring", "tree", "collnet", "collnetdirect", "collnetchain", "nvls", "nvlstree", "pat")
 """Names of NCCL's own algorithms, in lower case."""
@@ -33,3 +34,8 @@ def minor_release(release: str) -> int | None:
     text = release.strip().lower()
     stated = re.fullmatch(r"(?:nccl\s*)?v?2\.(\d\d?)(?:\.\d+)*(?:-\d+)?", text) or re.fullmatch(r"(?:nccl\s*)?2(\d\d)\d\d", text)
     return int(stated.group(1)) if stated else None
+
+
+def not_a_release(text: str) -> str:
+    """Return the message for *text*, of which `minor_release` is None."""
+    return f"{shorten(text)} is no release of NCCL 2; write one, such as 2.18 or 2.27.3"

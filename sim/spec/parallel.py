@@ -29,6 +29,7 @@ SLOTTED: Final = ("gpipe", "1f1b", "interleaved_1f1b")
 """Schedules whose forward and backward passes fill identical slots; others split backward or run in two directions."""
 SCHEDULES: Final[tuple[Schedule, ...]] = get_args(Schedule)
 SHARDS: Final[tuple[Shard, ...]] = get_args(Shard)
+"""What is sharded in each stage of ZeRO, from 0 on."""
 SPLIT_AXES: Final[tuple[SplitAxis, ...]] = get_args(SplitAxis)
 """Axes that divide one replica of the model."""
 

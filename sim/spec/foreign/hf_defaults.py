@@ -231,20 +231,6 @@ _CLASSES: Final[Mapping[str, ConfigSizes]] = {
     "granitemoe": _sizes(32, 4096, 32, 11008, 32000, 2048, num_local_experts=8, num_experts_per_tok=2),
     "granitemoehybrid": _sizes(32, 4096, 32, 11008, 32000, 2048, num_local_experts=8, num_experts_per_tok=2, shared_intermediate_size=1024),
     "glm4v_text": _sizes(40, 4096, 32, 13696, 151552, 32768, num_key_value_heads=2),
-    "glm4v_moe_text": _sizes(
-        46,
-        4096,
-        96,
-        10944,
-        151424,
-        65536,
-        num_key_value_heads=8,
-        moe_intermediate_size=1408,
-        num_experts_per_tok=8,
-        n_shared_experts=1,
-        n_routed_experts=128,
-        first_k_dense_replace=1,
-    ),
     "glm_moe_dsa": _sizes(
         78,
         6144,
@@ -308,6 +294,7 @@ DEFAULTS: Final[Mapping[str, ConfigSizes]] = {
     **_CLASSES,
     "kimi_k2": _CLASSES["deepseek_v3"],
     "deepseek_v32": {**_CLASSES["deepseek_v3"], "max_position_embeddings": 163840, "index_topk": 2048},
+    "glm4v_moe_text": {**_CLASSES["glm4_moe"], "vocab_size": 151424, "max_position_embeddings": 65536},
     "qwen2_5_vl": _CLASSES["qwen2_5_vl_text"],
     "qwen2_vl": _CLASSES["qwen2_vl_text"],
 }

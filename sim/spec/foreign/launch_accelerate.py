@@ -10,10 +10,11 @@ from typing import Any, Final
 
 from sim.spec.fields import Fp8Recipe
 from sim.spec.foreign.launch_accelerate_keys import compiler, key_notes
-from sim.spec.foreign.launch_deepspeed import ZERO_STAGES, zero_notes, zero_stack
+from sim.spec.foreign.launch_deepspeed import zero_notes, zero_stack
 from sim.spec.foreign.launch_megatron import megatron
 from sim.spec.foreign.launch_settings import LaunchSettings, block_of, exchange_of, note_offloading
 from sim.spec.foreign.launch_trainer import is_set
+from sim.spec.parallel import SHARDS
 from sim.spec.strict import whole_number
 from sim.spec.yaml import SpecError
 from sim.units import any_of, shorten
@@ -98,7 +99,7 @@ def _add_zero(zero: Mapping[str, Any], told: LaunchSettings, precision: str | No
     stage = str(zero.get("zero_stage", 0))
     if stage not in ("0", "1", "2", "3"):
         raise SpecError(f"{place}: deepspeed_config.zero_stage {shorten(stage)}: write 0, 1, 2 or 3")
-    told.parallel |= {"shard": ZERO_STAGES[int(stage)]} if stage != "0" else {}
+    told.parallel |= {"shard": SHARDS[int(stage)]} if stage != "0" else {}
     told.training |= zero_stack(int(stage)) if precision in ("bf16", "amp_fp16") else {}
     told.notes += zero_notes(int(stage), f"deepspeed_config.zero_stage {stage}")
     steps = zero.get("gradient_accumulation_steps")

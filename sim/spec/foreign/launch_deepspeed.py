@@ -8,11 +8,10 @@ from typing import Any, Final
 
 from sim.spec.defaults import PARALLEL_STACK
 from sim.spec.foreign.launch_settings import ALIKE_KEYS, LaunchSettings, block_of, note_offloading, refuse_misspelled
+from sim.spec.parallel import SHARDS
 from sim.spec.yaml import SpecError
 from sim.units import shorten
 
-ZERO_STAGES: Final = ("none", "optimizer", "gradients", "parameters")
-"""What each ZeRO stage shards."""
 _PLUS: Final = frozenset(
     ("zero_hpz_partition_size", "zero_quantized_weights", "zero_quantized_gradients", "zero_quantized_nontrainable_weights")
 )
@@ -45,7 +44,7 @@ def deepspeed(config: Mapping[str, Any], place: str) -> LaunchSettings:
     if type(stage) is not int or stage not in range(4):
         raise SpecError(f"{place}: zero_optimization.stage {shorten(str(stage))}: write the number 0, 1, 2 or 3")
     if stage:
-        told.parallel["shard"] = ZERO_STAGES[stage]
+        told.parallel["shard"] = SHARDS[stage]
     batch, micro_batch, steps = (_batch(config, option, place) for option in _BATCHES)
     told.training |= {"batch": micro_batch} if micro_batch else {}
     told.training |= {"gradient_accumulation_steps": steps} if steps else {}

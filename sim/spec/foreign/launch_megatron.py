@@ -11,7 +11,7 @@ from sim.spec.foreign.launch_options import Arguments, arguments
 from sim.spec.foreign.launch_settings import JobLength, LaunchSettings, note_offloading
 from sim.spec.foreign.launch_trainer import is_set
 from sim.spec.foreign.launch_unread import FP8_RECIPES, refuse_typos, unread
-from sim.spec.parallel import NEAR_PIPELINE, Schedule, even_blocks
+from sim.spec.parallel import NEAR_PIPELINE, SHARDS, Schedule, even_blocks
 from sim.spec.strict import whole_number
 from sim.spec.training import RecomputedModule
 from sim.spec.yaml import SpecError
@@ -28,8 +28,6 @@ _FSDP: Final[Mapping[str, str]] = {
     "optim_grads": "gradients",
     "optim_grads_params": "parameters",
 }
-_STAGES: Final = ("none", "optimizer", "gradients", "parameters")
-"""What the stages of DeepSpeed's ZeRO shard."""
 _STACK: Final = "megatron-core"
 _DEEPSPEED_STACK: Final = "megatron-deepspeed"
 _STATES: Final[Mapping[str, str]] = {"bf16": "bf16", "fp16": "bf16", "fp8": "int8"}
@@ -119,9 +117,9 @@ def _length(options: Arguments) -> JobLength | None:
 def _shards(options: Arguments) -> dict[str, Any]:
     """Return what data-parallel ranks shard: optimizer states, or what a kind of FSDP or DeepSpeed's stage specifies."""
     if "deepspeed" in options.values and (stage := options.number("zero-stage", 0)):
-        if stage >= len(_STAGES):
+        if stage >= len(SHARDS):
             raise SpecError(f"{options.place}: --zero-stage {stage}: write 0 to 3")
-        return {"shard": _STAGES[stage]}
+        return {"shard": SHARDS[stage]}
     if "use-torch-fsdp2" in options.values:
         return {"shard": "parameters"}
     if "use-megatron-fsdp" in options.values or "use-custom-fsdp" in options.values:

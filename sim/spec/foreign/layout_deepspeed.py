@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 from sim.spec.foreign.layout_launch import Launch, refuse_four_bits
+from sim.spec.parallel import SHARDS
 from sim.spec.yaml import SpecError
 
 
@@ -22,6 +23,6 @@ def deepspeed_json(launch: Launch) -> str:
         "train_micro_batch_size_per_gpu": launch.batch,
         "gradient_accumulation_steps": launch.micro_batches,
         **({} if width is None else {width: {"enabled": True}}),
-        "zero_optimization": {"stage": ("none", "optimizer", "gradients", "parameters").index(parallel.shard)},
+        "zero_optimization": {"stage": SHARDS.index(parallel.shard)},
     }
     return json.dumps(document, indent=2) + "\n"

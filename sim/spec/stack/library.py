@@ -5,12 +5,11 @@ from typing import Literal, Self
 
 from pydantic import model_validator
 
-from sim.spec.algorithms import minor_release, other_algorithm
+from sim.spec.algorithms import minor_release, not_a_release, other_algorithm
 from sim.spec.fields import Count, Duration
 from sim.spec.hardware import Transport
 from sim.spec.sections import Section
 from sim.spec.stack.contradictions import Contradiction, refuse
-from sim.units import shorten
 
 
 class Library(Section):
@@ -45,7 +44,7 @@ class Library(Section):
             self.gloo_transport is not None and not gloo,
             "gloo_transport is a gloo option, but backend is nccl; leave it out, or write backend: gloo",
         )
-        yield minor_release(self.nccl) is None, f"nccl {shorten(self.nccl)} is no release of NCCL 2; write one, such as 2.18 or 2.27.3"
+        yield minor_release(self.nccl) is None, f"nccl {not_a_release(self.nccl)}"
         forced = [name for name in ("nccl_algo", "nccl_proto", "channels") if getattr(self, name) is not None]
         yield gloo and bool(forced), f"{', '.join(forced)}: an NCCL option, but backend is gloo; leave it out, or write backend: nccl"
         other = other_algorithm(self.nccl_algo)

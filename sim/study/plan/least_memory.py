@@ -20,6 +20,7 @@ from sim.parallel.stack_options import mesh_options
 from sim.spec.fields import Precision
 from sim.spec.hardware import Gpu
 from sim.spec.layer import WIDTHS
+from sim.spec.parallel import SHARDS
 from sim.spec.precision import PRECISION_TRAITS
 from sim.spec.workload import Workload
 from sim.study.plan.block_sums import FloatRow, ShareShape
@@ -46,7 +47,7 @@ def least_memory(workload: Workload, gpu: Gpu, geometry: Geometry, own: Sequence
     entered = batch * _entered(geometry, [each.entered for each in unlike])[which]
     pairs = numpy.array([each.expert > 1 and each.schedule in options.paired_schedules for each in own])
     entered[pairs] = 0.0  # a forward pass takes what backward has freed
-    level = numpy.array([("none", "optimizer", "gradients", "parameters").index(each.shard) for each in own])
+    level = numpy.array([SHARDS.index(each.shard) for each in own])
     shards = numpy.array([each.data * each.context // each.replicate for each in own], dtype=float)
     holders = [each.data * each.context * (each.tensor if each.expert > 1 else 1) / each.expert for each in own]
     fixed = numpy.zeros((len(own), geometry.pipeline))

@@ -15,9 +15,8 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
-from sim.spec.algorithms import minor_release
+from sim.spec.algorithms import minor_release, not_a_release
 from sim.spec.yaml import SpecError
-from sim.units import shorten
 
 Version = Literal["2.3", "2.4", "2.10", "2.16", "2.20", "2.30"]
 Generation = Literal["volta", "ampere", "hopper", "blackwell"]
@@ -348,5 +347,5 @@ def constants_of(release: str) -> TunerConstants:
     """Return the constants that *release* follows, those of 2.20 for 2.18.5. Raise SpecError if it is no release of NCCL 2."""
     minor = minor_release(release)
     if minor is None:
-        raise SpecError(f"{shorten(release)} is no release of NCCL 2; write one, such as 2.18 or 2.27.3")
+        raise SpecError(not_a_release(release))
     return VERSIONS[next(rules for newest, rules in _NEWEST_OF if minor <= newest)]._replace(release=release)
