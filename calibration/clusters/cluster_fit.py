@@ -246,7 +246,8 @@ def _fitted(prior: ClusterModel, rows: Sequence[RunQuestion], evaluator: Evaluat
         moves, best = own, _maximum(model, rows, best.values[own], own, widths, evaluator)
     covariance = np.diag(widths**2)
     covariance[np.ix_(moves, moves)] = best.covariance
-    misfit = float(np.sum(np.log(best.noise.deviations(best.steps)))) + float(np.sum(loss(best.values / widths)))
+    predicted = best.steps * np.exp(best.linearized.errors)
+    misfit = float(np.sum(np.log(best.noise.deviations(predicted)))) + float(np.sum(loss(best.values / widths)))
     model = replace(model, values=tuple(best.values.tolist()), covariance=tuple(map(tuple, covariance.tolist())), noise=best.noise)
     return _NetFit(model, misfit, best.linearized, best.errors)
 
@@ -371,15 +372,18 @@ def _maximum(
         solved = evaluator.predict_all([model.simulated_case(row, moved @ units) for row in rows])
         return np.asarray(np.log([prediction.step for prediction in solved]) - np.log(steps))
 
-    def residuals(moved: np.ndarray, noise: Scatter) -> np.ndarray:
-        return np.concatenate([misses(moved) * np.sqrt(weights) / noise.deviations(steps), moved / widths[moves]])
+    def residuals(moved: np.ndarray, sigma: np.ndarray) -> np.ndarray:
+        return np.concatenate([misses(moved) * np.sqrt(weights) / sigma, moved / widths[moves]])
 
     def slopes(moved: np.ndarray) -> np.ndarray:
         there = replace(model, values=tuple((moved @ units).tolist()))
         return sensitivities(there, rows, DIFFERENCE_STEP * units, evaluator) / DIFFERENCE_STEP if len(moves) else np.zeros((len(rows), 0))
 
-    def jacobian(moved: np.ndarray, noise: Scatter) -> np.ndarray:
-        return np.vstack([slopes(moved) * (np.sqrt(weights) / noise.deviations(steps))[:, None], np.diag(1.0 / widths[moves])])
+    def jacobian(moved: np.ndarray, sigma: np.ndarray) -> np.ndarray:
+        return np.vstack([slopes(moved) * (np.sqrt(weights) / sigma)[:, None], np.diag(1.0 / widths[moves])])
+
+    def predicted(moved: np.ndarray) -> np.ndarray:
+        return np.asarray(steps * np.exp(misses(moved)))
 
     def alternate(estimate: ScatterEstimator, turns: int) -> tuple[float, np.ndarray, Scatter]:
         """Return the negative log probability, the constants and the scatter, which are fitted in turn."""
@@ -393,32 +397,26 @@ def _maximum(
                 "xtol": 1e-3,
                 "ftol": 1e-3,
             }
-            here = least_squares(residuals, here, jacobian, args=(noise,), **settings).x if len(moves) else here
-            before, noise = noise, estimate(misses(here), steps, weights)
+            sigma = noise.deviations(predicted(here))
+            here = least_squares(residuals, here, jacobian, args=(sigma,), **settings).x if len(moves) else here
+            before, noise = noise, estimate(misses(here), predicted(here), weights)
             if noise == before:
                 break
-        return penalized_misfit(misses(here), steps, weights, noise) + float(np.sum(loss(here / widths[moves]))), here, noise
+        return penalized_misfit(misses(here), predicted(here), weights, noise) + float(np.sum(loss(here / widths[moves]))), here, noise
 
     solved = alternate(median_scatter, 2)
-    if _typical(widen(solved[2], misses(solved[1]), steps), rows) >= LEAST_UNEXPLAINED_SCATTER:
+    if widen(solved[2], misses(solved[1]), predicted(solved[1])).relative >= LEAST_UNEXPLAINED_SCATTER:
         solved = min(solved, alternate(likeliest_scatter, MOST_TURNS), key=lambda one: one[0])
     _, best, noise = solved
-    slope, errors = jacobian(best, noise), misses(best)
+    errors, sigma = misses(best), noise.deviations(predicted(best))
+    slope = jacobian(best, sigma)
     ranks = np.array([float(row.job.ranks) for row in rows])
     counts = weights * ranks / ranks.mean()
     alone = tuple(place for place, number in enumerate(moves.tolist()) if _rows_of_job(model, number, rows) == 1)
-    linearized = LinearizedFit(
-        errors, slopes(best), best, widths[moves], noise.deviations(steps), weights, counts, misses(0.0 * best), alone
-    )
+    linearized = LinearizedFit(errors, slopes(best), best, widths[moves], sigma, weights, counts, misses(0.0 * best), alone)
     covariance = np.linalg.inv(slope.T @ slope) if len(moves) else np.zeros((0, 0))
-    return _Maximum(best @ units, widen(noise, errors, steps), covariance, linearized, linearized.left_out_errors(range(len(moves))), steps)
-
-
-def _typical(noise: Scatter, rows: Sequence[RunQuestion]) -> float:
-    """Return the root mean square of the standard deviation of log step times over *rows*."""
-    import numpy as np
-
-    return float(np.sqrt(np.mean(noise.deviations(np.array([row.step_time for row in rows])) ** 2)))
+    noise = widen(noise, errors, predicted(best))
+    return _Maximum(best @ units, noise, covariance, linearized, linearized.left_out_errors(range(len(moves))), steps)
 
 
 def _weights(rows: Sequence[RunQuestion]) -> list[float]:

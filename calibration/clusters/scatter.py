@@ -1,8 +1,11 @@
 """How do measured step times scatter around fitted ones? By a share of the step and by a time, both estimated from the rows themselves.
 
-The standard deviation of a log step time is ``sigma = sqrt(relative^2 + (seconds / step)^2)``. The share comes from clocks and kernels. The
-time comes from varying network bandwidth, hosts and other ranks, however short the step is: it may be a fifth of a step of 0.1 s, but
-little of a step of 1 s, so long steps reveal more about a network's constants than short ones. Both parts maximize the likelihood, with a
+The standard deviation of a log step time is ``sigma = sqrt(relative^2 + log(1 + seconds / step)^2)``. The share comes from clocks and
+kernels. The time comes from varying network bandwidth, hosts and other ranks, however short the step is: it may be a fifth of a step of
+0.1 s, but little of a step of 1 s, so long steps reveal more about a network's constants than short ones. A step that a time makes longer
+changes by ``log(1 + seconds / step)``; ``seconds / step`` holds only where that is small. *step* is the predicted one, because the measured
+one contains the disturbance: judged by it, disturbed rows would count as exact, and undisturbed short ones as unsure beyond measure
+(Carroll and Ruppert, Transformation and Weighting in Regression, 1988, chapter 2). Both parts maximize the likelihood, with a
 robust loss in place of the square. A time is only assumed if it improves the log-likelihood by more than the price of one more parameter,
 half the logarithm of the number of rows (Schwarz, Annals of Statistics 6, 1978); both alternatives have their own best constants.
 
@@ -29,25 +32,28 @@ _GRID: Final = 40
 """Number of values of each part that are tried."""
 _NORMAL: Final = 1.4826
 """Ratio of a normal variable's standard deviation to its median absolute value."""
+_IMMATERIAL: Final = 1e-3
+"""Share of the shortest step below which a time does not matter beside `LEAST_NOISE`."""
+_TURNS: Final = 20
 _FARTHEST: Final = 4.0
 """Standard deviations to which larger errors are clipped."""
 
 
 class Scatter(NamedTuple):
-    """Standard deviation of log step times: a share, and *seconds* divided by the step time."""
+    """Standard deviation of log step times: a share, and a time that is added to the step."""
 
     relative: float = LEAST_NOISE
     seconds: float = 0.0
 
     def deviations(self, steps: np.ndarray) -> np.ndarray:
-        """Return the standard deviation for step times *steps* (s)."""
+        """Return the standard deviation for predicted step times *steps* (s)."""
         import numpy as np
 
-        return np.asarray(np.hypot(self.relative, self.seconds / steps))
+        return np.asarray(np.hypot(self.relative, np.log1p(self.seconds / steps)))
 
 
 ScatterEstimator = Callable[["np.ndarray", "np.ndarray", "np.ndarray"], Scatter]
-"""Estimates the scatter from errors (of log step times), step times (s) and weights."""
+"""Estimates the scatter from errors (of log step times), predicted step times (s) and weights."""
 
 
 def loss(ratio: np.ndarray) -> np.ndarray:
@@ -58,7 +64,7 @@ def loss(ratio: np.ndarray) -> np.ndarray:
 
 
 def misfit(errors: np.ndarray, steps: np.ndarray, weights: np.ndarray, scatter: Scatter) -> float:
-    """Return the negative log-likelihood, up to a constant, of the errors *errors* (of log step times) at step times *steps* (s)."""
+    """Return the negative log-likelihood, up to a constant, of the *errors* of log step times at predicted step times *steps* (s)."""
     import numpy as np
 
     sigma = scatter.deviations(steps)
@@ -76,8 +82,10 @@ def likeliest_scatter(errors: np.ndarray, steps: np.ndarray, weights: np.ndarray
     """Return the scatter with both parts that maximizes the likelihood of the errors; *weights* of rows are 1 on average."""
     import numpy as np
 
-    lost = np.abs(errors) * steps
-    return _best(errors, steps, weights, np.geomspace(max(1e-6, float(np.median(lost)) / 30), max(3e-6, float(lost.max())), _GRID).tolist())
+    lost = np.expm1(np.abs(errors)) * steps
+    least = _IMMATERIAL * float(steps.min())
+    times = np.geomspace(max(least, float(np.median(lost)) / 30), max(3 * least, float(lost.max())), _GRID)
+    return _best(errors, steps, weights, times.tolist())
 
 
 def penalized_misfit(errors: np.ndarray, steps: np.ndarray, weights: np.ndarray, scatter: Scatter) -> float:
@@ -95,9 +103,13 @@ def _best(errors: np.ndarray, steps: np.ndarray, weights: np.ndarray, times: lis
 
 
 def widen(scatter: Scatter, errors: np.ndarray, steps: np.ndarray) -> Scatter:
-    """Return *scatter*, scaled up if the root mean square of the errors (clipped) is larger than it predicts."""
+    """Return *scatter*, scaled up until the root mean square of the errors (clipped) is not larger than it predicts."""
     import numpy as np
 
-    ratio = np.minimum(np.abs(errors) / scatter.deviations(steps), _FARTHEST)
-    factor = max(1.0, float(np.sqrt(np.mean(ratio**2))))
-    return Scatter(scatter.relative * factor, scatter.seconds * factor)
+    clipped = np.minimum(np.abs(errors), _FARTHEST * scatter.deviations(steps))  # once: else fewer than 16 rows would follow the farthest
+    for _ in range(_TURNS):  # the deviation grows by less than its time
+        factor = float(np.sqrt(np.mean((clipped / scatter.deviations(steps)) ** 2)))
+        if factor <= 1.0 + _IMMATERIAL:
+            break
+        scatter = Scatter(scatter.relative * factor, scatter.seconds * factor)
+    return scatter

@@ -13,12 +13,13 @@ import os
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from statistics import fmean, median
+from statistics import fmean, median, stdev
 from typing import Final
 
 from calibration.catalog.without_source import RUN_SOURCES, SINGLE_SOURCE_PRIORS
 from calibration.clusters.cluster_fit import SHARED_CONSTANTS as ALL_KNOWN
 from calibration.clusters.cluster_fit import SharedConstants
+from calibration.clusters.network_parameters import DISTRIBUTED
 from calibration.questions import Folders, RunQuestion, questions
 from calibration.validate.scores import ScoredRow
 from calibration.validate.splits import SPLITS, near_rows, split_rows
@@ -30,7 +31,7 @@ KINDS: Final = ("source", *SPLITS)
 """Kinds of data that can be left out."""
 SINGLE_SOURCE_WIDTH: Final = 0.7
 """Width of a prior that rests on a single source when that source is left out: the largest width of priors with several sources, except
-host memory's."""
+host memory's. How much the loss next to other GPUs differs between clusters follows from the rows of other sources instead."""
 _INTERVAL: Final = 0.95
 """Nominal coverage of intervals."""
 _GRID: Final = tuple(0.025 * step for step in range(25))
@@ -116,6 +117,10 @@ def constants_without(validation: Validation, source: str) -> SharedConstants:
             losses[row.cluster].append(row.log_slowdown)
     if losses:
         shared = shared._replace(usual_slowdown=median(map(median, losses.values())))
+    if len(losses) > 1 and DISTRIBUTED in dict(shared.widths):
+        sources = {row.question.record.source for row in validation.network_rows if row.cluster in losses}
+        width = stdev(map(fmean, losses.values())) * few_sources_factor(len(sources))
+        shared = shared._replace(widths=tuple({**dict(shared.widths), DISTRIBUTED: width}.items()))
     if freedom := sum(len(same) - 1 for same in losses.values()):
         squares = sum((one - fmean(same)) ** 2 for same in losses.values() for one in same)
         shared = shared._replace(job_width=math.sqrt(squares / freedom))

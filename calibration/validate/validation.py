@@ -282,7 +282,7 @@ def _scored(
                 math.log(row.step_time * zero_shot.slowdown(row) / early.step)
                 if joins and early.exposed < NEGLIGIBLE_WAIT * early.step
                 else None,
-                math.log(late.step / row.step_time) / float(calibrated.noise.deviations(np.array([row.step_time]))[0]),
+                math.log(late.step / row.step_time) / float(calibrated.noise.deviations(np.array([late.step]))[0]),
                 calibrated.widening,
             )
         )

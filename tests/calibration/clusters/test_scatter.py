@@ -28,7 +28,42 @@ def drawn(scatter: Scatter, seed: int = 0) -> np.ndarray:
 
 
 def test_both_parts_add_as_independent_ones_do() -> None:
-    assert Scatter(0.03, 0.004).deviations(np.array([0.1]))[0] == pytest.approx(math.hypot(0.03, 0.04))
+    assert Scatter(0.03, 0.1).deviations(np.array([0.1]))[0] == pytest.approx(math.hypot(0.03, math.log(2.0)))
+
+
+@pytest.mark.parametrize("share", [0.01, 0.1, 1.0, 10.0])
+def test_a_time_scatters_a_step_as_delays_do(share: float) -> None:
+    """Root mean square of the logarithm of a step with half-normal delays over one without, however long the delays are."""
+    delays = np.abs(np.random.default_rng(0).normal(0.0, share, 20_000))
+    assert Scatter(0.0, share).deviations(np.ones(1))[0] == pytest.approx(math.sqrt(np.mean(np.log1p(delays) ** 2)), rel=0.2)
+
+
+@pytest.mark.parametrize("unit", [1e-3, 1e3])
+def test_the_unit_of_time_changes_nothing(unit: float) -> None:
+    missed = drawn(Scatter(0.04, 0.03), 3)
+    here, there = likeliest_scatter(missed, STEPS, EQUAL), likeliest_scatter(missed, STEPS * unit, EQUAL)
+    assert (there.relative, there.seconds) == pytest.approx((here.relative, here.seconds * unit))
+    assert penalized_misfit(missed, STEPS * unit, EQUAL, there) == pytest.approx(penalized_misfit(missed, STEPS, EQUAL, here))
+    assert widen(there, 3 * missed, STEPS * unit).seconds == pytest.approx(widen(here, 3 * missed, STEPS).seconds * unit)
+
+
+@pytest.mark.parametrize("longest", [0.03, 0.1, 0.5])
+def test_intervals_hold_rows_that_contradict_each_other_and_stay_finite(longest: float) -> None:
+    """Repeats of 50 ms to 2 s with half-normal delays: 90 to 99% of further ones are inside, and intervals are at most twice too wide."""
+    generator, exact, wide = np.random.default_rng(1), np.repeat(np.geomspace(0.05, 2.0, 8), 4), []
+
+    def measured(steps: np.ndarray) -> np.ndarray:
+        return steps * np.exp(generator.normal(0.0, 0.02, len(steps))) + np.abs(generator.normal(0.0, longest, len(steps)))
+
+    inside = []
+    for _ in range(10):
+        steps = exact * math.exp(np.median(np.log(measured(exact) / exact)))  # predicted, with the mean of the delays
+        errors = np.log(steps / measured(exact))
+        scatter = widen(likeliest_scatter(errors, steps, np.ones(len(steps))), errors, steps)
+        further = np.log(np.tile(steps, 50) / measured(np.tile(exact, 50)))
+        inside.append(np.mean(np.abs(further) <= 1.96 * np.tile(scatter.deviations(steps), 50)))
+        wide.append(scatter.deviations(steps)[0] / math.sqrt(np.mean(further[::32] ** 2)))
+    assert 0.9 <= np.mean(inside) <= 0.99 and np.median(wide) < 2.0
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -79,3 +114,10 @@ def test_it_is_widened_until_it_says_the_root_mean_square_and_never_narrowed() -
     missed = np.array([0.09, -0.09, 0.09, -0.09])
     assert widen(Scatter(0.03), missed, np.ones(4)).relative == pytest.approx(0.09)
     assert widen(Scatter(0.3, 0.1), missed, np.ones(4)) == Scatter(0.3, 0.1)
+
+
+@pytest.mark.parametrize("rows", [4, 8, 12, 20])
+def test_one_row_far_off_widens_the_scatter_of_few_rows_as_one_at_the_clip_does(rows: int) -> None:
+    """By hand: errors of a standard deviation, and one clipped to four of them, have a mean square of (rows - 1 + 16) / rows."""
+    errors = np.append(np.full(rows - 1, 0.02), 1.0)
+    assert widen(Scatter(0.02), errors, np.ones(rows)).relative == pytest.approx(0.02 * math.sqrt((rows + 15) / rows), rel=2e-3)

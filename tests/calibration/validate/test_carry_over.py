@@ -12,7 +12,14 @@ import pytest
 from calibration.cli import main
 from calibration.clusters.cluster_fit import EXCHANGE_DEVIATION, JOB_WIDTH, UNSEEN_JOB_DEVIATION
 from calibration.questions import question
-from calibration.validate.carry_over import constants_without, few_sources_factor, interval_score, parse_kinds, widening
+from calibration.validate.carry_over import (
+    SINGLE_SOURCE_WIDTH,
+    constants_without,
+    few_sources_factor,
+    interval_score,
+    parse_kinds,
+    widening,
+)
 from calibration.validate.scores import ScoredRow
 from calibration.validate.validation import ClusterOutcome, Validation
 from sim.spec.yaml import SpecError
@@ -55,6 +62,15 @@ def test_the_width_of_a_jobs_own_loss_is_that_within_clusters_of_other_sources()
     alone = [row("other", "b", 0.0, 0.01), row("third", "c", 0.0, 0.04)]  # of two jobs on two clusters nothing follows
     assert constants_without(validation([], alone), "mine").job_width == JOB_WIDTH
     assert constants_without(validation([], [*alone, row("third", "c", 0.0, 0.05)]), "").job_width == pytest.approx(0.01 / math.sqrt(2))
+
+
+def test_the_width_of_a_clusters_loss_is_that_between_clusters_of_other_sources() -> None:
+    """Lambda's rows alone determine its prior. Oracle: losses of 2, 4 and 6% have a standard deviation of 2%; three sources are few."""
+    fitted = [row("lambda", "a", 0.0, 0.5), *(row(f"s{loss}", f"c{loss}", 0.0, loss) for loss in (0.02, 0.04, 0.06))]
+    widths = dict(constants_without(validation([], fitted), "lambda").widths)
+    assert widths["distributed"] == pytest.approx(0.02 * few_sources_factor(3))
+    assert "distributed" not in dict(constants_without(validation([], fitted), "s0.02").widths)
+    assert dict(constants_without(validation([], fitted[:2]), "lambda").widths)["distributed"] == SINGLE_SOURCE_WIDTH
 
 
 def test_the_form_is_that_with_which_exposed_communication_was_drawn() -> None:
