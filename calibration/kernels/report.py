@@ -21,7 +21,8 @@ POWER_EXPONENT: Final = 0.6
 """Exponent with which the rate of large products grows with a board's power: Blackwell does 1751, 1857, 2137 TFLOP/s at 1000, 1100, 1400
 W."""
 NOT_FITTED: Final = frozenset({"best_of_search", "tilelang", "aiter", "flash4", "trtllm"})
-"""Kernels whose rows are not used in fits (except two backward rows of FlashAttention 4)."""
+"""Kernels whose rows are not used in fits (except two backward rows of FlashAttention 4). trtllm: experts, and products in NVFP4, for which
+Transformer Engine takes cuBLASLt."""
 
 
 def kernel_kind(row: KernelRow) -> str:

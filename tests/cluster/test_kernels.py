@@ -365,6 +365,15 @@ def test_measured_kernels_are_met():
     assert not wrong
 
 
+@pytest.mark.parametrize(("gpu", "rows"), [("B200-SXM-180GB", 1), ("B300-SXM-288GB", 4)])
+def test_products_in_nvfp4_are_those_of_cublas(gpu, rows):
+    """Transformer Engine runs them with cuBLASLt; the share in the description is the fit to its rows."""
+    own = records.catalog_gpu(gpu)
+    chosen = [row for row in records.read_kernels() if (row.gpu, row.kernel, row.precision) == (gpu, "cublas", "nvfp4")]
+    assert len(chosen) == rows
+    assert own.kernels.product_share["nvfp4"] == pytest.approx(fit.fit_share(chosen, {gpu: own}), rel=0.002)
+
+
 def test_flash_attention_in_triton_takes_as_long_as_published():
     """Dao 2023 (arXiv 2307.08691, section 4.1), an A100, forward and backward: 1.3 to 2.5 times FlashAttention 2, by length and head."""
     gpu = records.catalog_gpu("A100-SXM4-80GB")
