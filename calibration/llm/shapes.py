@@ -210,8 +210,8 @@ def _refuse_other_size(row: LlmRow, values: Mapping[str, Any]) -> None:
     parameters = parameter_count(Transformer(**{"activation": "swiglu", **values, "max_seq": values.get("max_seq") or 1}))
     if abs(math.log(parameters / size)) > math.log(_OTHER_SIZE):
         raise CannotDescribe(
-            f"{row.text['model']!r}: the model known by this name has {parameters / 1e9:.1f} billion parameters; fill in layers, hidden, heads, "
-            "ffn_hidden and vocab"
+            f"{row.text['model']!r}: the model known by this name has {parameters / 1e9:.1f} billion parameters; fill in layers, hidden, "
+            "heads, ffn_hidden and vocab"
         )
 
 
