@@ -21,6 +21,7 @@ from calibration.llm.practice import (
     blocks_of_chunks,
     data_settings,
     expert_settings,
+    is_compiled,
     is_sequence_parallel,
     memory_settings,
     modules_in,
@@ -92,6 +93,7 @@ def _case(row: LlmRow) -> Case:
     experts = expert_ranks(row, shape, tensor * context * data)
     split: dict[str, Any] = {"tensor": tensor, "pipeline": pipeline, "context": context, "expert": experts}
     shards = _shards(row, practice, lora, assumed)
+    compiled = is_compiled(row, practice, assumed)
     return Case(
         row=row,
         shape=shape,
@@ -123,12 +125,12 @@ def _case(row: LlmRow) -> Case:
         **data_settings(practice, _sequence(row)),
         family=practice["family"],
         is_known_software=names_software(practice),
-        stack=stack_with(practice["stack"], practice["family"], split, assumed),
+        stack=stack_with(practice["stack"], practice["family"], split, compiled, assumed),
         is_tuned=bool(practice.get("tuned")),
         tensor_overlap=bool(practice.get("tensor_overlap")) or "async TP" in row.text["notes"],
         **expert_settings(row, row.text["notes"], practice),
         uses_cuda_graphs=uses_graphs(row, practice),
-        is_compiled=means_yes(row.text["compile"], False),
+        is_compiled=compiled,
         checks_collectives=bool(practice.get("checked_pipelines")) and pipeline > 1 and gpus > domain,
         **memory_settings(practice),
         **limits_in(practice, chip),

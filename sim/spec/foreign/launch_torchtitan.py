@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from sim.spec.defaults import PARALLEL_STACK
 from sim.spec.foreign.launch_settings import JobLength, LaunchSettings, block_of, exchange_of, note_offloading, refuse_misspelled
 from sim.spec.library import load_part
 from sim.spec.model import Model
@@ -57,6 +58,8 @@ _FORMER: Final[Mapping[str, tuple[str, ...]]] = {
     ),
 }  # fmt: skip
 """Sections that had keys of ``parallelism`` until February 2025 (torchtitan/config_manager.py; general knowledge)."""
+_EAGER_STACK: Final = f"{PARALLEL_STACK}-eager"
+"""The stack of a run that does not compile its blocks."""
 _SCHEDULES: Final[Mapping[str, str]] = {
     "gpipe": "gpipe",
     "1f1b": "1f1b",
@@ -101,7 +104,7 @@ def torchtitan(config: Mapping[str, Any], place: str) -> LaunchSettings:
         **_batches(training, layout, place, told),
         **(_quantized(config, model, place, told) or {"precision": "fp32" if wide else "bf16"}),
         **_recomputes(block_of(config, "activation_checkpoint", place), place, told),
-        "stack": "torchtitan-2.x",
+        "stack": PARALLEL_STACK if _is_compiled(config, place) else _EAGER_STACK,
     }
     optimizer = str(block_of(config, "optimizer", place).get("name", "AdamW"))
     rule = {"adam": "adam", "adamw": "adam", "muon": "muon"}.get(optimizer.lower())
@@ -149,13 +152,23 @@ _WITHOUT_COST: Final = frozenset(
 
 def _not_modeled(config: Mapping[str, Any], layout: Mapping[str, Any], place: str) -> Iterator[str]:
     """Yield notes on settings that change a step but are not modeled."""
-    if not block_of(config, "compile", place).get("enable", True):
-        yield "compile.enable is false: blocks are simulated as compiled, with fewer kernels and less memory traffic than without"
     if layout.get("enable_async_tensor_parallel"):
         yield "parallelism.enable_async_tensor_parallel is not modeled: tensor ranks wait for their collectives"
     unread = [] if {*block_of(config, "experimental", place)} <= {*_FORMER["experimental"], "custom_model_path"} else ["experimental"]
     if unknown := sorted({*(config.keys() - _READ - _WITHOUT_COST - {"experimental"}), *unread}):
         yield f"ignored: {', '.join(f'[{name}]' for name in unknown)}"
+
+
+def _is_compiled(config: Mapping[str, Any], place: str) -> bool:
+    """Return whether torch.compile compiles the blocks, which it does only if the file says so (job_config.py, Compile)."""
+    block = block_of(config, "compile", place)
+    parts = block.get("components", ("model", "loss"))
+    if not isinstance(parts, list | tuple) or not {*map(str, parts)} <= {"model", "loss"}:
+        raise SpecError(f"{place}: compile.components {str(parts)[:40]}: write some of model and loss")
+    enabled = block.get("enable", block_of(config, "training", place).get("compile", False))
+    if not isinstance(enabled, bool):
+        raise SpecError(f"{place}: compile.enable {str(enabled)[:40]}: write true or false")
+    return enabled and "model" in parts
 
 
 def _quantized(said: Mapping[str, Any], model: Mapping[str, Any], place: str, told: LaunchSettings) -> dict[str, str]:

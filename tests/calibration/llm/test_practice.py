@@ -73,3 +73,27 @@ def test_tcp_is_the_transport_of_a_network_that_says_so(tmp_path: Path) -> None:
         network: engine.hardware_of(one(tmp_path, **row, network=network)).groups[0].node.nic for network in ("25GbE TCP", "25GbE")
     }
     assert [(nic.transport.name, nic.gpudirect) for nic in transports.values() if nic] == [("tcp", False), ("infiniband", True)]
+
+
+@pytest.mark.parametrize(
+    ("row", "compiled"),
+    [
+        ({"compile": "yes"}, True), ({"compile": "no"}, False), ({}, False), ({"framework": "torchtitan (FSDP2 + torch.compile)"}, True),
+        ({"notes": "compiled blocks"}, True), ({"notes": "no torch.compile"}, False), ({"notes": "compile=False"}, False),
+        ({"notes": "without compile", "compile": "yes"}, True), ({"framework": "FSDP2", "compile": "true"}, True),
+    ],
+)  # fmt: skip
+def test_blocks_are_compiled_only_if_a_row_says_so(tmp_path: Path, row: dict[str, str], compiled: bool) -> None:
+    """By default, neither torchtitan (config/job_config.py, Compile) nor torch compiles anything."""
+    case = one(tmp_path, **{"framework": "torchtitan", "zero_stage": "3", "status": "oom", **row})
+    assert (case.is_compiled, case.stack) == (compiled, "torchtitan-2.x" if compiled else "torchtitan-2.x-eager")
+    assert ("not compiled, which is the default" in case.assumptions) == (row == {})
+
+
+def test_operators_one_by_one_take_longer_than_compiled_blocks(tmp_path: Path) -> None:
+    """At least by the bytes that norms, rotation and activation move more, at the memory's peak rate; and the host is no shorter."""
+    row = {"framework": "torchtitan", "zero_stage": "3", "activation_checkpointing": "none", "micro_batch": "1", "global_batch": "8"}
+    eager, compiled = (engine.predict(one(tmp_path, **row, compile=word), defaults()) for word in ("no", "yes"))
+    norms, rotation, activation = 2 * 4096 * (28 + 92) * 0.8, 5120 * (20 + 20 - 8), 14336 * (28 - 16) * 2
+    assert eager.step_time - compiled.step_time > 32 * 8192 * (norms + rotation + activation) / 4.8e12
+    assert eager.step_time < 1.5 * compiled.step_time
