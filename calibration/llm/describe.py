@@ -92,8 +92,7 @@ def _case(row: LlmRow) -> Case:
     lora = trains_adapters(_trained(row))
     experts = expert_ranks(row, shape, tensor * context * data)
     split: dict[str, Any] = {"tensor": tensor, "pipeline": pipeline, "context": context, "expert": experts}
-    shards = _shards(row, practice, lora, assumed)
-    compiled = is_compiled(row, practice, assumed)
+    compiled, shards = is_compiled(row, practice, assumed), _shards(row, practice, lora, assumed)
     return Case(
         row=row,
         shape=shape,

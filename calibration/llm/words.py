@@ -176,12 +176,15 @@ _STRATEGIES: Final[Mapping[str, Shards]] = {
     "_hybrid_shard_zero2": Shards(2, True),
     "hybrid_shard_zero2": Shards(2, True),
     "hsdp": Shards(3, True),
+    "gemini": Shards(3),
+    "low_level_zero": Shards(1),
     "optim": Shards(1),
     "optim_grads": Shards(2),
     "optim_grads_params": Shards(3),
 }
 """Strategies of torch.distributed.fsdp.ShardingStrategy, the usual short name of hybrid sharding, and strategies of Megatron-FSDP
-(megatron/core/distributed/distributed_data_parallel_config.py, ``data_parallel_sharding_strategy``)."""
+(megatron/core/distributed/distributed_data_parallel_config.py, ``data_parallel_sharding_strategy``); plugins of Colossal-AI
+(colossalai/booster/plugin/gemini_plugin.py, low_level_zero_plugin.py: stage 1 by default)."""
 
 
 _STAGE: Final = re.compile(

@@ -1,4 +1,4 @@
-"""Oracle: torch runs the operators of torchtitan's decoder one by one; bytes that they move over those of the layer table."""
+"""Oracle: torch runs the operators of decoders' code one by one; bytes that they move over those of the layer table."""
 
 from __future__ import annotations
 
@@ -50,6 +50,16 @@ def rotated() -> None:
         turned.backward(entering.detach())
 
 
+def rotated_by_halves() -> None:
+    """Rotate queries and keys in 16 bits (transformers models/llama/modeling_llama.py, apply_rotary_pos_emb)."""
+    cosines, sines = (torch.rand(1, TOKENS, HEAD, dtype=torch.bfloat16) for _ in range(2))
+    for _ in range(2):
+        entering = torch.rand(HEADS, TOKENS, HEAD, dtype=torch.bfloat16).requires_grad_()
+        first, second = entering[..., : HEAD // 2], entering[..., HEAD // 2 :]
+        turned = entering * cosines + torch.cat((-second, first), dim=-1) * sines
+        turned.backward(entering.detach())
+
+
 def gated() -> None:
     """Multiply up with the activated gate (the same file, FeedForward)."""
     gate, up = (torch.rand(TOKENS, 512, dtype=torch.bfloat16).requires_grad_() for _ in range(2))
@@ -60,21 +70,29 @@ def table_row(name: str) -> Layer:
     return next(layer for layer in decoder_layers(SHAPE, TOKENS) if layer.name.endswith(name))
 
 
-@pytest.mark.parametrize(("name", "work", "made"), [("attention.rope", rotated, 0.05), ("feed.activation", gated, 0.0)])
-@pytest.mark.parametrize("stack", ["torchtitan-2.x-eager", "torchtitan-0.2-eager"])
+@pytest.mark.parametrize(
+    ("stack", "name", "work", "made"),
+    [
+        *((f"torchtitan-{version}-eager", "attention.rope", rotated, 0.05) for version in ("2.x", "0.2")),
+        *((f"torchtitan-{version}-eager", "feed.activation", gated, 0.0) for version in ("2.x", "0.2")),
+        *((stack, "attention.rope", rotated_by_halves, 0.05) for stack in ("hf-fsdp1", "hf-deepspeed")),
+        ("hf-fsdp1", "feed.activation", gated, 0.0),
+    ],
+)
 def test_operators_move_as_many_bytes_as_the_stack_says(stack: str, name: str, work: Callable[[], None], made: float) -> None:
     """The table's bytes are for four an element; *made*: share of the bytes that are not of the operators, such as the angles."""
     row, kernels = table_row(name), load_part(Stack, stack, "workloads/stacks").kernels
-    setup = bytes_moved(lambda: inputs(name))
+    setup = bytes_moved(lambda: inputs(name, work))
     counted = (bytes_moved(work) - setup) / ((row.read + row.write + row.backward_traffic) / 2)
     assert counted == pytest.approx(kernels.operator_traffic[name.rpartition(".")[2]], rel=0.02 + made)
 
 
-def inputs(name: str) -> None:
+def inputs(name: str, work: Callable[[], None]) -> None:
     """Make the tensors that the operators of *name* start with."""
     if name == "feed.activation":
         torch.rand(TOKENS, 512, dtype=torch.bfloat16), torch.rand(TOKENS, 512, dtype=torch.bfloat16)
         return
-    torch.polar(torch.ones(TOKENS, 1, HEAD // 2), torch.rand(TOKENS, 1, HEAD // 2))
+    if work is rotated:
+        torch.polar(torch.ones(TOKENS, 1, HEAD // 2), torch.rand(TOKENS, 1, HEAD // 2))
     for _ in range(2):
         torch.rand(TOKENS, HEADS, HEAD, dtype=torch.bfloat16)

@@ -97,3 +97,84 @@ def test_operators_one_by_one_take_longer_than_compiled_blocks(tmp_path: Path) -
     norms, rotation, activation = 2 * 4096 * (28 + 92) * 0.8, 5120 * (20 + 20 - 8), 14336 * (28 - 16) * 2
     assert eager.step_time - compiled.step_time > 32 * 8192 * (norms + rotation + activation) / 4.8e12
     assert eager.step_time < 1.5 * compiled.step_time
+
+
+_HF = ("LLaMA-Factory", "Axolotl", "HF Accelerate", "HuggingFace Trainer", "ms-swift")
+
+
+@pytest.mark.parametrize(
+    ("row", "stage"),
+    [
+        ({"zero_stage": "ds_z2_config"}, 2), ({"zero_stage": "2"}, 2), ({"zero_stage": "ZeRO-3"}, 3), ({"zero_stage": "1"}, 1),
+        ({"zero_stage": "deepspeed_configs/zero2.json"}, 2), ({"zero_stage": "zero3_bf16.json"}, 3),
+        ({"fsdp_mode": "ds_z3_config.json"}, 3), ({"fsdp_mode": "ZeRO-2"}, 2),
+    ],
+)  # fmt: skip
+def test_stages_of_zero_under_hugging_face_are_deepspeed_s(tmp_path: Path, row: dict[str, str], stage: int) -> None:
+    """Oracle: LLaMA-Factory examples/deepspeed, axolotl deepspeed_configs; neither FSDP's types nor its messages."""
+    for framework in _HF:
+        case = one(tmp_path, **{"framework": framework, "zero_stage": "", "fsdp_mode": "", "status": "oom", **row})
+        assert (case.family, case.stack, case.zero) == ("deepspeed", "hf-deepspeed", stage), framework
+    for beside in (f"LLaMA-Factory (ds_z{stage}_config)", f"Axolotl, zero{stage}.json", f"HF Trainer + DeepSpeed ZeRO-{stage}"):
+        case = one(tmp_path, framework=beside, zero_stage="", fsdp_mode="", status="oom")
+        assert (case.stack, case.zero) == ("hf-deepspeed", stage), beside
+
+
+@pytest.mark.parametrize(
+    ("row", "stage"),
+    [
+        ({"fsdp_mode": "FULL_SHARD"}, 3), ({"fsdp_mode": "SHARD_GRAD_OP"}, 2), ({"fsdp_mode": "FULL_SHARD", "zero_stage": "3"}, 3),
+        ({"framework": "HF Accelerate + FSDP", "zero_stage": "3"}, 3), ({"framework": "HF Trainer (DDP)"}, 0), ({"zero_stage": "0"}, 0),
+    ],
+)  # fmt: skip
+def test_fsdp_and_ddp_under_hugging_face_are_torch_s(tmp_path: Path, row: dict[str, str], stage: int) -> None:
+    case = one(tmp_path, **{"framework": "HF Accelerate", "zero_stage": "", "status": "oom", **row})
+    assert (case.family, case.stack, case.zero) == ("fsdp1", "hf-fsdp1", stage)
+
+
+def test_modeling_code_of_hugging_face_takes_longer_than_fused_kernels(tmp_path: Path) -> None:
+    row = {"zero_stage": "", "fsdp_mode": "FULL_SHARD", "activation_checkpointing": "none", "micro_batch": "1", "global_batch": "8"}
+    composed, fused = (one(tmp_path, framework=name, **row) for name in ("HF Accelerate", "Unsloth"))
+    assert composed.runs_by_operator and fused.stack == "torch-fsdp1"
+    assert engine.predict(composed, defaults()).step_time > 1.03 * engine.predict(fused, defaults()).step_time
+
+
+@pytest.mark.parametrize(
+    ("framework", "stack", "stage"),
+    [
+        ("ColossalAI Gemini", "megatron-core", 3), ("Colossal-AI low_level_zero", "megatron-core", 1),
+        ("Megatron-FSDP", "megatron-core", 3), ("OLMo-core", "torchtitan-2.x-eager", 3), ("T5X", "xla-fsdp", 3), ("Pax", "xla-fsdp", 3),
+    ],
+)  # fmt: skip
+def test_further_software_and_its_sharding(tmp_path: Path, framework: str, stack: str, stage: int) -> None:
+    case = one(tmp_path, framework=framework, zero_stage="", fsdp_mode="", status="oom")
+    assert (case.stack, case.zero) == (stack, stage)
+    assert ("is unknown" in " ".join(case.assumptions)) == framework.startswith("Colossal")
+
+
+def test_zero_without_a_framework_is_deepspeed_s(tmp_path: Path) -> None:
+    for stage in ("2", "3", "ZeRO-1"):
+        assert one(tmp_path, framework="", zero_stage=stage, status="oom").family == "deepspeed"
+    assert one(tmp_path, framework="", zero_stage="1", status="oom").family == "megatron"
+
+
+@pytest.mark.parametrize(
+    ("row", "degree"),
+    [
+        ({"framework": "DeepSpeed + Ulysses SP=4"}, "sp 4:"), ({"framework": "DeepSpeed", "notes": "Ulysses degree 8"}, "sp 8:"),
+        ({"framework": "HF Trainer ZeRO-3", "notes": "sp=8"}, "sp 8:"),
+        ({"framework": "DeepSpeed", "notes": "sequence parallel size 4"}, "sp 4:"),
+        ({"framework": "DeepSpeed-Ulysses", "dp": ""}, ""), ({"framework": "DeepSpeed-Ulysses", "dp": "2"}, ""),
+    ],
+)  # fmt: skip
+def test_ranks_that_divide_sequences_are_refused_without_a_column(tmp_path: Path, row: dict[str, str], degree: str) -> None:
+    reason = describe(read_table(table(tmp_path, [{"sp": "", **row}]))[0])
+    assert isinstance(reason, str) and "(Ulysses)" in reason and "not modeled" in reason and reason.startswith(degree)
+
+
+def test_tensor_ranks_may_divide_sequences_too(tmp_path: Path) -> None:
+    for row in (
+        {"notes": "sequence parallel 2", "tp": "2", "dp": "4"}, {"notes": "sequence parallelism on", "tp": "2", "dp": "4"},
+        {"framework": "DeepSpeed-Ulysses", "sp": "1"}, {"framework": "DeepSpeed-Ulysses"}, {"notes": "no Ulysses", "dp": ""},
+    ):  # fmt: skip
+        assert one(tmp_path, **row).gpus == 8
