@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from typing import Any, Final
 
 from sim.spec.defaults import PARALLEL_STACK
@@ -221,12 +222,12 @@ def _stages(layout: Mapping[str, Any], told: LaunchSettings, place: str) -> dict
     assert shape is not None
     pipeline, several = told.parallel["pipeline"], told.parallel["schedule"] not in ("gpipe", "1f1b")
     first, last = (_count(layout, f"pipeline_parallel_{end}_stage_less_layers", 1, f"{place}: parallelism", 0) for end in ("first", "last"))
-    module_names, parts = layout.get("module_fqns_per_model_part"), pipeline * (2 if several else 1)
+    named, parts = _named_blocks(layout, shape.layers, place), pipeline * (2 if several else 1)
     if layout.get("pipeline_parallel_layers_per_stage") is not None:
         each = _count(layout, "pipeline_parallel_layers_per_stage", 1, f"{place}: parallelism")
         parts = -(-(shape.layers + first + last) // each)
-    if module_names is not None:
-        parts = len(_named_blocks(module_names, shape.layers, place))
+    if named is not None:
+        parts = len(named)
     if parts % pipeline or (parts > pipeline) != several:
         allowed = f"a multiple of {pipeline}, at least {2 * pipeline}" if several else f"{pipeline}"
         raise SpecError(
@@ -238,14 +239,19 @@ def _stages(layout: Mapping[str, Any], told: LaunchSettings, place: str) -> dict
             "use fewer stages"
         )
     default_counts = even_blocks(shape.layers, parts, 1, 1)
-    counts = even_blocks(shape.layers, parts, first, last) if module_names is None else _named_blocks(module_names, shape.layers, place)
+    counts = even_blocks(shape.layers, parts, first, last) if named is None else named
     chunks = {"virtual_stages": parts // pipeline} if told.parallel["schedule"] == "interleaved_1f1b" else {}
     return chunks | ({} if counts == default_counts else {"layers_per_stage": counts})
 
 
-def _named_blocks(module_names: object, layers: int, place: str) -> list[int]:
-    """Return the number of blocks in each part of ``module_fqns_per_model_part``. Raise SpecError unless they add up to *layers*."""
-    parts = [part if isinstance(part, list) else [] for part in module_names] if isinstance(module_names, list) else []
+def _named_blocks(layout: Mapping[str, Any], layers: int, place: str) -> list[int] | None:
+    """Return the number of blocks in each part that ``module_fqns_per_model_part`` or, in earlier releases, split points name, if any.
+
+    Raise SpecError unless they add up to *layers*.
+    """
+    if (names := layout.get("module_fqns_per_model_part")) is None:
+        return _split_blocks(layout.get("pipeline_parallel_split_points") or [], layers, place)
+    parts = [part if isinstance(part, list) else [] for part in names] if isinstance(names, list) else []
     counts = [sum(str(name).startswith("layers.") for name in part) for part in parts]
     if sum(counts) != layers:
         raise SpecError(
@@ -253,6 +259,22 @@ def _named_blocks(module_names: object, layers: int, place: str) -> list[int]:
             'write a list of names for each stage, such as [["tok_embeddings", "layers.0"], ["layers.1", "norm", "output"]]'
         )
     return counts
+
+
+def _split_blocks(points: object, layers: int, place: str) -> list[int] | None:
+    """Return the number of blocks between split *points*, the first modules of all stages but the first one; None if there are none.
+
+    torchtitan/config_manager.py, pipeline_parallel_split_points. Raise SpecError unless they are blocks, or what follows them, in order.
+    """
+    names = points.split(",") if isinstance(points, str) else points if isinstance(points, list) else [points]
+    starts = [layers if name in ("norm", "output") else whole_number(str(name).strip().removeprefix("layers.")) for name in names]
+    bounds = [0, *[-1 if start is None else start for start in starts], layers]
+    if bounds != sorted(bounds):
+        raise SpecError(
+            f"{place}: parallelism.pipeline_parallel_split_points {str(points)[:60]}: write the first block of each stage but the first, in "
+            f'order, such as ["layers.{layers // 2}"], up to layers.{layers - 1}'
+        )
+    return [after - before for before, after in pairwise(bounds)] if names else None
 
 
 def _batches(training: Mapping[str, Any], layout: Mapping[str, Any], place: str, told: LaunchSettings) -> dict[str, int]:

@@ -192,6 +192,20 @@ def test_keys_of_fsdp_may_lack_their_prefix() -> None:
     assert accelerate(plain, "a.yaml").parallel == {"shard": "parameters", "reshard_after_forward": False}
 
 
+def test_split_points_of_torchtitan_are_the_first_blocks_of_stages() -> None:
+    """Oracle: torchtitan/config_manager.py: ["layers.0", "layers.2"] splits before these modules, into three stages."""
+    for points, blocks in (
+        (["layers.8", "layers.16", "layers.28"], [8, 8, 12, 4]),
+        ("layers.8,layers.16,layers.28", [8, 8, 12, 4]),
+        (["layers.0", "layers.16", "norm"], [0, 16, 16, 0]),
+    ):
+        assert titan({**PIPED, "pipeline_parallel_split_points": points}).parallel["layers_per_stage"] == blocks
+    evenly = titan({**PIPED, "pipeline_parallel_split_points": []}).parallel
+    assert evenly == titan(PIPED).parallel and "layers_per_stage" not in evenly
+    interleaved = titan({**LOOPED, "pipeline_parallel_split_points": [f"layers.{first}" for first in range(3, 31, 4)]}).parallel
+    assert interleaved["virtual_stages"] == 2 and interleaved["layers_per_stage"] == [3, 4, 4, 4, 4, 4, 4, 5]
+
+
 def test_degrees_of_torchtitan_multiply_to_the_number_of_ranks() -> None:
     """torchtitan/distributed/parallel_dims.py; expert ranks are ranks of the other axes."""
     assert titan({"data_parallel_shard_degree": 64}).ranks == 64
@@ -222,6 +236,13 @@ REFUSED: dict[str, tuple[Callable[[], LaunchSettings], str]] = {
     "names of too few": (lambda: titan({**PIPED, "module_fqns_per_model_part": NAMED[:2]}), "names 6 blocks, but the model has 32"),
     "names that are numbers": (lambda: titan({**PIPED, "module_fqns_per_model_part": [1, 2, 3, 4]}), "names 0 blocks"),
     "an unknown exchange": (lambda: titan({"context_parallel_degree": 2, "context_parallel_rotate_method": "ring"}), "write allgather or"),
+    "split points out of order": (
+        lambda: titan({**PIPED, "pipeline_parallel_split_points": ["layers.16", "layers.8", "layers.24"]}),
+        'write the first block of each stage but the first, in order, such as ["layers.16"], up to layers.31',
+    ),
+    "split points beyond the model": (lambda: titan({**PIPED, "pipeline_parallel_split_points": ["layers.40"]}), "up to layers.31"),
+    "split points that are no blocks": (lambda: titan({**PIPED, "pipeline_parallel_split_points": ["attention"]}), "up to layers.31"),
+    "too few split points": (lambda: titan({**PIPED, "pipeline_parallel_split_points": ["layers.16"]}), "1F1B with 2 stages on 4 ranks"),
     "letters": (lambda: megatron(SIZES + "--pipeline-model-parallel-layout Etx|L", "m"), "write E, t, m and L"),
     "letters without end": (lambda: megatron(SIZES + "--pipeline-model-parallel-layout E(t*9999)*9999|L", "m"), "write E, t"),
     "too few letters": (
