@@ -271,8 +271,8 @@ def _split_blocks(points: object, layers: int, place: str) -> list[int] | None:
     bounds = [0, *[-1 if start is None else start for start in starts], layers]
     if bounds != sorted(bounds):
         raise SpecError(
-            f"{place}: parallelism.pipeline_parallel_split_points {str(points)[:60]}: write the first block of each stage but the first, in "
-            f'order, such as ["layers.{layers // 2}"], up to layers.{layers - 1}'
+            f"{place}: parallelism.pipeline_parallel_split_points {str(points)[:60]}: write the first block of each stage but the first, "
+            f'in order, such as ["layers.{layers // 2}"], up to layers.{layers - 1}'
         )
     return [after - before for before, after in pairwise(bounds)] if names else None
 
