@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import Any, Final
 
-from sim.spec.defaults import PARALLEL_STACK
+from sim.spec.defaults import EAGER_STACK, PARALLEL_STACK
 from sim.spec.foreign.launch_settings import JobLength, LaunchSettings, block_of, exchange_of, note_offloading, refuse_misspelled
 from sim.spec.library import load_part
 from sim.spec.model import Model
@@ -59,8 +59,6 @@ _FORMER: Final[Mapping[str, tuple[str, ...]]] = {
     ),
 }  # fmt: skip
 """Sections that had keys of ``parallelism`` until February 2025 (torchtitan/config_manager.py; general knowledge)."""
-_EAGER_STACK: Final = f"{PARALLEL_STACK}-eager"
-"""The stack of a run that does not compile its blocks."""
 _SCHEDULES: Final[Mapping[str, str]] = {
     "gpipe": "gpipe",
     "1f1b": "1f1b",
@@ -105,7 +103,7 @@ def torchtitan(config: Mapping[str, Any], place: str) -> LaunchSettings:
         **_batches(training, layout, place, told),
         **(_quantized(config, model, place, told) or {"precision": "fp32" if wide else "bf16"}),
         **_recomputes(block_of(config, "activation_checkpoint", place), place, told),
-        "stack": PARALLEL_STACK if _is_compiled(config, place) else _EAGER_STACK,
+        "stack": PARALLEL_STACK if _is_compiled(config, place) else EAGER_STACK,
     }
     optimizer = str(block_of(config, "optimizer", place).get("name", "AdamW"))
     rule = {"adam": "adam", "adamw": "adam", "muon": "muon"}.get(optimizer.lower())

@@ -174,7 +174,6 @@ def test_all_keys_that_accelerate_writes_are_known() -> None:
     [
         ("frobnicate", 3, "ignored: frobnicate, which Accelerate does not know"),
         ("fsdp_config", {"fsdp_sharding_strategy": "FULL_SHARD", "wobble": 1}, "ignored: fsdp_config.wobble, which Accelerate does not"),
-        ("dynamo_config", {"dynamo_backend": "INDUCTOR"}, "dynamo_backend INDUCTOR is not read"),
         ("parallelism_config", {"parallelism_config_sp_size": 2}, "parallelism_config.sp_size 2 is not modeled"),
         ("megatron_lm_config", {"megatron_lm_tp_degree": 2}, "megatron_lm_config is ignored, as distributed_type is FSDP"),
     ],
@@ -183,7 +182,21 @@ def test_keys_of_accelerate_that_are_not_read_are_named(key: str, value: object,
     notes = accelerate({**yaml.safe_load(WRITTEN), key: value}, "a.yaml").notes
     (said,) = (text for text in notes if text != EAGER)
     assert said.startswith(note)
-    assert (EAGER in notes) == (key != "dynamo_config")
+    assert EAGER in notes
+
+
+def test_accelerate_and_deepspeed_compile_nothing_unless_told_to() -> None:
+    """Oracle: accelerate/utils/dataclasses.py, TorchDynamoPlugin: no backend by default; DeepSpeed's JSON has none."""
+    compiled = accelerate({**yaml.safe_load(WRITTEN), "dynamo_config": {"dynamo_backend": "INDUCTOR"}}, "a.yaml")
+    assert (compiled.training["stack"], compiled.notes) == ("torchtitan-2.x", [])
+    assert accelerate(yaml.safe_load(WRITTEN), "a.yaml").training["stack"] == "torchtitan-2.x-eager"
+    replicated = accelerate({"distributed_type": "MULTI_GPU", "dynamo_config": {"dynamo_backend": "INDUCTOR"}}, "a.yaml")
+    assert replicated.notes == ["dynamo_backend INDUCTOR is not read: the stack decides whether blocks are compiled"]
+    stacks = [
+        deepspeed({"bf16": {"enabled": True}, "zero_optimization": {"stage": stage}}, "d").training.get("stack") for stage in range(4)
+    ]
+    assert stacks[0] is None and stacks[3] == "torchtitan-2.x-eager"
+    assert all(stack["extends"] == "torchtitan-2.x-eager" and stack["mesh"]["master"] for stack in stacks[1:3])
 
 
 def test_keys_of_fsdp_may_lack_their_prefix() -> None:
