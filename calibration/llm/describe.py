@@ -39,6 +39,7 @@ from calibration.llm.table import LlmRow
 from calibration.llm.what_fits import ONE_SAMPLE, made_to_fit
 from calibration.llm.words import (
     Shards,
+    means_no_sharding,
     means_yes,
     mentions_offload,
     offloads,
@@ -197,6 +198,10 @@ def _shards(row: LlmRow, practice: Mapping[str, Any], lora: bool, assumed: list[
     mode = shards_of(row.text["fsdp_mode"])
     if mode is not None and (row.text_or_number("zero_stage") in ("", "3")):
         return mode
+    if not row.text_or_number("zero_stage") and not means_no_sharding(row.text["fsdp_mode"]):
+        raise CannotDescribe(
+            f"fsdp_mode {row.text['fsdp_mode']!r} is unknown; use FULL_SHARD, SHARD_GRAD_OP, HYBRID_SHARD, NO_SHARD or ZeRO-1 to ZeRO-3"
+        )
     if not row.text_or_number("zero_stage") and "FSDP=" not in row.text["notes"]:
         if (named := shards_of_software(row.text["framework"])) is not None:
             return named

@@ -178,3 +178,30 @@ def test_tensor_ranks_may_divide_sequences_too(tmp_path: Path) -> None:
         {"framework": "DeepSpeed-Ulysses", "sp": "1"}, {"framework": "DeepSpeed-Ulysses"}, {"notes": "no Ulysses", "dp": ""},
     ):  # fmt: skip
         assert one(tmp_path, **row).gpus == 8
+
+
+def test_sharding_in_other_words_is_read_or_refused_but_never_dropped(tmp_path: Path) -> None:
+    row = {"framework": "PyTorch", "zero_stage": "", "status": "oom"}
+    for mode, stage, stack in (
+        ("FSDP=8", 3, "torch-fsdp1"), ("FSDP8", 3, "torch-fsdp1"), ("FSDP2", 3, "torchtitan-2.x-eager"), ("none", 0, "torch-fsdp1"),
+        ("fully_shard", 3, "torchtitan-2.x-eager"), ("DP", 0, "torch-fsdp1"), ("no", 0, "torch-fsdp1"), ("-", 0, "torch-fsdp1"),
+    ):  # fmt: skip
+        case = one(tmp_path, **row, fsdp_mode=mode)
+        assert (case.zero, case.stack) == (stage, stack), mode
+    for mode, sentence in (
+        ("MiCS", "mics in 'MiCS' is not modeled; only ZeRO's stages and FSDP's strategies are"),
+        ("ZeRO++", "zero++ in 'ZeRO++' is not modeled"),
+        ("per-parameter", "fsdp_mode 'per-parameter' is unknown; use FULL_SHARD,"),
+    ):
+        reason = describe(read_table(table(tmp_path, [{**row, "fsdp_mode": mode}]))[0])
+        assert isinstance(reason, str) and reason.startswith(sentence)
+
+
+def test_short_words_for_recomputation(tmp_path: Path) -> None:
+    row = {"framework": "torchtitan", "zero_stage": "3", "status": "oom"}
+    for cell, expected in (
+        ("AC", ("full", 0)), ("AC full", ("full", 0)), ("AC=selective", ("operators", 0)), ("SAC (every 2)", ("full", 16)),
+        ("selective (every 4 layers)", ("full", 8)), ("AC: none", ("none", 0)),
+    ):  # fmt: skip
+        case = one(tmp_path, **row, activation_checkpointing=cell)
+        assert (case.recompute, case.recomputed_layers) == expected, cell
