@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from typing import Final
 
 from calibration.gpu_names import count_of
 from calibration.llm.chips import PCIE_NODE, RACK, Chip
@@ -68,15 +69,13 @@ def domain_of(row: LlmRow, chip: Chip, gpus: int, of_node: int) -> int:
 
 def axes_of(row: LlmRow, shape: Transformer, gpus: int, assumed: list[str]) -> tuple[int, int, int, int]:
     """Return the number of tensor, pipeline, context and data ranks. Raise CannotDescribe if they do not multiply out."""
+    _refuse_sequence_ranks(row, axis(row, "tp"))
     if gpus > 1 and not any(row.text_or_number(name) for name in ("dp", "tp", "pp", "cp")):
         how = "only expert ranks are" if axis(row, "ep") > 1 else data_parallel_by(row)
         if not how:
             raise CannotDescribe(f"dp, tp, pp and cp are blank, so the layout is unknown; for data parallelism write dp {gpus}")
         assumed.append(f"dp {gpus}: no axis is stated, and {how}")
     tensor, pipeline, context = axis(row, "tp"), axis(row, "pp"), axis(row, "cp")
-    splitting = re.match(r"\s*(\d+)(?![\d.])", row.text["sp"])
-    if splitting and int(splitting.group(1)) > tensor:
-        raise CannotDescribe(f"sp {splitting.group(1)}: ranks that divide sequences beside tp {tensor} (Ulysses) are not modeled")
     model_ranks = tensor * pipeline * context
     if gpus % model_ranks:
         raise CannotDescribe(f"tp {tensor} x pp {pipeline} x cp {context} does not divide {gpus} GPUs")
@@ -90,6 +89,26 @@ def axes_of(row: LlmRow, shape: Transformer, gpus: int, assumed: list[str]) -> t
     if row.number.get("dp", data) not in (0, data):
         assumed.append(f"dp {data}, from {gpus} GPUs; the row says {row.number['dp']:g}")
     return tensor, pipeline, context, data
+
+
+_SEQUENCE_RANKS: Final = re.compile(
+    r"(?<![a-z])(?:ulysses|sequence[- ]parallel(?:ism)?|sp)(?:[-_ ]?(?:sp|degree|size))?(?:\s*[=:x]\s*|[- ]?)(\d+)(?![\d.])"
+)
+_ULYSSES: Final = re.compile(r"(?<!no )(?<!not )(?<!without )ulysses")
+
+
+def _refuse_sequence_ranks(row: LlmRow, tensor: int) -> None:
+    """Raise CannotDescribe if more ranks than *tensor* divide sequences: DeepSpeed-Ulysses (arXiv 2309.14509), not Megatron's tensor ranks.
+
+    Without a column, the framework or the notes say it; ranks of all other axes that multiply out leave none for it.
+    """
+    stated, beside = row.text["sp"], " ".join(row.text[name] for name in ("framework", "fsdp_mode", "set", "notes")).lower()
+    degree = re.match(r"\s*(\d+)(?![\d.])", stated) if stated else _SEQUENCE_RANKS.search(beside)
+    if degree and int(degree.group(1)) > tensor:
+        raise CannotDescribe(f"sp {degree.group(1)}: ranks that divide sequences beside tp {tensor} (Ulysses) are not modeled")
+    ranks = math.prod(max(1, count(row, name)) for name in ("dp", "tp", "pp", "cp"))
+    if not stated and degree is None and _ULYSSES.search(beside) and not (count(row, "dp") and ranks == count(row, "gpus")):
+        raise CannotDescribe("ranks that divide sequences (Ulysses) are not modeled; if there are none, write 1 into the column sp")
 
 
 def expert_ranks(row: LlmRow, shape: Transformer, ranks: int) -> int:

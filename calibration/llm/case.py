@@ -10,6 +10,7 @@ from typing import Final
 
 from calibration.llm.chips import Chip, ProductPrecision, host_factor_of, part_of
 from calibration.llm.limits import RunLimits
+from calibration.llm.priors import EAGER_FAMILIES
 from calibration.llm.table import LlmRow
 from calibration.llm.words import Recompute
 from sim.cluster.quantizing import recipe_of
@@ -159,6 +160,11 @@ class Case:
         if self.context == 1 or mesh is None or mesh.context_ring != "torch":
             return None
         return torch_ring(mesh, self.context_exchange, any(self.stack_file.kernels.compilation), self.recompute == "operators")
+
+    @property
+    def runs_by_operator(self) -> bool:
+        """Return whether the host launches operators one by one, as neither a compiler nor a script joins them."""
+        return (self.family in EAGER_FAMILIES and not self.is_compiled) or self.stack_file.kernels.composed_norms
 
     @property
     def gradient_width(self) -> float:

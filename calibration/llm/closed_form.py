@@ -16,7 +16,7 @@ from calibration.llm.case import Case
 from calibration.llm.chips import PRECISIONS
 from calibration.llm.engine import memory_need
 from calibration.llm.prediction import LlmPrediction
-from calibration.llm.priors import BLOCK_OPERATORS, EAGER_FAMILIES, EXPOSED_EXPERTS, TENSOR_OPERATORS, Constants
+from calibration.llm.priors import BLOCK_OPERATORS, EXPOSED_EXPERTS, TENSOR_OPERATORS, Constants
 from calibration.llm.weights import Weights, blocks_of_stages, stage_weights
 from calibration.llm.wires import Wires
 from calibration.llm.work import Passes, StepWork, total
@@ -210,7 +210,7 @@ def _host(case: Case, constants: Constants) -> float:
     """Return the seconds that the host needs to launch one micro-batch's forward of a layer, without what it starts for each expert."""
     shape = case.shape
     graphed = case.is_tuned or case.uses_cuda_graphs
-    block = constants["host.eager" if _is_eager(case) else "host"] * (0.3 if graphed else 1.0)
+    block = constants["host.eager" if case.runs_by_operator else "host"] * (0.3 if graphed else 1.0)
     return case.host_factor * (_mixers(shape) / 2 * block + shape.share_of("E") * expert_host_time(constants["host.experts"], graphed))
 
 
@@ -219,13 +219,9 @@ def _mixers(shape: Transformer) -> int:
     return 1 if shape.pattern is not None else 2
 
 
-def _is_eager(case: Case) -> bool:
-    return case.family in EAGER_FAMILIES and not case.is_compiled
-
-
 def _message_host(case: Case, constants: Constants) -> float:
     """Return the seconds that the host needs to start one message of tensor ranks, beyond what it needs without them."""
-    started = constants["host.eager"] * TENSOR_OPERATORS / BLOCK_OPERATORS if case.tensor > 1 and _is_eager(case) else 0.0
+    started = constants["host.eager"] * TENSOR_OPERATORS / BLOCK_OPERATORS if case.tensor > 1 and case.runs_by_operator else 0.0
     return case.host_factor * started
 
 

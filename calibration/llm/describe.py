@@ -21,6 +21,7 @@ from calibration.llm.practice import (
     blocks_of_chunks,
     data_settings,
     expert_settings,
+    is_compiled,
     is_sequence_parallel,
     memory_settings,
     modules_in,
@@ -38,6 +39,7 @@ from calibration.llm.table import LlmRow
 from calibration.llm.what_fits import ONE_SAMPLE, made_to_fit
 from calibration.llm.words import (
     Shards,
+    means_no_sharding,
     means_yes,
     mentions_offload,
     offloads,
@@ -91,7 +93,7 @@ def _case(row: LlmRow) -> Case:
     lora = trains_adapters(_trained(row))
     experts = expert_ranks(row, shape, tensor * context * data)
     split: dict[str, Any] = {"tensor": tensor, "pipeline": pipeline, "context": context, "expert": experts}
-    shards = _shards(row, practice, lora, assumed)
+    compiled, shards = is_compiled(row, practice, assumed), _shards(row, practice, lora, assumed)
     return Case(
         row=row,
         shape=shape,
@@ -123,12 +125,12 @@ def _case(row: LlmRow) -> Case:
         **data_settings(practice, _sequence(row)),
         family=practice["family"],
         is_known_software=names_software(practice),
-        stack=stack_with(practice["stack"], practice["family"], split, assumed),
+        stack=stack_with(practice["stack"], practice["family"], split, compiled, assumed),
         is_tuned=bool(practice.get("tuned")),
         tensor_overlap=bool(practice.get("tensor_overlap")) or "async TP" in row.text["notes"],
         **expert_settings(row, row.text["notes"], practice),
         uses_cuda_graphs=uses_graphs(row, practice),
-        is_compiled=means_yes(row.text["compile"], False),
+        is_compiled=compiled,
         checks_collectives=bool(practice.get("checked_pipelines")) and pipeline > 1 and gpus > domain,
         **memory_settings(practice),
         **limits_in(practice, chip),
@@ -196,6 +198,10 @@ def _shards(row: LlmRow, practice: Mapping[str, Any], lora: bool, assumed: list[
     mode = shards_of(row.text["fsdp_mode"])
     if mode is not None and (row.text_or_number("zero_stage") in ("", "3")):
         return mode
+    if not row.text_or_number("zero_stage") and not means_no_sharding(row.text["fsdp_mode"]):
+        raise CannotDescribe(
+            f"fsdp_mode {row.text['fsdp_mode']!r} is unknown; use FULL_SHARD, SHARD_GRAD_OP, HYBRID_SHARD, NO_SHARD or ZeRO-1 to ZeRO-3"
+        )
     if not row.text_or_number("zero_stage") and "FSDP=" not in row.text["notes"]:
         if (named := shards_of_software(row.text["framework"])) is not None:
             return named

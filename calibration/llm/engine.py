@@ -21,7 +21,7 @@ from calibration import HARDWARE
 from calibration.llm.case import SHARDED_FAMILIES, Case
 from calibration.llm.chips import BEFORE_AMPERE, PRECISIONS, RACK, Chip
 from calibration.llm.prediction import LlmPrediction, Memory
-from calibration.llm.priors import BLOCK_OPERATORS, EAGER_FAMILIES, TENSOR_OPERATORS, Constants, defaults
+from calibration.llm.priors import BLOCK_OPERATORS, TENSOR_OPERATORS, Constants, defaults
 from calibration.llm.words import is_float16
 from sim.spec.foreign.launch_megatron import DISPATCH_BLOCKS, PAIRED
 from sim.spec.hardware import Hardware
@@ -114,7 +114,7 @@ def practice_overrides(case: Case, constants: Constants) -> list[str]:
     if case.ring_latency:  # measured with large messages, which Simple carries
         overrides[f"{stack}.nccl_proto"] = "Simple"
     host = constants["host"] if case.family == "megatron" else 0.0
-    if case.family in EAGER_FAMILIES and not case.is_compiled:
+    if case.runs_by_operator:
         host = constants["host.eager"]
         overrides[f"{stack}.mesh.tensor_host"] = f"{host * TENSOR_OPERATORS / BLOCK_OPERATORS * 1e6:g} us"
     overrides[f"{stack}.mesh.block_host"] = f"{host * 1e3:g} ms"

@@ -18,6 +18,8 @@ _SPLITTERS: Final = re.compile(r"megatron|nemo|mcore|bridge|nanotron|neox")
 """Software that splits models along other axes, whatever the stage of ZeRO."""
 _REPLICATES: Final = re.compile(r"\bddp\b|distributed.?data.?parallel|nano.?gpt")
 """Software or strategies without any axis but data parallelism (karpathy/nanoGPT train.py: DistributedDataParallel)."""
+EAGER_STACKS: Final = {name: f"{name}-eager" for name in ("torchtitan-2.x", "torchtitan-0.2")}
+"""Stacks whose blocks torch.compile compiles, and those of the same software without it."""
 _UNITS: Final = {"GiB": 2.0**30, "GB": 1e9}
 
 
@@ -50,18 +52,38 @@ def names_software(practice: Mapping[str, Any]) -> bool:
     return not {"source", "framework", "software"}.isdisjoint(practice["match"])
 
 
-def stack_with(stack: str, family: str, axes: Mapping[str, int], assumed: list[str]) -> str:
+def stack_with(stack: str, family: str, axes: Mapping[str, int], compiled: bool, assumed: list[str]) -> str:
     """Return *stack* if its software splits models along all of *axes* with more than one rank, or else a stack that does.
 
-    The other stack is the simulated one of the same kind: torchtitan for FSDP, Megatron-Core for the rest. It goes into *assumed*.
+    The other stack is the simulated one of the same kind: torchtitan for FSDP, Megatron-Core for the rest. It goes into *assumed*. A stack
+    of compiled blocks is that without if the run is not *compiled*.
     """
     mesh = load_part(Stack, stack, "workloads/stacks").mesh
     missing = [axis for axis, size in axes.items() if size > 1 and mesh is not None and axis not in mesh.axes]
     if not missing:
-        return stack
+        return stack if compiled else EAGER_STACKS.get(stack, stack)
     other = "torchtitan-2.x" if family.startswith("fsdp") else "megatron-core"
     assumed.append(f"{' and '.join(missing)} ranks as in {other}: {stack} has none")
-    return other
+    return other if compiled else EAGER_STACKS.get(other, other)
+
+
+_COMPILES: Final = re.compile(
+    r"(?:\b(?P<no>no|not|without|w/o|non)[- ]+(?:torch\.)?)?(?<![a-z])compiled?\b(?:\s*[=:]?\s*(?P<off>off|false|no|none|disabled)\b)?"
+)
+
+
+def is_compiled(row: LlmRow, practice: Mapping[str, Any], assumed: list[str]) -> bool:
+    """Return whether torch.compile compiles the blocks: as the row's column says, or else words beside the framework or in the notes.
+
+    By default, no software does; for software whose stack is compiled, this goes into *assumed*.
+    """
+    if said := row.text["compile"]:
+        return means_yes(said, False)
+    if words := _COMPILES.search(f"{row.text['framework']} {row.text['notes']}".lower()):
+        return not (words["no"] or words["off"])
+    if practice["stack"] in EAGER_STACKS:
+        assumed.append("not compiled, which is the default")
+    return False
 
 
 def prediction_layers_of(row: LlmRow, practice: Mapping[str, Any]) -> int:

@@ -30,6 +30,11 @@ _ACTIVE: Final = r"(?<=b)-a\d+(\.\d+)?b"
 """Billions of parameters that a token uses, which some leave out."""
 _TOTAL: Final = re.compile(r"[-_ (]+(\d+(?:\.\d+)?)\s*([mbt])\)?$")
 """A model's size after its name, in millions, billions or trillions."""
+_SIZE: Final = re.compile(r"(?<![a-z\d._])(\d+(?:\.\d+)?)\s*([mbt])(?![a-z\d])")
+"""The first size in a model's name that counts neither experts (8x7B) nor active parameters (A3B)."""
+_SCALES: Final = {"m": 1e6, "b": 1e9, "t": 1e12}
+_OTHER_SIZE: Final = 1.8
+"""Ratio of a model's parameters to the size in its name from which it is another model: estimate (Falcon3-1B has 1.67 billion)."""
 _SAME_SIZE: Final = 0.12
 """Largest relative difference between a model's parameters and the rounded size in its name: estimate (Phi-4 has 14.7 billion, 14B)."""
 
@@ -62,8 +67,9 @@ def records_yaml(name: str) -> list[dict[str, Any]]:
 @lru_cache(maxsize=512)
 def _family_entry(model: str) -> dict[str, Any]:
     for entry in records_yaml("families.yaml"):
-        if re.search(entry["match"], model.lower().replace("_", " ")):
-            return {key: value for key, value in entry.items() if key not in ("match", "source")}
+        if match := re.search(entry["match"], model.lower().replace("_", " ")):
+            same = _cataloged(match.expand(entry["catalog"])) if "catalog" in entry else {}
+            return same | {key: value for key, value in entry.items() if key not in ("match", "source", "catalog")}
     return {}
 
 
@@ -104,7 +110,7 @@ def _cataloged(model: str) -> dict[str, Any]:
     listed = next((same[0] for each in (name, untuned) if len(same := _models_spelled(each)) == 1), None)
     stated = _TOTAL.search(name)
     if listed is None and stated is not None:  # Phi-4 14B
-        size = float(stated.group(1)) * {"m": 1e6, "b": 1e9, "t": 1e12}[stated.group(2)]
+        size = float(stated.group(1)) * _SCALES[stated.group(2)]
         same = _models_spelled(name[: stated.start()])
         shape = load_part(Model, _model_names()[same[0]], _MODELS).transformer if len(same) == 1 else None
         listed = same[0] if shape is not None and abs(parameter_count(shape) / size - 1) < _SAME_SIZE else None
@@ -158,6 +164,7 @@ def shape_of(row: LlmRow, assumed: list[str]) -> tuple[str, Transformer]:
     if not (values.get("ffn") or values.get("expert_ffn")) and values.get("activation") != "gelu":
         raise CannotDescribe(f"{row.text['model']!r}: ffn_hidden missing in the row, and unknown for this model name")
     _refuse_mistakes(values)
+    _refuse_other_size(row, values)
     positions, length = int(values.get("max_seq") or 0), count(row, "seq_len")
     if values.get("positions") == "learned" or 0 < positions < length:
         values["max_seq"] = max(positions, length)
@@ -191,6 +198,20 @@ def _refuse_mistakes(values: Mapping[str, Any]) -> None:
     if beyond := [f"{name} {values[name]:,}" for name, most in MOST.items() if int(values.get(name) or 0) > most]:
         raise CannotDescribe(
             f"{', '.join(beyond)}: larger than any model ({', '.join(f'{name} up to {most:,}' for name, most in MOST.items())})"
+        )
+
+
+def _refuse_other_size(row: LlmRow, values: Mapping[str, Any]) -> None:
+    """Raise CannotDescribe if the shape *values* of the model's name is not of the size in that name. Mixtures have several sizes."""
+    stated = _SIZE.search(row.text["model"].lower())
+    if stated is None or values.get("experts") or count(row, "hidden") or count(row, "layers") or _LAYERS_IN_NAME.search(row.text["model"]):
+        return
+    size = float(stated.group(1)) * _SCALES[stated.group(2)]
+    parameters = parameter_count(Transformer(**{"activation": "swiglu", **values, "max_seq": values.get("max_seq") or 1}))
+    if abs(math.log(parameters / size)) > math.log(_OTHER_SIZE):
+        raise CannotDescribe(
+            f"{row.text['model']!r}: the model known by this name has {parameters / 1e9:.1f} billion parameters; fill in layers, hidden, "
+            "heads, ffn_hidden and vocab"
         )
 
 

@@ -47,6 +47,8 @@ _OFF: Final = re.compile(
 )
 _MEGATRON: Final = re.compile(r"(?:--)?recompute[-_](?:granularity[\s=:]+|(?=activations))")
 """Megatron's options; ``--recompute-activations`` is short for selective (megatron/training/arguments.py)."""
+_SHORT: Final = re.compile(r"^ac(?:\s*[=:]\s*|\s+|$)")
+"""The usual short name of activation checkpointing before what it does."""
 _PART: Final = re.compile(r"(?:recompute|remat|checkpointing)[\s=:(]+(?:only )?(mlp|moe|layer.?norm|ffn|feed|minimal|save)")
 
 
@@ -102,7 +104,7 @@ def is_float16(text: str) -> bool:
 
 def share_of(text: str) -> float | None:
     """Return the share of blocks that *text* says are recomputed, such as ``1/2`` or ``every 2nd layer``; None if it states none."""
-    plain = text.strip().lower()
+    plain = re.sub(r"\(\s*(every .*?)\s*\)", r"\1", text.strip().lower())
     matches = ((share, re.fullmatch(pattern, plain)) for pattern, share in _SHARES.items())
     return next((min(1.0, share(match)) for share, match in matches if match), None)
 
@@ -124,6 +126,7 @@ def recompute_of(text: str, family: str, blocks: int = 0) -> tuple[Recompute, in
     Raise CannotDescribe for unknown words.
     """
     plain = re.sub("^activations", "selective", _MEGATRON.sub("", text.strip().lower(), count=1))
+    plain = _SHORT.sub("", plain) or "full"
     if plain in SAVED_LAYERS:
         return "full", 0
     if modules := modules_of(plain):
@@ -176,20 +179,25 @@ _STRATEGIES: Final[Mapping[str, Shards]] = {
     "_hybrid_shard_zero2": Shards(2, True),
     "hybrid_shard_zero2": Shards(2, True),
     "hsdp": Shards(3, True),
+    "gemini": Shards(3),
+    "low_level_zero": Shards(1),
     "optim": Shards(1),
     "optim_grads": Shards(2),
     "optim_grads_params": Shards(3),
 }
 """Strategies of torch.distributed.fsdp.ShardingStrategy, the usual short name of hybrid sharding, and strategies of Megatron-FSDP
-(megatron/core/distributed/distributed_data_parallel_config.py, ``data_parallel_sharding_strategy``)."""
+(megatron/core/distributed/distributed_data_parallel_config.py, ``data_parallel_sharding_strategy``); plugins of Colossal-AI
+(colossalai/booster/plugin/gemini_plugin.py, low_level_zero_plugin.py: stage 1 by default)."""
 
 
 _STAGE: Final = re.compile(
     r"(?<![a-z])(?:zero[-_ =:]*(?:stage[-_ =:]*)?|deepspeed[-_ ,(]*stage[-_ =:]*|(?:ds[-_])?z[-_ ]?)([0-3])(?!\.?\d)"
 )
 """A stage of ZeRO: in words, as LLaMA-Factory names its files (ds_z3_config.json), and as people shorten it (Z3)."""
-_WHOLE: Final = re.compile(r"((?:megatron[-_ ]|custom[-_ ])?fsdp ?[12]?|fully_shard)([,;( ].*)?")
-"""FSDP without a strategy, whose default shards parameters; not with another word such as ``FSDP+DP``."""
+_WHOLE: Final = re.compile(r"((?:megatron[-_ ]|custom[-_ ])?fsdp ?[12]?|fully_shard|fsdp ?=? ?\d+)([,;( ].*)?")
+"""FSDP without a strategy, whose default shards parameters, perhaps with its degree; not with another word such as ``FSDP+DP``."""
+_OTHER_SHARDING: Final = re.compile(r"(?<![a-z])(mics|zero ?\+\+|hpz|qwz|qgz)(?![a-z])")
+"""Sharding that moves other data than a stage of ZeRO: inside groups of ranks (MiCS, arXiv 2205.00119; hpZ) or quantized (ZeRO++)."""
 _DISTRIBUTED: Final = re.compile(r"(?<!no )(?<!without )(?<!w/o )(?<!non-)distributed optimizer")
 """Megatron's."""
 _GATHERED_ONCE: Final = re.compile(r"reshard_after_forward\s*[=:]?\s*(?:false|off|no|0)\b|no reshard")
@@ -197,8 +205,13 @@ _GATHERED_ONCE: Final = re.compile(r"reshard_after_forward\s*[=:]?\s*(?:false|of
 
 
 def shards_of(text: str) -> Shards | None:
-    """Return the sharding of the strategy or of the ZeRO stage that *text* names; None if it names neither. A stage wins."""
+    """Return the sharding of the strategy or of the ZeRO stage that *text* names; None if it names neither. A stage wins.
+
+    Raise CannotDescribe for sharding that is neither.
+    """
     plain = re.sub(r"\b(full|hybrid|no)[ -]shard(?:ing)?", r"\1_shard", text.lower())
+    if other := _OTHER_SHARDING.search(plain):
+        raise CannotDescribe(f"{other.group(1)} in {text!r} is not modeled; only ZeRO's stages and FSDP's strategies are")
     stage = _STAGE.search(plain)
     named = re.search(rf"(?<![a-z0-9])({'|'.join(sorted(_STRATEGIES, key=len, reverse=True))})(?![a-z0-9_])", plain)
     shards = _STRATEGIES[named.group(1)] if named else Shards(3) if _WHOLE.fullmatch(plain.strip()) else None
@@ -207,6 +220,11 @@ def shards_of(text: str) -> Shards | None:
     if stage or _DISTRIBUTED.search(plain):
         return Shards(int(stage.group(1)) if stage else 1, shards is not None and shards.replicated)
     return shards
+
+
+def means_no_sharding(text: str) -> bool:
+    """Return whether *text* on sharding is blank, or says that nothing is sharded, or that FSDP is one of several axes."""
+    return bool(re.fullmatch(r"(none|no|off|false|n/?a|-|0|d?dp|data.?parallel\w*|.*fsdp.*)?([,;( ].*)?", text.strip().lower()))
 
 
 def shards_of_software(text: str) -> Shards | None:

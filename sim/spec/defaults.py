@@ -15,6 +15,8 @@ from sim.spec.parallel import Parallel
 
 REPLICATED_STACK: Final = "torch-2.x-ddp"
 PARALLEL_STACK: Final = "torchtitan-2.x"
+EAGER_STACK: Final = "torchtitan-2.x-eager"
+"""The same without torch.compile: operators run one by one."""
 TOKENS: Final = "tokens"
 """The data set of decoders."""
 LOADER: Final[Mapping[str, Any]] = {

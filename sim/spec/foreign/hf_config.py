@@ -110,7 +110,7 @@ def _unknown(kind: str, said: Mapping[str, Any]) -> str:
     unread_by_all = set.intersection(*(set(_reading(name, said)[0].strange()) for name in FAMILIES))
     unread_text = (
         f"; no supported family has layers with {listed({name: said[name] for name in said if name in unread_by_all})}"
-        if unread_by_all
+        if unread_by_all and kind.removesuffix("_text") not in _UNLIKE
         else ""
     )
     return f"{which}{unread_text}{_advice(kind, said)}"
@@ -137,6 +137,8 @@ def _advice(kind: str, said: Mapping[str, Any]) -> str:
         return f", and {class_name or 'its architecture'} is not a decoder{why}{alone}{traced}"
     if recurrent:
         return f": its state-space or linear-attention layers are not modeled{traced}"
+    if unlike := _UNLIKE.get(kind.removesuffix("_text")):
+        return f": its layers have {unlike}, which is not modeled{traced}"
     similar = _similar_families(kind, said)
     similar_hint = (
         f"; if its layers are like those of {' or '.join(similar)}, set model_type to that in a copy of the file"
@@ -167,11 +169,23 @@ _DECODERS: Final = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
 _RECURRENT: Final = frozenset(
     (
         *("mamba", "mamba2", "falcon_mamba", "rwkv", "recurrent_gemma", "xlstm"),
-        *("jamba", "bamba", "zamba", "zamba2", "falcon_h1", "plamo2", "phi4flash", "lfm2", "lfm2_moe"),
+        *("jamba", "bamba", "zamba", "zamba2", "plamo2", "phi4flash", "lfm2", "lfm2_moe"),
         *("minimax", "minimax_text_01", "minimax_m1", "kimi_linear", "bailing_moe_linear"),
     )
 )
 """Families whose layers are, at least in part, state spaces, convolutions or linear attention."""
+_UNLIKE: Final[Mapping[str, str]] = {
+    "falcon_h1": "attention and Mamba-2 side by side",
+    "gemma3n": "parallel streams (AltUp) and embeddings of their own",
+    "hunyuan": "keys and values of the layer before (cross-layer attention)",
+    "longcat_flash": "two attention blocks each, with experts beside the second",
+    "step3": "factorized attention",
+    "phi3small": "attention to blocks of tokens",
+    "apertus": "an activation with weights (xIELU)",
+    "openelm": "sizes that differ from each other",
+    "solar": "connections over several layers",
+}
+"""What the layers of further families have that no Transformer has, by what a vendor's ``modeling_*.py`` builds."""
 _NAMED: Final = 3
 """Maximum number of the catalog's workloads in a message."""
 _SIZE: Final = re.compile(

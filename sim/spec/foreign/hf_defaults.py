@@ -1,7 +1,8 @@
 """What are the default sizes of a configuration class, for keys that its file leaves out? Numbers by ``model_type``.
 
 Source: huggingface/transformers 5.23.0, fields of src/transformers/models/*/configuration_*.py, under the names that our readers use.
-For a nested ``text_config``, ``save_pretrained`` writes only values that differ from these. kimi_k2 uses the class of DeepSeek-V3.
+For a nested ``text_config``, ``save_pretrained`` writes only values that differ from these. kimi_k2 uses the class of DeepSeek-V3; classes
+that come with their weights (`sim.spec.foreign.hf_hub`) have none here.
 """
 
 from __future__ import annotations
@@ -288,6 +289,10 @@ _CLASSES: Final[Mapping[str, ConfigSizes]] = {
     "gptj": _sizes(28, 4096, 16, None, 50400, 2048, rotary_dim=64),
     "gpt_bigcode": _sizes(12, 768, 12, None, 50257, 1024),
     "starcoder2": _sizes(30, 3072, 24, 12288, 49152, 4096, num_key_value_heads=2),
+    "bamba": _sizes(32, 4096, 32, 14336, 128000, 262144, num_key_value_heads=8),
+    "codegen": _sizes(28, 4096, 16, None, 50400, 2048, rotary_dim=64),
+    "gpt_neo": _sizes(24, 2048, 16, None, 50257, 2048),
+    "helium": _sizes(24, 2560, 20, 7040, 48000, 4096, num_key_value_heads=20, head_dim=128),
 }
 
 DEFAULTS: Final[Mapping[str, ConfigSizes]] = {

@@ -55,7 +55,7 @@ def deepseek_experts(config: Config, shape: Shape) -> Shape:
         "experts": config.due(*EXPERTS),
         "experts_per_token": config.due("num_experts_per_tok"),
         "expert_ffn": config.due("moe_intermediate_size"),
-        "shared_experts": config.size("n_shared_experts", default=0),
+        "shared_experts": config.size("n_shared_experts", "num_shared_experts", default=0),
         "first_dense_layers": dense_layers(config),
         "moe_every": config.size("moe_layer_freq", default=1),
         **_limited_routing(config),

@@ -6,8 +6,7 @@ defaults of sizes are in `sim.spec.foreign.hf_defaults`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Final
 
 from sim.spec.foreign.hf_defaults import DBRX_BLOCKS
@@ -24,19 +23,20 @@ from sim.spec.foreign.hf_experts import (
     olmoe_experts,
     qwen_experts,
 )
-from sim.spec.foreign.hf_hybrids import granite_hybrid, nemotron_h, qwen_hybrid
-from sim.spec.foreign.hf_keys import Config, Shape
+from sim.spec.foreign.hf_hub import OF_THE_HUB
+from sim.spec.foreign.hf_hybrids import bamba, granite_hybrid, nemotron_h, qwen_hybrid
+from sim.spec.foreign.hf_keys import Config, Family, Shape
 from sim.spec.foreign.hf_windows import global_period, layer_mixture, layer_types, typed_window, used_window, window
 from sim.spec.yaml import SpecError
 
 NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "layers": ("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
     "hidden": ("hidden_size", "n_embd", "d_model", "n_embed"),
-    "heads": ("num_attention_heads", "n_head", "n_heads"),
+    "heads": ("num_attention_heads", "n_head", "n_heads", "num_heads"),
     "kv_heads": ("num_key_value_heads",),
     "head_dim": ("head_dim",),
     "ffn": ("intermediate_size", "n_inner", "ffn_dim"),
-    "vocab": ("vocab_size",),
+    "vocab": ("vocab_size", "padded_vocab_size"),
     "max_seq": ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length"),
 }
 """Keys of a size in configurations, by our name for it."""
@@ -65,9 +65,6 @@ MEANT: Final[Mapping[str, tuple[str, ...]]] = {
     "rope_share": ("partial_rotary_factor", "rotary_pct"),
 }  # fmt: skip
 """Keys in configurations that a field of a Transformer may come from, for messages."""
-
-
-ShapeReader = Callable[[Config, Shape], Shape]
 
 
 def _llama(config: Config, shape: Shape) -> Shape:
@@ -139,9 +136,9 @@ def _mpt(config: Config, shape: Shape) -> Shape:
 
 
 def _falcon(config: Config, shape: Shape) -> Shape:
-    new = bool(config.get("new_decoder_architecture"))
+    new = bool(config.get("new_decoder_architecture", default="n_head_kv" in config.said))  # the first files of Falcon 40B
     single = not new and config.get("multi_query", default=True)
-    kv_heads = config.size("num_kv_heads", default=shape["heads"])
+    kv_heads = config.size("num_kv_heads", "n_head_kv", default=shape["heads"])
     groups = 1 if single else kv_heads if new else shape["heads"]
     parallel = new or bool(config.get("parallel_attn", default=True))
     norms = 1 if parallel and not new else config.size("num_ln_in_parallel_attn", default=2)
@@ -186,11 +183,15 @@ def _deepseek(config: Config, shape: Shape) -> Shape:
 
 
 def _deepseek_sparse(config: Config, shape: Shape) -> Shape:
-    chosen = config.size("index_topk", default=2048)
-    config.read |= {"index_n_heads", "index_head_dim"}
+    chosen, heads, width = (
+        config.size(name, default=usual) or usual for name, usual in (("index_topk", 2048), ("index_n_heads", 64), ("index_head_dim", 128))
+    )
+    # inference/model.py, Indexer: queries from their latent vector, one key with a norm, and the weights of heads
+    weights = shape["layers"] * (config.due("q_lora_rank") * heads * width + shape["hidden"] * (width + heads) + 2 * width)
     config.notes.append(
         f"{config.within}index_topk {chosen}: simulated with attention to all previous tokens, as before sparse training; its choice of "
-        f"{chosen} tokens is not modeled, so sequences well above {chosen} tokens take less time than simulated"
+        f"{chosen} tokens is not modeled, so sequences well above {chosen} tokens take less time than simulated, nor is the indexer that "
+        f"chooses them, with {weights / 1e6:,.0f} million weights in all"
     )
     return _deepseek(config, shape)
 
@@ -293,7 +294,8 @@ def _phimoe(config: Config, shape: Shape) -> Shape:
 
 def _stablelm(config: Config, shape: Shape) -> Shape:
     bias = {"bias": "qkv" if config.get("use_qkv_bias") else "none", "parallel": bool(config.get("use_parallel_residual"))}
-    return shape | bias | ({"norms_per_layer": 1} if bias["parallel"] else {})
+    normed = {"qk_norm": "all"} if config.get("qk_layernorm") else {}  # a norm for each head, with weights of its own
+    return shape | bias | normed | ({"norms_per_layer": 1} if bias["parallel"] else {})
 
 
 def _ernie_moe(config: Config, shape: Shape) -> Shape:
@@ -320,25 +322,13 @@ def _gptj(config: Config, shape: Shape) -> Shape:
     return shape | {"parallel": True, "norms_per_layer": 1, "bias": "ffn", "head_bias": True} | shares
 
 
-def _unchanged(config: Config, shape: Shape) -> Shape:
-    return shape
-
-
-@dataclass(frozen=True)
-class Family:
-    """How to read the configurations of one ``model_type``."""
-
-    read: ShapeReader = _unchanged
-    gated: bool = True
-    norm: str = "rmsnorm"
-    activation: str = "silu"
-    """Default activation of the class."""
-    tied: bool = False
-    """Whether the class ties the head by default."""
-    dropout: float = 0.0
-    """Default dropout of the class."""
-    lists_layers: bool = False
-    """Whether a file may list its layers without giving their number."""
+def _gpt_neo(config: Config, shape: Shape) -> Shape:
+    config.read |= {"attention_types", "attention_layers", "window_size"}
+    config.notes.append(
+        f"{config.within}attention_types: layers with a window compute all scores, as in transformers; the bias of attention's output is "
+        "left out"
+    )
+    return shape | {"positions": "learned", "bias": "ffn", "dropout": config.get("resid_dropout", default=0.0)}
 
 
 FAMILIES: Final[Mapping[str, Family]] = {
@@ -411,6 +401,13 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "gptj": Family(_gptj, gated=False, norm="layernorm", activation="gelu_new"),
     "gpt_bigcode": Family(_gpt_bigcode, gated=False, norm="layernorm", activation="gelu_pytorch_tanh", tied=True, dropout=0.1),
     "starcoder2": Family(_starcoder2, gated=False, norm="layernorm", activation="gelu", tied=True),
+    "bamba": Family(bamba),
+    "codegen": Family(_gptj, gated=False, norm="layernorm", activation="gelu_new"),
+    "gpt_neo": Family(_gpt_neo, gated=False, norm="layernorm", activation="gelu_new", tied=True),
+    "helium": Family(_llama),
+    "RefinedWeb": Family(_falcon, gated=False, norm="layernorm", activation="gelu", tied=True),
+    "RefinedWebModel": Family(_falcon, gated=False, norm="layernorm", activation="gelu", tied=True),
+    **OF_THE_HUB,
 }
 """Families by ``model_type``."""
 

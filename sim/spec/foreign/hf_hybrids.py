@@ -102,7 +102,7 @@ def granite_hybrid(config: Config, shape: Shape) -> Shape:
     if len(kinds) != layers or not {*kinds} <= {"mamba", "linear_attention", "attention", "full_attention"}:
         raise SpecError(f"{config.place}: {config.within}layer_types must list mamba or attention for each of the {layers} layers")
     experts = config.size(*EXPERTS, default=0)
-    config.get("num_experts_per_tok", "mamba_conv_bias", "mamba_proj_bias")
+    config.get("num_experts_per_tok")
     inside: Shape = {"ffn": config.due("shared_intermediate_size")}
     if experts:
         inside = {
@@ -112,16 +112,7 @@ def granite_hybrid(config: Config, shape: Shape) -> Shape:
             "shared_experts": 1,
             "shared_expert_ffn": inside["ffn"],
         }
-    heads, expand = (config.size(name, default=usual) or usual for name, usual in (("mamba_n_heads", 128), ("mamba_expand", 2)))
-    stated = config.get("mamba_d_head", default="auto")
-    mamba = {
-        "heads": heads,
-        "head_dim": expand * shape["hidden"] // heads if stated == "auto" else config.due("mamba_d_head"),
-        "state": config.size("mamba_d_state", default=256),
-        "groups": config.size("mamba_n_groups", default=1),
-        "conv": config.size("mamba_d_conv", default=4),
-        "chunk": config.size("mamba_chunk_size", default=256),
-    }
+    mamba = _mamba(config, shape)
     rotary = config.get("position_embedding_type", default="nope") == "rope"
     fields = shape | {"positions": "rope" if rotary else "none", "bias": config.biases()}
     fields = {name: value for name, value in fields.items() if name != "ffn"} | inside
@@ -129,6 +120,34 @@ def granite_hybrid(config: Config, shape: Shape) -> Shape:
         return fields
     pattern = "".join(_TYPES[kind] + ("E" if experts else "-") for kind in kinds)
     return fields | {"layers": len(pattern), "pattern": pattern, "mamba": mamba}
+
+
+def _mamba(config: Config, shape: Shape) -> Shape:
+    """Return the sizes of Mamba-2 layers from the keys of Granite 4 and Bamba."""
+    config.get("mamba_conv_bias")
+    if config.get("mamba_proj_bias"):
+        config.notes.append(f"{config.within}mamba_proj_bias: the biases of Mamba's projections are left out, a small part of its weights")
+    heads, expand = (config.size(name, default=usual) or usual for name, usual in (("mamba_n_heads", 128), ("mamba_expand", 2)))
+    stated = config.get("mamba_d_head", default="auto")
+    return {
+        "heads": heads,
+        "head_dim": expand * shape["hidden"] // heads if stated == "auto" else config.due("mamba_d_head"),
+        "state": config.size("mamba_d_state", default=256),
+        "groups": config.size("mamba_n_groups", default=1),
+        "conv": config.size("mamba_d_conv", default=4),
+        "chunk": config.size("mamba_chunk_size", default=256),
+    }
+
+
+def bamba(config: Config, shape: Shape) -> Shape:
+    """Return *shape* with the layers of Bamba: Mamba-2 or attention, each before a feed-forward block."""
+    layers, attention = shape["layers"], config.get("attn_layer_indices", default=[]) or []
+    if not isinstance(attention, list) or not {*map(str, attention)} <= {*map(str, range(layers))}:
+        raise SpecError(f"{config.place}: {config.within}attn_layer_indices must list layers with attention, from 0 to {layers - 1}")
+    config.read |= {"attn_rotary_emb", "layers_block_type"}
+    pattern = "".join("*-" if layer in attention else "M-" for layer in range(layers))
+    mamba = {"mamba": _mamba(config, shape)} if "M" in pattern else {}
+    return shape | {"layers": len(pattern), "pattern": pattern} | mamba
 
 
 def _experts(config: Config) -> Shape:

@@ -8,7 +8,8 @@ src/transformers/models/*/configuration_*.py.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from sim.spec.yaml import SpecError
@@ -143,6 +144,30 @@ class Config:
 def _is_above_one(value: Any) -> bool:
     """Return whether *value* is a whole number above 1; for counts, 1 is the same as none."""
     return isinstance(value, int) and not isinstance(value, bool) and value > 1
+
+
+ShapeReader = Callable[[Config, Shape], Shape]
+
+
+def _unchanged(config: Config, shape: Shape) -> Shape:
+    return shape
+
+
+@dataclass(frozen=True)
+class Family:
+    """How to read the configurations of one ``model_type``."""
+
+    read: ShapeReader = _unchanged
+    gated: bool = True
+    norm: str = "rmsnorm"
+    activation: str = "silu"
+    """Default activation of the class."""
+    tied: bool = False
+    """Whether the class ties the head by default."""
+    dropout: float = 0.0
+    """Default dropout of the class."""
+    lists_layers: bool = False
+    """Whether a file may list its layers without giving their number."""
 
 
 def listed(keys: Mapping[str, Any]) -> str:

@@ -70,7 +70,7 @@ def key_notes(config: Mapping[str, Any], place: str) -> Iterator[str]:
         unknown += _unknown(block_of(config, block, place), names, f"{block}.", place)
     if unknown:
         yield f"ignored: {', '.join(unknown)}, which Accelerate does not know"
-    if backend := compiler(config, place):
+    if (backend := compiler(config, place)) and not block_of(config, "fsdp_config", place):
         yield f"dynamo_backend {backend[:40]} is not read: the stack decides whether blocks are compiled"
     mesh = block_of(config, "parallelism_config", place)
     ulysses = mesh.get("parallelism_config_sp_size", mesh.get("sp_size"))

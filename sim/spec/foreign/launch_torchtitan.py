@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from typing import Any, Final
 
+from sim.spec.defaults import EAGER_STACK, PARALLEL_STACK
 from sim.spec.foreign.launch_settings import JobLength, LaunchSettings, block_of, exchange_of, note_offloading, refuse_misspelled
 from sim.spec.library import load_part
 from sim.spec.model import Model
@@ -101,7 +103,7 @@ def torchtitan(config: Mapping[str, Any], place: str) -> LaunchSettings:
         **_batches(training, layout, place, told),
         **(_quantized(config, model, place, told) or {"precision": "fp32" if wide else "bf16"}),
         **_recomputes(block_of(config, "activation_checkpoint", place), place, told),
-        "stack": "torchtitan-2.x",
+        "stack": PARALLEL_STACK if _is_compiled(config, place) else EAGER_STACK,
     }
     optimizer = str(block_of(config, "optimizer", place).get("name", "AdamW"))
     rule = {"adam": "adam", "adamw": "adam", "muon": "muon"}.get(optimizer.lower())
@@ -149,13 +151,23 @@ _WITHOUT_COST: Final = frozenset(
 
 def _not_modeled(config: Mapping[str, Any], layout: Mapping[str, Any], place: str) -> Iterator[str]:
     """Yield notes on settings that change a step but are not modeled."""
-    if not block_of(config, "compile", place).get("enable", True):
-        yield "compile.enable is false: blocks are simulated as compiled, with fewer kernels and less memory traffic than without"
     if layout.get("enable_async_tensor_parallel"):
         yield "parallelism.enable_async_tensor_parallel is not modeled: tensor ranks wait for their collectives"
     unread = [] if {*block_of(config, "experimental", place)} <= {*_FORMER["experimental"], "custom_model_path"} else ["experimental"]
     if unknown := sorted({*(config.keys() - _READ - _WITHOUT_COST - {"experimental"}), *unread}):
         yield f"ignored: {', '.join(f'[{name}]' for name in unknown)}"
+
+
+def _is_compiled(config: Mapping[str, Any], place: str) -> bool:
+    """Return whether torch.compile compiles the blocks, which it does only if the file says so (job_config.py, Compile)."""
+    block = block_of(config, "compile", place)
+    parts = block.get("components", ("model", "loss"))
+    if not isinstance(parts, list | tuple) or not {*map(str, parts)} <= {"model", "loss"}:
+        raise SpecError(f"{place}: compile.components {str(parts)[:40]}: write some of model and loss")
+    enabled = block.get("enable", block_of(config, "training", place).get("compile", False))
+    if not isinstance(enabled, bool):
+        raise SpecError(f"{place}: compile.enable {str(enabled)[:40]}: write true or false")
+    return enabled and "model" in parts
 
 
 def _quantized(said: Mapping[str, Any], model: Mapping[str, Any], place: str, told: LaunchSettings) -> dict[str, str]:
@@ -208,12 +220,12 @@ def _stages(layout: Mapping[str, Any], told: LaunchSettings, place: str) -> dict
     assert shape is not None
     pipeline, several = told.parallel["pipeline"], told.parallel["schedule"] not in ("gpipe", "1f1b")
     first, last = (_count(layout, f"pipeline_parallel_{end}_stage_less_layers", 1, f"{place}: parallelism", 0) for end in ("first", "last"))
-    module_names, parts = layout.get("module_fqns_per_model_part"), pipeline * (2 if several else 1)
+    named, parts = _named_blocks(layout, shape.layers, place), pipeline * (2 if several else 1)
     if layout.get("pipeline_parallel_layers_per_stage") is not None:
         each = _count(layout, "pipeline_parallel_layers_per_stage", 1, f"{place}: parallelism")
         parts = -(-(shape.layers + first + last) // each)
-    if module_names is not None:
-        parts = len(_named_blocks(module_names, shape.layers, place))
+    if named is not None:
+        parts = len(named)
     if parts % pipeline or (parts > pipeline) != several:
         allowed = f"a multiple of {pipeline}, at least {2 * pipeline}" if several else f"{pipeline}"
         raise SpecError(
@@ -225,14 +237,19 @@ def _stages(layout: Mapping[str, Any], told: LaunchSettings, place: str) -> dict
             "use fewer stages"
         )
     default_counts = even_blocks(shape.layers, parts, 1, 1)
-    counts = even_blocks(shape.layers, parts, first, last) if module_names is None else _named_blocks(module_names, shape.layers, place)
+    counts = even_blocks(shape.layers, parts, first, last) if named is None else named
     chunks = {"virtual_stages": parts // pipeline} if told.parallel["schedule"] == "interleaved_1f1b" else {}
     return chunks | ({} if counts == default_counts else {"layers_per_stage": counts})
 
 
-def _named_blocks(module_names: object, layers: int, place: str) -> list[int]:
-    """Return the number of blocks in each part of ``module_fqns_per_model_part``. Raise SpecError unless they add up to *layers*."""
-    parts = [part if isinstance(part, list) else [] for part in module_names] if isinstance(module_names, list) else []
+def _named_blocks(layout: Mapping[str, Any], layers: int, place: str) -> list[int] | None:
+    """Return the number of blocks in each part that ``module_fqns_per_model_part`` or, in earlier releases, split points name, if any.
+
+    Raise SpecError unless they add up to *layers*.
+    """
+    if (names := layout.get("module_fqns_per_model_part")) is None:
+        return _split_blocks(layout.get("pipeline_parallel_split_points") or [], layers, place)
+    parts = [part if isinstance(part, list) else [] for part in names] if isinstance(names, list) else []
     counts = [sum(str(name).startswith("layers.") for name in part) for part in parts]
     if sum(counts) != layers:
         raise SpecError(
@@ -240,6 +257,22 @@ def _named_blocks(module_names: object, layers: int, place: str) -> list[int]:
             'write a list of names for each stage, such as [["tok_embeddings", "layers.0"], ["layers.1", "norm", "output"]]'
         )
     return counts
+
+
+def _split_blocks(points: object, layers: int, place: str) -> list[int] | None:
+    """Return the number of blocks between split *points*, the first modules of all stages but the first one; None if there are none.
+
+    torchtitan/config_manager.py, pipeline_parallel_split_points. Raise SpecError unless they are blocks, or what follows them, in order.
+    """
+    names = points.split(",") if isinstance(points, str) else points if isinstance(points, list) else [points]
+    starts = [layers if name in ("norm", "output") else whole_number(str(name).strip().removeprefix("layers.")) for name in names]
+    bounds = [0, *[-1 if start is None else start for start in starts], layers]
+    if bounds != sorted(bounds):
+        raise SpecError(
+            f"{place}: parallelism.pipeline_parallel_split_points {str(points)[:60]}: write the first block of each stage but the first, "
+            f'in order, such as ["layers.{layers // 2}"], up to layers.{layers - 1}'
+        )
+    return [after - before for before, after in pairwise(bounds)] if names else None
 
 
 def _batches(training: Mapping[str, Any], layout: Mapping[str, Any], place: str, told: LaunchSettings) -> dict[str, int]:

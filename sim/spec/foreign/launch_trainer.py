@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
+from sim.spec.defaults import EAGER_STACK, PARALLEL_STACK
 from sim.spec.foreign.launch_options import Arguments
 from sim.spec.foreign.launch_settings import JobLength, LaunchSettings, note_offloading
 from sim.spec.foreign.launch_unread import refuse_typos
@@ -143,7 +144,10 @@ def _add_fsdp(said: Mapping[str, str], text: str, place: str, told: LaunchSettin
     told.parallel["shard"] = "parameters"
     told.parallel |= {"reshard_after_forward": False} if strategy in _GATHERED_ONCE else {}
     note_offloading("--fsdp offload", "offload" in words, told)
-    told.notes.append("--fsdp runs on torchtitan's stack, whose blocks are compiled; the Trainer's are not unless --torch_compile is set")
+    compiled = is_set(said, "torch-compile")
+    told.training["stack"] = PARALLEL_STACK if compiled else EAGER_STACK
+    how = "compiled" if compiled else "operator by operator, as --torch_compile is not set"
+    told.notes.append(f"--fsdp runs on torchtitan's stack (FSDP2), {how}")
 
 
 def _length(said: Mapping[str, str]) -> JobLength | None:

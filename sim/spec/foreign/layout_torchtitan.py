@@ -71,10 +71,17 @@ def torchtitan_toml(launch: Launch) -> str:
     blocks: dict[str, dict[str, Any]] = {
         "model": model | ({"converters": [*quantized]} if quantized else {}), **quantized, "training": training, "parallelism": parallelism,
         "activation_checkpoint": {"mode": mode} | ({"selective_ac_option": "op"} if mode == "selective" else {}),
+        "compile": {"enable": not _is_eager(launch)},
     }  # fmt: skip
     return "\n".join(
         f"[{block}]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in rows.items()) for block, rows in blocks.items()
     )
+
+
+def _is_eager(launch: Launch) -> bool:
+    """Return whether a stack of FSDP2 was simulated whose blocks are not compiled."""
+    mesh = launch.stack.mesh if launch.stack is not None else None
+    return launch.stack is not None and mesh is not None and mesh.framework == "fsdp2" and not any(launch.stack.kernels.compilation)
 
 
 def _quantized(launch: Launch) -> dict[str, dict[str, Any]]:

@@ -83,7 +83,7 @@ def test_a_shape_of_four_gpus_of_a_rack_is_simulated_in_the_rack(tmp_path: Path)
 @pytest.mark.parametrize(
     ("layout", "stack"),
     [
-        (dict(framework="FairScale FSDP", tp="2", dp="4", zero_stage="3"), "torchtitan-2.x"),
+        (dict(framework="FairScale FSDP", tp="2", dp="4", zero_stage="3"), "torchtitan-2.x-eager"),
         (dict(framework="MaxText", tp="4", dp="2", zero_stage="3"), "megatron-core"),
         (dict(framework="DeepSpeed", cp="2", dp="4", zero_stage="3"), "megatron-core"),
         (dict(framework="DeepSpeed", tp="2", dp="4"), "megatron-deepspeed"),

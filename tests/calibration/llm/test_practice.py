@@ -73,3 +73,135 @@ def test_tcp_is_the_transport_of_a_network_that_says_so(tmp_path: Path) -> None:
         network: engine.hardware_of(one(tmp_path, **row, network=network)).groups[0].node.nic for network in ("25GbE TCP", "25GbE")
     }
     assert [(nic.transport.name, nic.gpudirect) for nic in transports.values() if nic] == [("tcp", False), ("infiniband", True)]
+
+
+@pytest.mark.parametrize(
+    ("row", "compiled"),
+    [
+        ({"compile": "yes"}, True), ({"compile": "no"}, False), ({}, False), ({"framework": "torchtitan (FSDP2 + torch.compile)"}, True),
+        ({"notes": "compiled blocks"}, True), ({"notes": "no torch.compile"}, False), ({"notes": "compile=False"}, False),
+        ({"notes": "without compile", "compile": "yes"}, True), ({"framework": "FSDP2", "compile": "true"}, True),
+    ],
+)  # fmt: skip
+def test_blocks_are_compiled_only_if_a_row_says_so(tmp_path: Path, row: dict[str, str], compiled: bool) -> None:
+    """By default, neither torchtitan (config/job_config.py, Compile) nor torch compiles anything."""
+    case = one(tmp_path, **{"framework": "torchtitan", "zero_stage": "3", "status": "oom", **row})
+    assert (case.is_compiled, case.stack) == (compiled, "torchtitan-2.x" if compiled else "torchtitan-2.x-eager")
+    assert ("not compiled, which is the default" in case.assumptions) == (row == {})
+
+
+def test_operators_one_by_one_take_longer_than_compiled_blocks(tmp_path: Path) -> None:
+    """At least by the bytes that norms, rotation and activation move more, at the memory's peak rate; and the host is no shorter."""
+    row = {"framework": "torchtitan", "zero_stage": "3", "activation_checkpointing": "none", "micro_batch": "1", "global_batch": "8"}
+    eager, compiled = (engine.predict(one(tmp_path, **row, compile=word), defaults()) for word in ("no", "yes"))
+    norms, rotation, activation = 2 * 4096 * (28 + 92) * 0.8, 5120 * (20 + 20 - 8), 14336 * (28 - 16) * 2
+    assert eager.step_time - compiled.step_time > 32 * 8192 * (norms + rotation + activation) / 4.8e12
+    assert eager.step_time < 1.5 * compiled.step_time
+
+
+_HF = ("LLaMA-Factory", "Axolotl", "HF Accelerate", "HuggingFace Trainer", "ms-swift")
+
+
+@pytest.mark.parametrize(
+    ("row", "stage"),
+    [
+        ({"zero_stage": "ds_z2_config"}, 2), ({"zero_stage": "2"}, 2), ({"zero_stage": "ZeRO-3"}, 3), ({"zero_stage": "1"}, 1),
+        ({"zero_stage": "deepspeed_configs/zero2.json"}, 2), ({"zero_stage": "zero3_bf16.json"}, 3),
+        ({"fsdp_mode": "ds_z3_config.json"}, 3), ({"fsdp_mode": "ZeRO-2"}, 2),
+    ],
+)  # fmt: skip
+def test_stages_of_zero_under_hugging_face_are_deepspeed_s(tmp_path: Path, row: dict[str, str], stage: int) -> None:
+    """Oracle: LLaMA-Factory examples/deepspeed, axolotl deepspeed_configs; neither FSDP's types nor its messages."""
+    for framework in _HF:
+        case = one(tmp_path, **{"framework": framework, "zero_stage": "", "fsdp_mode": "", "status": "oom", **row})
+        assert (case.family, case.stack, case.zero) == ("deepspeed", "hf-deepspeed", stage), framework
+    for beside in (f"LLaMA-Factory (ds_z{stage}_config)", f"Axolotl, zero{stage}.json", f"HF Trainer + DeepSpeed ZeRO-{stage}"):
+        case = one(tmp_path, framework=beside, zero_stage="", fsdp_mode="", status="oom")
+        assert (case.stack, case.zero) == ("hf-deepspeed", stage), beside
+
+
+@pytest.mark.parametrize(
+    ("row", "stage"),
+    [
+        ({"fsdp_mode": "FULL_SHARD"}, 3), ({"fsdp_mode": "SHARD_GRAD_OP"}, 2), ({"fsdp_mode": "FULL_SHARD", "zero_stage": "3"}, 3),
+        ({"framework": "HF Accelerate + FSDP", "zero_stage": "3"}, 3), ({"framework": "HF Trainer (DDP)"}, 0), ({"zero_stage": "0"}, 0),
+    ],
+)  # fmt: skip
+def test_fsdp_and_ddp_under_hugging_face_are_torch_s(tmp_path: Path, row: dict[str, str], stage: int) -> None:
+    case = one(tmp_path, **{"framework": "HF Accelerate", "zero_stage": "", "status": "oom", **row})
+    assert (case.family, case.stack, case.zero) == ("fsdp1", "hf-fsdp1", stage)
+
+
+def test_modeling_code_of_hugging_face_takes_longer_than_fused_kernels(tmp_path: Path) -> None:
+    row = {"zero_stage": "", "fsdp_mode": "FULL_SHARD", "activation_checkpointing": "none", "micro_batch": "1", "global_batch": "8"}
+    composed, fused = (one(tmp_path, framework=name, **row) for name in ("HF Accelerate", "Unsloth"))
+    assert composed.runs_by_operator and fused.stack == "torch-fsdp1"
+    assert engine.predict(composed, defaults()).step_time > 1.03 * engine.predict(fused, defaults()).step_time
+
+
+@pytest.mark.parametrize(
+    ("framework", "stack", "stage"),
+    [
+        ("ColossalAI Gemini", "megatron-core", 3), ("Colossal-AI low_level_zero", "megatron-core", 1),
+        ("Megatron-FSDP", "megatron-core", 3), ("OLMo-core", "torchtitan-2.x-eager", 3), ("T5X", "xla-fsdp", 3), ("Pax", "xla-fsdp", 3),
+    ],
+)  # fmt: skip
+def test_further_software_and_its_sharding(tmp_path: Path, framework: str, stack: str, stage: int) -> None:
+    case = one(tmp_path, framework=framework, zero_stage="", fsdp_mode="", status="oom")
+    assert (case.stack, case.zero) == (stack, stage)
+    assert ("is unknown" in " ".join(case.assumptions)) == framework.startswith("Colossal")
+
+
+def test_zero_without_a_framework_is_deepspeed_s(tmp_path: Path) -> None:
+    for stage in ("2", "3", "ZeRO-1"):
+        assert one(tmp_path, framework="", zero_stage=stage, status="oom").family == "deepspeed"
+    assert one(tmp_path, framework="", zero_stage="1", status="oom").family == "megatron"
+
+
+@pytest.mark.parametrize(
+    ("row", "degree"),
+    [
+        ({"framework": "DeepSpeed + Ulysses SP=4"}, "sp 4:"), ({"framework": "DeepSpeed", "notes": "Ulysses degree 8"}, "sp 8:"),
+        ({"framework": "HF Trainer ZeRO-3", "notes": "sp=8"}, "sp 8:"),
+        ({"framework": "DeepSpeed", "notes": "sequence parallel size 4"}, "sp 4:"),
+        ({"framework": "DeepSpeed-Ulysses", "dp": ""}, ""), ({"framework": "DeepSpeed-Ulysses", "dp": "2"}, ""),
+    ],
+)  # fmt: skip
+def test_ranks_that_divide_sequences_are_refused_without_a_column(tmp_path: Path, row: dict[str, str], degree: str) -> None:
+    reason = describe(read_table(table(tmp_path, [{"sp": "", **row}]))[0])
+    assert isinstance(reason, str) and "(Ulysses)" in reason and "not modeled" in reason and reason.startswith(degree)
+
+
+def test_tensor_ranks_may_divide_sequences_too(tmp_path: Path) -> None:
+    for row in (
+        {"notes": "sequence parallel 2", "tp": "2", "dp": "4"}, {"notes": "sequence parallelism on", "tp": "2", "dp": "4"},
+        {"framework": "DeepSpeed-Ulysses", "sp": "1"}, {"framework": "DeepSpeed-Ulysses"}, {"notes": "no Ulysses", "dp": ""},
+    ):  # fmt: skip
+        assert one(tmp_path, **row).gpus == 8
+
+
+def test_sharding_in_other_words_is_read_or_refused_but_never_dropped(tmp_path: Path) -> None:
+    row = {"framework": "PyTorch", "zero_stage": "", "status": "oom"}
+    for mode, stage, stack in (
+        ("FSDP=8", 3, "torch-fsdp1"), ("FSDP8", 3, "torch-fsdp1"), ("FSDP2", 3, "torchtitan-2.x-eager"), ("none", 0, "torch-fsdp1"),
+        ("fully_shard", 3, "torchtitan-2.x-eager"), ("DP", 0, "torch-fsdp1"), ("no", 0, "torch-fsdp1"), ("-", 0, "torch-fsdp1"),
+    ):  # fmt: skip
+        case = one(tmp_path, **row, fsdp_mode=mode)
+        assert (case.zero, case.stack) == (stage, stack), mode
+    for mode, sentence in (
+        ("MiCS", "mics in 'MiCS' is not modeled; only ZeRO's stages and FSDP's strategies are"),
+        ("ZeRO++", "zero++ in 'ZeRO++' is not modeled"),
+        ("per-parameter", "fsdp_mode 'per-parameter' is unknown; use FULL_SHARD,"),
+    ):
+        reason = describe(read_table(table(tmp_path, [{**row, "fsdp_mode": mode}]))[0])
+        assert isinstance(reason, str) and reason.startswith(sentence)
+
+
+def test_short_words_for_recomputation(tmp_path: Path) -> None:
+    row = {"framework": "torchtitan", "zero_stage": "3", "status": "oom"}
+    for cell, expected in (
+        ("AC", ("full", 0)), ("AC full", ("full", 0)), ("AC=selective", ("operators", 0)), ("SAC (every 2)", ("full", 16)),
+        ("selective (every 4 layers)", ("full", 8)), ("AC: none", ("none", 0)),
+    ):  # fmt: skip
+        case = one(tmp_path, **row, activation_checkpointing=cell)
+        assert (case.recompute, case.recomputed_layers) == expected, cell

@@ -32,6 +32,9 @@ def test_granite_4_has_mamba_or_attention_before_experts() -> None:
     assert (dense.pattern, dense.ffn, dense.experts, dense.positions) == (None, 1024, 0, "rope")
     by_default = GRANITE | {"mamba_d_head": "auto", "mamba_n_heads": 48}  # 2 * 1536 / 48
     assert decoder_of({"model_type": "granitemoehybrid", **by_default}, "config.json").shape["mamba"]["head_dim"] == 64
+    biased = decoder_of({"model_type": "granitemoehybrid", **GRANITE, "mamba_proj_bias": True}, "config.json")
+    assert biased.shape == decoder_of({"model_type": "granitemoehybrid", **GRANITE}, "config.json").shape
+    assert biased.notes == ("mamba_proj_bias: the biases of Mamba's projections are left out, a small part of its weights",)
     with pytest.raises(SpecError, match="layer_types must list mamba or attention for each of the 40 layers"):
         decoder_of({"model_type": "granitemoehybrid", **GRANITE, "layer_types": ["conv"] * 40}, "config.json")
 
@@ -44,5 +47,7 @@ def test_sparse_attention_is_simulated_as_dense_with_a_note() -> None:
     dense = decoder_of({"model_type": "deepseek_v3", **SMALL, **latent}, "config.json")
     for kind in ("deepseek_v32", "glm_moe_dsa"):
         decoder = decoder_of({"model_type": kind, **SMALL, **latent, **sparse}, "config.json")
+        # wq_b, wk, k_norm and weights_proj of deepseek-ai/DeepSeek-V3.2-Exp inference/model.py, Indexer, in four layers
+        assert f"{4 * (96 * 64 * 128 + 256 * 128 + 256 + 256 * 64) / 1e6:.0f} million weights in all" in decoder.notes[-1]
         assert decoder.shape == dense.shape and decoder.notes[-1].startswith("index_topk 256: simulated with attention to all previous")
         assert not any("qk_head_dim" in note for note in decoder.notes)

@@ -174,7 +174,6 @@ def test_all_keys_that_accelerate_writes_are_known() -> None:
     [
         ("frobnicate", 3, "ignored: frobnicate, which Accelerate does not know"),
         ("fsdp_config", {"fsdp_sharding_strategy": "FULL_SHARD", "wobble": 1}, "ignored: fsdp_config.wobble, which Accelerate does not"),
-        ("dynamo_config", {"dynamo_backend": "INDUCTOR"}, "dynamo_backend INDUCTOR is not read"),
         ("parallelism_config", {"parallelism_config_sp_size": 2}, "parallelism_config.sp_size 2 is not modeled"),
         ("megatron_lm_config", {"megatron_lm_tp_degree": 2}, "megatron_lm_config is ignored, as distributed_type is FSDP"),
     ],
@@ -183,13 +182,41 @@ def test_keys_of_accelerate_that_are_not_read_are_named(key: str, value: object,
     notes = accelerate({**yaml.safe_load(WRITTEN), key: value}, "a.yaml").notes
     (said,) = (text for text in notes if text != EAGER)
     assert said.startswith(note)
-    assert (EAGER in notes) == (key != "dynamo_config")
+    assert EAGER in notes
+
+
+def test_accelerate_and_deepspeed_compile_nothing_unless_told_to() -> None:
+    """Oracle: accelerate/utils/dataclasses.py, TorchDynamoPlugin: no backend by default; DeepSpeed's JSON has none."""
+    compiled = accelerate({**yaml.safe_load(WRITTEN), "dynamo_config": {"dynamo_backend": "INDUCTOR"}}, "a.yaml")
+    assert (compiled.training["stack"], compiled.notes) == ("torchtitan-2.x", [])
+    assert accelerate(yaml.safe_load(WRITTEN), "a.yaml").training["stack"] == "torchtitan-2.x-eager"
+    replicated = accelerate({"distributed_type": "MULTI_GPU", "dynamo_config": {"dynamo_backend": "INDUCTOR"}}, "a.yaml")
+    assert replicated.notes == ["dynamo_backend INDUCTOR is not read: the stack decides whether blocks are compiled"]
+    stacks = [
+        deepspeed({"bf16": {"enabled": True}, "zero_optimization": {"stage": stage}}, "d").training.get("stack") for stage in range(4)
+    ]
+    assert stacks[0] is None and stacks[3] == "torchtitan-2.x-eager"
+    assert all(stack["extends"] == "torchtitan-2.x-eager" and stack["mesh"]["master"] for stack in stacks[1:3])
 
 
 def test_keys_of_fsdp_may_lack_their_prefix() -> None:
     """accelerate/commands/launch.py, _validate_launch_command, adds it."""
     plain = {"distributed_type": "FSDP", "fsdp_config": {"sharding_strategy": "SHARD_GRAD_OP", "offload_params": False}}
     assert accelerate(plain, "a.yaml").parallel == {"shard": "parameters", "reshard_after_forward": False}
+
+
+def test_split_points_of_torchtitan_are_the_first_blocks_of_stages() -> None:
+    """Oracle: torchtitan/config_manager.py: ["layers.0", "layers.2"] splits before these modules, into three stages."""
+    for points, blocks in (
+        (["layers.8", "layers.16", "layers.28"], [8, 8, 12, 4]),
+        ("layers.8,layers.16,layers.28", [8, 8, 12, 4]),
+        (["layers.0", "layers.16", "norm"], [0, 16, 16, 0]),
+    ):
+        assert titan({**PIPED, "pipeline_parallel_split_points": points}).parallel["layers_per_stage"] == blocks
+    evenly = titan({**PIPED, "pipeline_parallel_split_points": []}).parallel
+    assert evenly == titan(PIPED).parallel and "layers_per_stage" not in evenly
+    interleaved = titan({**LOOPED, "pipeline_parallel_split_points": [f"layers.{first}" for first in range(3, 31, 4)]}).parallel
+    assert interleaved["virtual_stages"] == 2 and interleaved["layers_per_stage"] == [3, 4, 4, 4, 4, 4, 4, 5]
 
 
 def test_degrees_of_torchtitan_multiply_to_the_number_of_ranks() -> None:
@@ -222,6 +249,13 @@ REFUSED: dict[str, tuple[Callable[[], LaunchSettings], str]] = {
     "names of too few": (lambda: titan({**PIPED, "module_fqns_per_model_part": NAMED[:2]}), "names 6 blocks, but the model has 32"),
     "names that are numbers": (lambda: titan({**PIPED, "module_fqns_per_model_part": [1, 2, 3, 4]}), "names 0 blocks"),
     "an unknown exchange": (lambda: titan({"context_parallel_degree": 2, "context_parallel_rotate_method": "ring"}), "write allgather or"),
+    "split points out of order": (
+        lambda: titan({**PIPED, "pipeline_parallel_split_points": ["layers.16", "layers.8", "layers.24"]}),
+        'write the first block of each stage but the first, in order, such as ["layers.16"], up to layers.31',
+    ),
+    "split points beyond the model": (lambda: titan({**PIPED, "pipeline_parallel_split_points": ["layers.40"]}), "up to layers.31"),
+    "split points that are no blocks": (lambda: titan({**PIPED, "pipeline_parallel_split_points": ["attention"]}), "up to layers.31"),
+    "too few split points": (lambda: titan({**PIPED, "pipeline_parallel_split_points": ["layers.16"]}), "1F1B with 2 stages on 4 ranks"),
     "letters": (lambda: megatron(SIZES + "--pipeline-model-parallel-layout Etx|L", "m"), "write E, t, m and L"),
     "letters without end": (lambda: megatron(SIZES + "--pipeline-model-parallel-layout E(t*9999)*9999|L", "m"), "write E, t"),
     "too few letters": (

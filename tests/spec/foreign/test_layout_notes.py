@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import tomllib
 from typing import Any
 
 import pytest
@@ -158,6 +159,15 @@ def test_the_stack_that_was_simulated_is_named_where_it_is_not_the_files() -> No
     assert "tensor_overlap 0.6" in note and "reduction" not in note
     deepspeed = launch_files(plain(stack=stack("megatron-deepspeed")), "")
     assert not [note for note in deepspeed.notes if note.startswith("deepspeed.json: time")]
+
+
+def test_blocks_are_compiled_as_simulated() -> None:
+    for name, compiled in (("torchtitan-2.x", True), ("torchtitan-2.x-eager", False), ("megatron-core", True)):
+        made = launch_files(plain(parallel=Parallel(shard="parameters"), stack=stack(name)), "")
+        assert tomllib.loads(made.files["torchtitan.toml"])["compile"] == {"enable": compiled}
+        if name != "megatron-core":
+            assert READERS["torchtitan.toml"](made.files["torchtitan.toml"]).training["stack"] == name
+            assert not [note for note in made.notes if note.startswith("torchtitan.toml")]
 
 
 @pytest.mark.parametrize("name", [name for name in MeshOptions.model_fields if name.endswith("_host")])

@@ -43,12 +43,11 @@ def test_what_deepspeed_and_accelerate_offload_is_named(tmp_path: Path) -> None:
     assert optimizer == "optimizer OneBitAdam is not modeled: the workload uses adam"
     assert offloaded.startswith("zero_optimization.offload_optimizer (cpu) is not modeled: ")
     assert plus == "zero_optimization.zero_hpz_partition_size 8 is not modeled: the workload uses plain ZeRO"
-    eager = "fsdp_config runs on torchtitan's stack, whose blocks are compiled; Accelerate's are not unless dynamo_config compiles them"
     (tmp_path / "compiled.yaml").write_text(accelerate + "dynamo_config: {dynamo_backend: INDUCTOR}\n")
-    for file, also in (("accelerate.yaml", eager), ("compiled.yaml", "dynamo_backend INDUCTOR is not read: the stack decides")):
-        about_blocks, offloading = sorted(said(file), key=lambda note: "offload" in note)
-        assert about_blocks.startswith(also)
-        assert offloading.startswith("fsdp_config.fsdp_offload_params (cpu) is ")
+    about_blocks, offloading = sorted(said("accelerate.yaml"), key=lambda note: "offload" in note)
+    assert about_blocks.startswith("fsdp_config runs on torchtitan's stack (FSDP2), operator by operator")
+    assert offloading.startswith("fsdp_config.fsdp_offload_params (cpu) is ")
+    assert said("compiled.yaml") == (offloading,)
     assert said("plain.json") == (stack,)
     assert load_workload(str(tmp_path / "mine.yaml")).spec.training.optimizer.name == "lamb"
 
@@ -139,11 +138,32 @@ def test_settings_of_torchtitan_that_are_not_modeled_are_named(tmp_path: Path) -
     assert parsed(text.replace('= "2"', '= "1"'), tmp_path, "run.toml")[0].training.recompute_blocks == 0
     assert notes == (
         "optimizer Lion is not modeled: the workload uses adam",
-        "compile.enable is false: blocks are simulated as compiled, with fewer kernels and less memory traffic than without",
         "parallelism.enable_async_tensor_parallel is not modeled: tensor ranks wait for their collectives",
         "ignored: [fault_tolerance]",
     )
     assert parsed(TORCHTITAN + '[optimizer]\nname = "Muon"\n', tmp_path, "run.toml")[0].training.optimizer.name == "muon"
+
+
+@pytest.mark.parametrize(
+    ("section", "stack"),
+    [
+        ("", "torchtitan-2.x-eager"),
+        ("[compile]\n", "torchtitan-2.x-eager"),
+        ("[compile]\nenable = false\n", "torchtitan-2.x-eager"),
+        ("[compile]\nenable = true\n", "torchtitan-2.x"),
+        ('[compile]\nenable = true\ncomponents = ["loss"]\n', "torchtitan-2.x-eager"),
+        ('[compile]\nenable = true\ncomponents = ["model"]\n', "torchtitan-2.x"),
+    ],
+)
+def test_blocks_are_compiled_only_if_a_file_of_torchtitan_says_so(section: str, stack: str, tmp_path: Path) -> None:
+    """Oracle: torchtitan/config/job_config.py, Compile: enable is false by default, components are model and loss."""
+    workload, notes = parsed(TORCHTITAN + section, tmp_path, "run.toml")
+    assert (workload.training.stack.name, notes) == (stack, ())
+    former = TORCHTITAN.replace("[training]\n", "[training]\ncompile = true\n")
+    assert parsed(former, tmp_path, "run.toml")[0].training.stack.name == "torchtitan-2.x"
+    for wrong in ('enable = "yes"', 'components = ["optimizer"]'):
+        with pytest.raises(SpecError, match=rf"run\.toml: compile\.{wrong.split(' ')[0]} "):
+            torchtitan(parse_toml(f"{TORCHTITAN}[compile]\n{wrong}\n", "run.toml"), "run.toml")
 
 
 def test_sections_of_former_releases_of_torchtitan(tmp_path: Path) -> None:

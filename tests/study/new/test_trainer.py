@@ -76,6 +76,9 @@ def test_other_kernels_and_layouts_have_other_stacks(option: str, tmp_path: Path
     made, training = made_of(f"{RUN} {option}", tmp_path)
     assert training.stack.name != "hf-transformers"
     assert not any("hf-transformers" in note for note in made.left_out)
+    if "--fsdp" in option:
+        assert training.stack.name == "torchtitan-2.x-eager"
+        assert made_of(f"{RUN} {option} --torch_compile", tmp_path)[1].stack.name == "torchtitan-2.x"
 
 
 PRECISIONS = {
