@@ -310,15 +310,21 @@ def _nvlink_paths(graph: NodeGraph, gpus: tuple[int, ...], nics: Sequence[int]) 
     for count in range(len(wanted), 0, -1):
         if best and count < len(nics):
             break  # every channel has a NIC to itself, so fewer channels carry less
-        routed = _nearest_paths(graph, gpus, slots, wanted[:count])
-        rate = _total_rate(graph, [_network_channel(graph, *order) for order in routed]) if routed else 0.0
-        if rate > FASTER * most:
-            best, most = routed, rate
+        for spread in (False, True):
+            routed = _nearest_paths(graph, gpus, slots, wanted[:count], spread)
+            rate = _total_rate(graph, [_network_channel(graph, *order) for order in routed]) if routed else 0.0
+            if rate > FASTER * most:
+                best, most = routed, rate
     return best
 
 
-def _nearest_paths(graph: NodeGraph, gpus: tuple[int, ...], slots: Mapping[tuple[int, int], int], wanted: Sequence[int]) -> list[_Ordered]:
+def _nearest_paths(
+    graph: NodeGraph, gpus: tuple[int, ...], slots: Mapping[tuple[int, int], int], wanted: Sequence[int], spread: bool = False
+) -> list[_Ordered]:
     """Return a path for each NIC of *wanted* over *slots*, with its ends as near to NICs as possible; empty if there are none.
+
+    If *spread*, paths begin at different GPUs in turn, and end at different ones, as far as there are any: NICs below one processor are
+    equally near to all GPUs, and NCCL finds no room for a second ring on a GPU's port (search.cc, ncclTopoFollowPath).
 
     A path leaves through the NIC by which it enters. If none is near both of its ends, as where each GPU has a NIC to itself, it leaves
     through that of another path rather than through the processor, as NCCL's rings across NICs do: paths through the processor carry less,
@@ -331,10 +337,17 @@ def _nearest_paths(graph: NodeGraph, gpus: tuple[int, ...], slots: Mapping[tuple
     farther = [(arrival, distance) for distance in far for arrival in range(direct.start, distance + 1)]
     for turns, distances in ((same, both_within), (others, both_within), (same, farther)):
         for (arrival, farthest), leaving in product(distances, turns):
-            paths = pack_paths(slots, gpus, [_ends_within(graph, *nics, arrival, farthest) for nics in zip(wanted, leaving, strict=True)])
+            ends = [_ends_within(graph, *nics, arrival, farthest) for nics in zip(wanted, leaving, strict=True)]
+            paths = pack_paths(slots, gpus, _spread(gpus, ends) if spread else ends)
             if paths:
                 return [(path, *nics) for path, nics in zip(paths, zip(wanted, leaving, strict=True), strict=True)]
     return []
+
+
+def _spread(gpus: Sequence[int], ends: Sequence[Ends]) -> list[Ends]:
+    """Return *ends* of which the k-th path keeps those that begin at the k-th of *gpus* and end at the one before it, if it has them."""
+    turns = ((gpus[place % len(gpus)], gpus[(place - 1) % len(gpus)]) for place in range(len(ends)))
+    return [frozenset({turn}) if turn in allowed else allowed for turn, allowed in zip(turns, ends, strict=True)]
 
 
 def _ends_within(graph: NodeGraph, arriving: int, leaving: int, arrival: int, farthest: int) -> Ends:
