@@ -145,7 +145,7 @@ def network_meant_on(machine: str, network: str, nodes: int) -> tuple[str, ...]:
 
     Nothing for other machines, which a file describes, and for words without a transport.
     """
-    if machine.lower() not in _catalog() or _transport_in(network) is None:
+    if machine.lower() not in _catalog() or transport_meant(network) is None:
         return ()
     return _network(SystemWords("", "", network, "", nodes, nodes), network, machine, _node(machine, ()), is_named=True)
 
@@ -214,9 +214,11 @@ def _pattern(name: str) -> str:
 
 
 def _files_like(name: str, part: str) -> list[str]:
-    """Return the machines called *name*, which may end in ``*``: with the memory of *part* first, then the shortest."""
-    machines = {*_catalog(), *(path.stem for path in (HARDWARE).glob("*.yaml"))} | {alias for each in _catalog().values() for alias in each}
-    if name in machines and not name.endswith("*"):
+    """Return the machine called *name*, which may end in ``*``: that with the memory of *part*, else the one with the shortest name."""
+    aliases = {alias: stem for stem, others in _catalog().items() for alias in others}
+    machines = {*_catalog(), *(path.stem for path in HARDWARE.glob("*.yaml"))}
+    name = aliases.get(name, name)
+    if name in machines:
         memory = part.rpartition("-")[2]
         return [f"{name}-{memory}"] if f"{name}-{memory}" in machines else [name]
     pattern = re.escape(name.rstrip("*")) + (r"([.-_].*)?" if not name.endswith("*") else ".*")
@@ -296,7 +298,7 @@ def _racks(words: SystemWords, text: str) -> tuple[int, int]:
 
 def _network(words: SystemWords, text: str, machine: str, node: Node, is_named: bool) -> tuple[str, ...]:
     """Return overrides for what *words* say about the network between nodes."""
-    stated = _transport_in(text)
+    stated = transport_meant(text)
     own = node.nic.transport.name
     transport = own if stated is None or own.startswith(stated) else stated
     nics = nics_stated(words.network) or nics_stated(words.system) or nics_stated(words.note) or StatedNics()
@@ -325,7 +327,8 @@ def _usual(node: Node) -> float:
     return node.nic.bandwidth * node.nic.count / node.gpu_count
 
 
-def _transport_in(text: str) -> str | None:
+def transport_meant(text: str) -> str | None:
+    """Return the transport class that *text* names; None if it names none."""
     return next((name for pattern, name in _TRANSPORTS if re.search(pattern, text, re.IGNORECASE)), None)
 
 

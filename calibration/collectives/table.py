@@ -15,7 +15,7 @@ from typing import Final, NamedTuple, get_args
 
 from calibration.collectives.nccl_tests import is_nccl_tests, nccl_tests_rows, network_of
 from calibration.collectives.records import COLUMNS, NETWORKS, OPTIONAL_COLUMNS, CollectiveRecord, plan_of, record_of
-from calibration.collectives.systems import SystemWords, described, network_meant_on, system_meant
+from calibration.collectives.systems import SystemWords, described, network_meant_on, system_meant, transport_meant
 from calibration.run_words import NAMES_OF_COLUMNS, plain_name
 from sim.spec.algorithms import minor_release
 from sim.spec.catalog import all_names
@@ -320,7 +320,11 @@ def nccl_rules(text: str) -> str:
 def network_meant(text: str) -> str:
     """Return the kind of network that *text*, such as ``InfiniBand HDR``, means; *text* itself if it means none."""
     plain = text.lower()
-    return plain if plain in NETWORKS else next((kind for words, kind in _NETWORK_WORDS.items() if re.fullmatch(words, plain)), text)
+    if plain in NETWORKS:
+        return plain
+    transport = transport_meant(plain) or ""
+    named = (kind for words, kind in _NETWORK_WORDS.items() if re.fullmatch(words, plain))
+    return next(named, next((kind for kind in NETWORKS if kind in transport), text))
 
 
 def _hardware(text: str) -> str:

@@ -268,7 +268,8 @@ def test_a_strangers_table_is_read_and_what_is_wrong_in_it_is_listed(tmp_path: P
     ours.write_text(f"{header}\nbox,infiniband,hgx-h100,4,8,all_reduce,268435456,0.0015,2.20\n")
     theirs = tmp_path / "theirs.csv"
     rows = [
-        'box,H100,HGX H100,InfiniBand NDR,4,32,AllReduce,256 MiB,"1,500",2.21.5,340', "box,H100,hgx-h100,smoke,4,32,AllReduce,1 MiB,95,,21.4",
+        'box,H100,HGX H100,InfiniBand NDR,4,32,AllReduce,256 MiB,"1,500",2.21.5,340',
+        "box,H100,hgx-h100,smoke,4,32,AllReduce,1 MiB,95,,21.4",
         "box,H100,nowhere,IB,4,32,AllReduce,1 MiB,95,,21.4", "box,H100,hgx-h100,IB,4,30,AllReduce,1 MiB,95,,21.4",
         "box,H100,hgx-h100,IB,4,64,AllReduce,1 MiB,95,,21.4", "box,H100,hgx-h100,IB,4,32,AllGater,1 MiB,95,,21.4",
         "box,H100,hgx-h100,IB,4,32,AllReduce,1 MiB,95,,21.4,2",

@@ -204,3 +204,14 @@ def test_cutting_to_the_channels_of_a_smaller_node():
 def test_impossible_choices_are_refused(gpus, nodes):
     with pytest.raises(ValueError, match=r"choice of the node|at least one node"):
         rings(machines.p3_16xlarge, gpus, nodes)
+
+
+def test_rings_through_nics_below_one_processor_begin_and_end_at_different_gpus():
+    """Four A100 joined in pairs and four NICs at one processor (Perlmutter): each GPU's port has the rate of one ring in and one out.
+
+    All rings had entered at the first GPU and left at the last, and so carried a quarter.
+    """
+    graph = node_graph(load_hardware("calibration/hardware/perlmutter.yaml").spec.groups[0].node)
+    channels = ring_channels(graph, (0, 1, 2, 3), 2).channels
+    assert sorted(channel.gpus[0] for channel in channels) == sorted(channel.gpus[-1] for channel in channels) == [0, 1, 2, 3]
+    assert sorted(nic_of(channel.hops[0]) for channel in channels) == [0, 1, 2, 3]
