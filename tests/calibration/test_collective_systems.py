@@ -8,12 +8,13 @@ import pytest
 
 from calibration.collectives.fit import committed_constants, predicted_time
 from calibration.collectives.nccl_tests import network_of
-from calibration.collectives.records import CollectiveRecord
+from calibration.collectives.records import CollectiveRecord, plan_on
 from calibration.collectives.systems import SystemWords, described, system_meant
 from calibration.collectives.table import read_table
 from calibration.network_words import StatedNics, nics_stated
 from sim.spec.yaml import SpecError
 from sim.training.collectives.price.collective_plan import Tuning
+from sim.training.collectives.price.pricing import cost
 
 SYSTEMS = [
     # system, gpu, nodes, GPUs; machine, nodes x GPUs of each, NICs of a node, Gbit/s of each, transport
@@ -191,3 +192,15 @@ def test_no_system_in_words_is_predicted_above_its_wire():
         )  # fmt: skip
         if meant.nodes > 1:
             assert predicted_time(record, committed_constants()) > record.nbytes / (nic.count * nic.bandwidth)
+
+
+def test_one_card_of_eight_gpus_carries_its_rate_since_2_12():
+    """NCCL's PXN: rings over NVSwitch come back to the card instead of leaving through host memory, unless NCCL is older."""
+    meant = system_meant(SystemWords("HGX H100, 1 x 400 Gbps NDR", "H100", "", "", 4, 32))
+    sent = 2 * 31 / 32 * 2.0**33 / 50e9
+    times = {}
+    for release in ("2.10", "2.30"):
+        plan = plan_on(meant.hardware, 4, 8, Tuning(release, "Ring", "Simple"), meant.overrides)
+        chosen = plan.choice(2**33, "all_reduce")
+        times[release] = cost(plan.layout, "all_reduce", chosen.algorithm, chosen.protocol, 2.0**33, chosen.channels).uncontended_time
+    assert sent < times["2.30"] < 1.1 * sent < 1.5 * sent < times["2.10"]
