@@ -60,7 +60,14 @@ def nics_stated(text: str) -> StatedNics | None:
     plain = re.sub(r"(?<=\d) ?Gi?B(?!\w|/s)", "gib", text)
     plain = _about_nics(_with_digits(_OF_GPUS.sub(" ", plain))).lower()
     parts = [part for part in re.split(r"[,;()+]", re.sub(r"\d+gib\b", " ", plain)) if part.strip()]
-    return next((stated for part in parts if (stated := _nics_in(part)) is not None), None)
+    stated = next((stated for part in parts if (stated := _nics_in(part)) is not None), None)
+    if stated is None or stated.nics or stated.per_gpu:
+        return stated
+    cards = next((match for part in parts if (match := re.search(rf"{_COUNT}\s*x?\s*(?:rdma\s+)?{_CARDS}", part))), None)
+    if cards is None:
+        return stated
+    count = int(cards.group(1))
+    return StatedNics(nics=count, gbps=stated.gbps / count if stated.in_total else stated.gbps)
 
 
 def _nics_in(part: str) -> StatedNics | None:

@@ -68,8 +68,8 @@ _BRIDGED: Final = re.compile(r"nvlink[- ]bridge|\bbridged?\b|\bnv-?bridge|\bnv(2
 RACK: Final = 72
 """GPUs that the NVLink of a rack joins, unless its name says otherwise."""
 _TRANSPORTS: Final[Sequence[tuple[str, str]]] = (
+    (r"\b(no|without)\W(efa|rdma|infiniband|ib|roce|(gpudirect-)?tcpxo?)\b|(efa|rdma|infiniband|roce|\bib) (is )?(off|disabled)", "tcp"),
     (r"tcpxo|fastrak", "gpudirect-tcpxo"), (r"tcpx\b", "gpudirect-tcpx"),
-    (r"\b(no|without)\W(efa|rdma|infiniband|ib|roce)\b|(efa|rdma|infiniband|roce|\bib) (is )?(off|disabled)", "tcp"),
     (r"nccl_ib_disable=1|nccl_net=\"?socket|ipoib|\bsockets?\b|\btcp\b|\bena\b|gvnic", "tcp"),
     (r"\befa", "efa"), (r"slingshot|\bhsn\b", "slingshot"), (r"roce|rdma over converged|spectrum-?x|\bthor\b|broadcom", "roce"),
     (r"infini ?band|\bib\b|\b[xnhef]dr(\d{2,3})?\b|mlx5", "infiniband"), (r"ethernet|\d ?gbe\b", "tcp"),
@@ -89,6 +89,8 @@ _WITHOUT_GPUDIRECT: Final = re.compile(
 )
 _WITHOUT_PEERS: Final = re.compile(r"nccl_p2p_disable=1|\bp2p (off|disabled)|\bno p2p|without p2p", re.IGNORECASE)
 _WITHOUT_NVLINK: Final = re.compile(r"(no|without)( effective)? nvlink|nvlink (off|disabled)", re.IGNORECASE)
+
+_WITHOUT_RACK: Final = re.compile(r"mnnvl_enable=0|(without|no) mnnvl", re.IGNORECASE)
 
 
 class SystemWords(NamedTuple):
@@ -123,8 +125,8 @@ def system_meant(words: SystemWords) -> MeantSystem:
     nodes = _nodes(words, node)
     if words.gpus % nodes:
         raise SpecError(f"{words.gpus} GPUs do not divide evenly over {nodes} nodes")
-    if _is_rack(node) and not re.search(r"mnnvl_enable=0|without mnnvl|no mnnvl", text, re.IGNORECASE):
-        nodes, trays = _racks(words, text)
+    if _is_rack(node):
+        nodes, trays = (nodes, 1) if _WITHOUT_RACK.search(text) else _racks(words, text)
         overrides = (*overrides, f"trays={trays}")
         node = _node(machine, overrides)
     per_node = words.gpus // nodes

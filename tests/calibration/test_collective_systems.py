@@ -54,6 +54,8 @@ SYSTEMS = [
     ("2 nodes x 4 x A40, HDR100 InfiniBand", "NVIDIA A40", 2, 8, "l40s-pcie", "2x4", 1, 100, "infiniband"),
     ("4 nodes x 8 MI300X, Broadcom Thor 2 8x400G", "MI300X", 4, 32, "mi300x-platform", "4x8", 8, 400, "roce"),
     ("10 nodes x 4 of 8 H100 SXM, cluster01", "NVIDIA H100 80GB HBM3", 10, 40, "hgx-h100", "10x4", 8, 400, "infiniband"),
+    ("GCP a3-highgpu-8g without TCPX", "H100", 2, 16, "a3-highgpu-8g", "2x8", 4, 200, "tcp"),
+    ("GB200 NVL72, NCCL_MNNVL_ENABLE=0", "GB200", 2, 8, "gb200-nvl72", "2x4", 4, 400, "infiniband"),
     ("", "B200-SXM-180GB", None, 8, "hgx-b200", "1x8", 8, 400, "infiniband"),
 ]  # fmt: skip
 
@@ -103,6 +105,7 @@ def test_what_is_not_described_is_told(system: str, gpu: str, nodes: int, gpus: 
         ("4 x GH200 a node, one 200 Gbps Slingshot 11 card a GPU", StatedNics(0, 1, 200)), ("single HDR200", StatedNics(1, 0, 200)),
         ("2 x dual-port HDR100", StatedNics(4, 0, 100)), ("3.2 Tbps InfiniBand", StatedNics(0, 0, 3200, True)),
         ("NVLink 900 GB/s, 8 x 50 GB/s IB", StatedNics(8, 0, 400)), ("8x A100-40GB/node, 16 RDMA NICs", None),
+        ("400G InfiniBand (single NIC)", StatedNics(1, 0, 400)),
         ("8 H100 80 GB per node, 25 GbE", StatedNics(0, 0, 25)), ("InfiniBand (mlx5)", None),
     ],
 )  # fmt: skip
