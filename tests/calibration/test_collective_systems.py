@@ -11,6 +11,7 @@ from calibration.collectives.nccl_tests import network_of
 from calibration.collectives.records import CollectiveRecord, plan_on
 from calibration.collectives.systems import SystemWords, described, system_meant
 from calibration.collectives.table import read_table
+from calibration.machines.collective_table import write_machine
 from calibration.network_words import StatedNics, nics_stated
 from sim.spec.yaml import SpecError
 from sim.training.collectives.price.collective_plan import Tuning
@@ -207,3 +208,10 @@ def test_one_card_of_eight_gpus_carries_its_rate_since_2_12():
         chosen = plan.choice(2**33, "all_reduce")
         times[release] = cost(plan.layout, "all_reduce", chosen.algorithm, chosen.protocol, 2.0**33, chosen.channels).uncontended_time
     assert sent < times["2.30"] < 1.1 * sent < 1.5 * sent < times["2.10"]
+
+
+def test_a_machine_in_words_cannot_be_fitted(tmp_path: Path):
+    """The written file would extend the machine without what the words changed."""
+    records = table(tmp_path, 's,"HGX H100, 1 x HDR InfiniBand",H100,2,16,all_reduce,1000000000,50000,,,').records
+    with pytest.raises(SpecError, match="describes its machine in words"):
+        write_machine(records, tmp_path / "rows.csv", tmp_path / "mine.yaml")
