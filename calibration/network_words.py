@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 GENERATIONS: Final = {"xdr": 800.0, "ndr": 400.0, "hdr": 200.0, "edr": 100.0, "fdr": 56.0, "slingshot11": 200.0, "slingshot10": 100.0}
 """Gbit/s of a link of four lanes (InfiniBand Trade Association's roadmap; HPE's Slingshot data sheet)."""
@@ -32,6 +32,64 @@ _COUNT: Final = r"(?<![-.\w])(\d{1,2})"
 _GBPS: Final = r"(?:gbps|gbit/s|gb/s|gb/sec|gbe|gb|g)\b"
 _ALL: Final = r"(?:[a-z][\w-]*\s+){0,2}?(?:(?:per|/|each)\s*(?:node|host|server|machine|instance|\d gpus|(?:gpu )?pair)\b|(?:in )?total\b)"
 _CARDS: Final = r"(?:rails?|nics?|ports?|hcas?|cards?)\b"
+
+
+_BESIDE: Final = (
+    r"(?:(?:connectx|cx|bluefield|bf|thor|slingshot|e?cx)[- ]?\d*|mellanox|nvidia|broadcom|intel|infiniband|ib|roce|rdma|efa|ethernet|hca|"
+    r"(?:dual|single|1|2)[- ]port|ports?(?: of)?)\s+"
+)
+"""Words between the number of NICs and their rate."""
+_LINK: Final = r"(?:(?P<generation>[xnhef]dr|slingshot[- ]?1[01])[- ]?(?P<lanes>\d{3}(?!\d))?)"
+_OF_GPUS: Final = re.compile(
+    r"\d+ ?(?:x )?(?:of \d+ )?(?:gpus?|(?:nvidia |amd )?[a-z]{1,3}\d+\w*)(?: [a-z]+)?,? (?:per|a|each|/) ?node", re.IGNORECASE
+)
+"""GPUs of a node, whose number is not that of its NICs."""
+
+
+class StatedNics(NamedTuple):
+    """What a text says about the NICs of a node: their number or that beside each GPU, and the Gbit/s of one, or of all; 0: nothing."""
+
+    nics: int = 0
+    per_gpu: int = 0
+    gbps: float = 0.0
+    in_total: bool = False
+
+
+def nics_stated(text: str) -> StatedNics | None:
+    """Return what *text* says about the NICs of a node, in the part that has a rate or a generation; None if no part has."""
+    plain = re.sub(r"(?<=\d) ?Gi?B(?!\w|/s)", "gib", text)
+    plain = _about_nics(_with_digits(_OF_GPUS.sub(" ", plain))).lower()
+    parts = [part for part in re.split(r"[,;()+]", re.sub(r"\d+gib\b", " ", plain)) if part.strip()]
+    stated = next((stated for part in parts if (stated := _nics_in(part)) is not None), None)
+    if stated is None or stated.nics or stated.per_gpu:
+        return stated
+    cards = next((match for part in parts if (match := re.search(rf"{_COUNT}\s*x?\s*(?:rdma\s+)?{_CARDS}", part))), None)
+    if cards is None:
+        return stated
+    count = int(cards.group(1))
+    return StatedNics(nics=count, gbps=stated.gbps / count if stated.in_total else stated.gbps)
+
+
+def _nics_in(part: str) -> StatedNics | None:
+    rate, link = re.search(rf"(\d{{2,4}}(?:\.\d+)?)\s*{_GBPS}|\d\s*x\s*(\d{{2,3}})(?!\d)", part), re.search(_LINK, part)
+    if rate is None and link is None:
+        return None
+    gbps = float(rate.group(1) or rate.group(2)) if rate else _of_link(link)
+    beside = rf"{_COUNT}(?:\s*x\s*|\s+)(?:{_BESIDE}){{0,4}}(?:[xnhef]dr|slingshot|\d{{2,4}}(?:\.\d+)?\s*{_GBPS}|\d{{2,3}}(?![\d.]))"
+    counted = re.search(beside, part) or re.search(rf"{_COUNT}\s*x?\s*(?:[\w-]+\s+){{0,3}}?{_CARDS}", part)
+    count = int(counted.group(1)) * (2 if re.search(r"\b2[- ]port", part) else 1) if counted else 0
+    if re.search(r"(?:per|/|an?|each)\s*gpu\b", part):
+        return StatedNics(per_gpu=count or 1, gbps=gbps)
+    if not count and (gbps >= WHOLE_NODE or re.search(rf"{_GBPS}\s*{_ALL}", part)):
+        return StatedNics(gbps=gbps, in_total=True)
+    return StatedNics(nics=count, gbps=gbps)
+
+
+def _of_link(link: re.Match[str] | None) -> float:
+    """Return the Gbit/s of one link of a generation; ``hdr100`` and ``ndr200`` are links of two lanes."""
+    if link is None:
+        return 0.0
+    return float(link["lanes"]) if link["lanes"] else GENERATIONS[re.sub("[- ]", "", link["generation"])]
 
 
 class UsualNetwork(Protocol):

@@ -13,7 +13,7 @@ from sim.cluster.topology import NodeGraph
 from sim.spec.hardware import Node, Transport
 from sim.training.collectives.price.layout import JobLayout
 from sim.training.collectives.price.traffic import SlotPart
-from sim.training.collectives.routes.channels import Channel, Channels, Hop
+from sim.training.collectives.routes.channels import Channel, Hop
 
 TransportFields = Mapping[str, Mapping[str, Any]]
 """Fields of `Transport` (SI) by the name of the class."""
@@ -35,7 +35,7 @@ def _part(part: SlotPart, constants: TransportFields) -> SlotPart:
     slot = replace(part.slot, node=node)
     slot.__dict__["graph"] = graph  # a cached property: links stay as they are
     channels = tuple(_channel(channel, constants) for channel in part.channels.channels)
-    return SlotPart(slot, part.gpus, Channels(channels, part.channels.kind, part.channels.nodes))
+    return SlotPart(slot, part.gpus, replace(part.channels, channels=channels))
 
 
 def _node(node: Node, constants: TransportFields) -> Node:

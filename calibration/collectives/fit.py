@@ -105,12 +105,12 @@ through host memory."""
 
 def layout_of(record: CollectiveRecord) -> JobLayout:
     """Return the layout of the ranks of *record*."""
-    return plan_of(record.hardware, record.nodes, record.gpus_per_node, record.tuning).layout
+    return plan_of(record).layout
 
 
 def predicted_time(record: CollectiveRecord, constants: TransportConstants) -> float:
     """Return the predicted seconds of *record* with *constants*."""
-    plan = plan_of(record.hardware, record.nodes, record.gpus_per_node, record.tuning)
+    plan = plan_of(record)
     chosen = plan.choice(record.nbytes, record.op)
     layout = with_constants(plan.layout, _fields(constants))
     priced = cost(layout, record.op, chosen.algorithm, chosen.protocol, record.nbytes, chosen.channels)
@@ -144,7 +144,7 @@ class RecordBatch:
     def __init__(self, records: Sequence[CollectiveRecord]) -> None:
         self.records = records
         self._groups: dict[int, list[int]] = defaultdict(list)
-        self._plans = [plan_of(record.hardware, record.nodes, record.gpus_per_node, record.tuning) for record in records]
+        self._plans = [plan_of(record) for record in records]
         self._chosen = [plan.choice(record.nbytes, record.op) for plan, record in zip(self._plans, records, strict=True)]
         for place, plan in enumerate(self._plans):
             self._groups[id(plan)].append(place)

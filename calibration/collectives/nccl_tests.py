@@ -47,7 +47,7 @@ def nccl_tests_rows(path: Path, text: str, hardware: str) -> list[tuple[int, lis
     if any(hosts.count(host) != hosts.count(hosts[0]) for host in hosts):
         raise SpecError(f"{path}: lists {len(hosts)} ranks on {nodes} hosts, not the same number on each; keep the lines of all ranks")
     release, gpus = _RELEASE.search(text), _GPUS.search(text)
-    network = _network(load_hardware(hardware).spec.groups[0].node, nodes)
+    network = network_of(load_hardware(hardware).spec.groups[0].node, nodes)
     first = [path.stem, network, hardware, str(nodes), str(len(hosts) // nodes), gpus[1] if gpus else "1", program[1]]
     rows: list[tuple[int, list[str]]] = [(1, list(HEADER))]
     time = -1
@@ -60,7 +60,7 @@ def nccl_tests_rows(path: Path, text: str, hardware: str) -> list[tuple[int, lis
     return rows
 
 
-def _network(node: Node, nodes: int) -> str:
+def network_of(node: Node, nodes: int) -> str:
     """Return the kind of network between *nodes* nodes like *node*, or between the GPUs of one."""
     if nodes == 1:
         return "pcie" if node.nvlink is None else "xgmi" if node.nvlink.link.name.startswith("xgmi") else "nvlink"

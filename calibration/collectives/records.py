@@ -57,6 +57,8 @@ class CollectiveRecord(NamedTuple):
     role: str
     waits: bool
     """Whether the host waits for each message; otherwise it launches the next ones meanwhile, as nccl-tests does."""
+    overrides: tuple[str, ...] = ()
+    """What differs from the description *hardware*, as for ``--set``."""
 
 
 def read_collectives(path: Path = COLLECTIVE_TIMES) -> list[CollectiveRecord]:
@@ -102,9 +104,16 @@ def record_of(path: Path, line: int, header: Sequence[str], cells: Sequence[str]
     return CollectiveRecord(*labels, nodes, gpus, per_process, op, nbytes, time, tuning, row["role"], row["waits"] == "yes")
 
 
+def plan_of(record: CollectiveRecord) -> CollectivePlan:
+    """Return the plan of the collectives of the job of *record*."""
+    return plan_on(record.hardware, record.nodes, record.gpus_per_node, record.tuning, record.overrides)
+
+
 @lru_cache(maxsize=128)
-def plan_of(hardware: str, nodes: int, gpus_per_node: int, tuning: Tuning, machines: Path = HARDWARE) -> CollectivePlan:
-    """Return the plan of the collectives of a job on *gpus_per_node* GPUs of each of *nodes* nodes of *hardware*."""
-    machine = with_nodes(load_hardware(hardware, library=machines).spec, nodes)
+def plan_on(
+    hardware: str, nodes: int, gpus_per_node: int, tuning: Tuning, overrides: tuple[str, ...] = (), machines: Path = HARDWARE
+) -> CollectivePlan:
+    """Return the plan of the collectives of a job on *gpus_per_node* GPUs of each of *nodes* nodes of *hardware* with *overrides*."""
+    machine = with_nodes(load_hardware(hardware, overrides, library=machines).spec, nodes)
     placed = place(machine, gpus_per_node * nodes)
     return plan_collectives(job_slots(0, slots(machine, [placed])), machine.fabric, tuning)

@@ -247,7 +247,9 @@ def prediction_rows(predictions: Sequence[PredictedCollective]) -> list[dict[str
     """Return each of *predictions* with what was measured; errors are above zero if it is too slow."""
     return [
         {
-            **{name: getattr(record, name) for name in ("system", "network", "hardware", "nodes", "gpus_per_node", "op")},
+            **{name: getattr(record, name) for name in ("system", "network", "hardware")},
+            "set": "; ".join(record.overrides),
+            **{name: getattr(record, name) for name in ("nodes", "gpus_per_node", "op")},
             "bytes": int(record.nbytes),
             "measured_s": record.time,
             "predicted_s": seconds,

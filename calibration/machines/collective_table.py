@@ -46,6 +46,11 @@ def write_machine(records: Sequence[CollectiveRecord], table: Path, output: Path
     names = list(dict.fromkeys(record.hardware for record in records))
     if len(names) > 1:
         raise SpecError(f"--hardware-out {output}: {table} has rows of {', '.join(names)}; fit a table of one machine")
+    if overrides := next((record.overrides for record in records if record.overrides), ()):
+        raise SpecError(
+            f"--hardware-out {output}: {table} describes its machine in words ({names[0]} with {'; '.join(overrides)}); describe it in a "
+            "file, and name this in a column hardware"
+        )
     hardware = load_hardware(names[0], library=HARDWARE).spec
     measured, times = [_measured(record) for record in records], [record.time for record in records]
     fit = fit_factors(hardware, measured, times)

@@ -6,13 +6,13 @@ root complex (``bridge0``), copies by GPUs to another socket's memory (``copies0
 All of these except ``copies0to1`` are shared by both directions. Path classes are NCCL's (`src/graph/topo.h`). GPUs access each other
 directly up to ``topology.peer_to_peer``, if their driver lets them (``gpu.pcie_peers``); else bytes pass through host memory in two
 copies (`Route.stages`), as do bytes for a NIC without GPUDirect. Background: docs/model/links.md.
-Not modeled: NVLink relays through a third GPU (NCCL's NVB), the extra copies of a kernel TCP stack in DRAM, and NUMA placement of pinned
-memory (a GPU's buffers are on its own socket).
+Not modeled: NVLink relays between two GPUs through a third one (NCCL's NVB), the extra copies of a kernel TCP stack in DRAM, and NUMA
+placement of pinned memory (a GPU's buffers are on its own socket).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Literal
@@ -21,10 +21,10 @@ from sim.cluster.node_links import NodeLink, links_of, parents_of
 from sim.spec.hardware import Node, Transport
 from sim.spec.identity import IdentityKey, content
 
-PathClass = Literal["NVL", "NVS", "PIX", "PXB", "PHB", "SYS"]
+PathClass = Literal["NVL", "NVS", "PIX", "PXB", "PXN", "PHB", "SYS"]
 
-PATH_CLASSES: tuple[PathClass, ...] = ("NVL", "NVS", "PIX", "PXB", "PHB", "SYS")
-"""Closest first."""
+PATH_CLASSES: tuple[PathClass, ...] = ("NVL", "NVS", "PIX", "PXB", "PXN", "PHB", "SYS")
+"""Closest first. ``PXN`` is a path over NVLink to a GPU that relays to a NIC near it."""
 INTEL_RELAY = 6 / 5
 """Bytes on PCIe per byte that an Intel processor relays from GPU to GPU: it splits them into packets of 64 bytes (NVIDIA/nccl
 src/graph/topo.h, ``INTEL_P2P_OVERHEAD``, for paths of class PHB: search.cc)."""
@@ -130,9 +130,27 @@ class NodeGraph:
         """Return the route of a copy to the DRAM of the GPU's own socket."""
         return Route((self._to_memory(f"gpu{gpu}", self.socket_of(f"gpu{gpu}")),), "PHB", self.node.host_transport)
 
-    def to_nic(self, gpu: int, nic: int) -> Route:
-        """Return the route from *gpu* out of the node through *nic*: direct, or through a copy in host memory that the NIC reads."""
+    def relay_to(self, gpu: int, nic: int, relays: Sequence[int]) -> int | None:
+        """Return which of *relays* passes on what *gpu* sends through *nic*; None if it sends that itself.
+
+        It is a GPU that NVSwitches connect to *gpu*, with a direct path to *nic* that does not cross the processor, where *gpu* has none
+        (NVIDIA/nccl src/graph/paths.cc, ncclTopoComputePaths: PXN).
+        """
+        if not self.switch_links or _is_within(self.pcie_class(f"gpu{gpu}", f"nic{nic}"), "pxb"):
+            return None
+        classes = {other: self._gpudirect(f"gpu{other}", f"nic{nic}") for other in relays if other != gpu}
+        return next((other for other, (path_class, direct) in classes.items() if direct and _is_within(path_class, "pxb")), None)
+
+    def to_nic(self, gpu: int, nic: int, relays: Sequence[int] = ()) -> Route:
+        """Return the route from *gpu* out of the node through *nic*: direct, or through a copy in host memory that the NIC reads.
+
+        One of *relays* passes the bytes on if `relay_to` says so.
+        """
         source, port = f"gpu{gpu}", f"nic{nic}"
+        relay = self.relay_to(gpu, nic, relays)
+        if relay is not None:
+            over_nvlink = self.route(gpu, relay).links
+            return Route(((*over_nvlink, *self._pcie_path(f"gpu{relay}", port), f"{port}>net"),), "PXN", self.node.nic.transport)
         path_class, direct = self._gpudirect(source, port)
         if direct:
             return Route(((*self._pcie_path(source, port), f"{port}>net"),), path_class, self.node.nic.transport)

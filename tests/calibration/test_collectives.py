@@ -22,7 +22,7 @@ from calibration.collectives.fit import (
     layout_of,
     predicted_time,
 )
-from calibration.collectives.records import COLUMNS, plan_of, read_collectives
+from calibration.collectives.records import COLUMNS, plan_of, plan_on, read_collectives
 from calibration.collectives.scores import AIMS, ERRORS, error_rows, leave_systems_out, medians, score, score_all
 from calibration.collectives.table import nccl_rules, network_meant, read_table
 from sim.report.collective_error import VARIANTS
@@ -44,7 +44,7 @@ def test_rows_are_ncclss_and_each_has_a_source_and_a_machine():
     assert all(record.source and not {"Baidu", "OSU", "infNet"} & set(record.source.split()) for record in records)
     for record in records:
         if record.nodes > 1:
-            node = plan_of(record.hardware, record.nodes, record.gpus_per_node, record.tuning).parts[0].slot.node
+            node = plan_of(record).parts[0].slot.node
             bytes_out = record.nbytes * (1 if record.op in ("all_reduce", "broadcast", "reduce") else (record.nodes - 1) / record.nodes)
             if record.op == "send_recv":
                 bytes_out = record.nbytes / node.nic.count
@@ -146,7 +146,7 @@ def test_a_system_twice_as_slow_is_found_by_one_row():
 
 def test_constants_change_times_and_nothing_else():
     """Twice the latency of all hops adds as much again to a message of hardly any bytes; the choice stays."""
-    plan = plan_of("dgx-a100", 1, 8, Tuning("2.10", "Ring", "Simple"))
+    plan = plan_on("dgx-a100", 1, 8, Tuning("2.10", "Ring", "Simple"))
     slow = with_constants(plan.layout, {"nvlink3": {"hop_latency": 1e-3, "launch": 0.0}})
     assert slow.rings[0][0].latency("Simple") == 1e-3
     assert slow.channels == plan.channels
@@ -268,10 +268,11 @@ def test_a_strangers_table_is_read_and_what_is_wrong_in_it_is_listed(tmp_path: P
     ours.write_text(f"{header}\nbox,infiniband,hgx-h100,4,8,all_reduce,268435456,0.0015,2.20\n")
     theirs = tmp_path / "theirs.csv"
     rows = [
-        'box,H100,HGX H100,InfiniBand NDR,4,32,AllReduce,256 MiB,"1,500",2.21.5,340', "box,H100,hgx-h100,smoke,4,32,AllReduce,1 MiB,95,,1",
-        "box,H100,nowhere,IB,4,32,AllReduce,1 MiB,95,,1", "box,H100,hgx-h100,IB,4,30,AllReduce,1 MiB,95,,1",
-        "box,H100,hgx-h100,IB,4,64,AllReduce,1 MiB,95,,1", "box,H100,hgx-h100,IB,4,32,AllGater,1 MiB,95,,1",
-        "box,H100,hgx-h100,IB,4,32,AllReduce,1 MiB,95,,1,2",
+        'box,H100,HGX H100,InfiniBand NDR,4,32,AllReduce,256 MiB,"1,500",2.21.5,340',
+        "box,H100,hgx-h100,smoke,4,32,AllReduce,1 MiB,95,,21.4",
+        "box,H100,nowhere,IB,4,32,AllReduce,1 MiB,95,,21.4", "box,H100,hgx-h100,IB,4,30,AllReduce,1 MiB,95,,21.4",
+        "box,H100,hgx-h100,IB,4,64,AllReduce,1 MiB,95,,21.4", "box,H100,hgx-h100,IB,4,32,AllGater,1 MiB,95,,21.4",
+        "box,H100,hgx-h100,IB,4,32,AllReduce,1 MiB,95,,21.4,2",
     ]  # fmt: skip
     theirs.write_text("\n".join(["system,gpu,machine,network,nodes,gpus,operation,size,time_us,nccl_version,busbw", *rows]))
     assert [record._replace(source="") for record in read_table(theirs).records] == read_collectives(ours)

@@ -154,6 +154,7 @@ P2P_SENDS_OF_A_CHANNEL = 4  # between nodes a peer has one channel if two per ra
 P2P_LEAST_PART = {1: 1 / 8, 2: 1 / 2}  # of a chunk, on one node and on several; src/enqueue.cc
 P2P_MOST_PART = {1: 32.0, 2: 1.0}  # a message in larger parts takes more channels
 
+RELAYS_SINCE = 12  # first minor release with PXN (NVIDIA's blog on all-to-all with NCCL 2.12); src/graph/paths.cc
 READ_BACK_BELOW = 80
 READ_BACK = 1 / 8  # load on the reverse path of what a NIC writes to a GPU before sm80; src/graph/search.cc
 LEAST_STEP = 0.49  # a search with a result tries no speed below this share of its speed; src/graph/search.cc
@@ -349,3 +350,8 @@ def constants_of(release: str) -> TunerConstants:
     if minor is None:
         raise SpecError(not_a_release(release))
     return VERSIONS[next(rules for newest, rules in _NEWEST_OF if minor <= newest)]._replace(release=release)
+
+
+def relays_to_nics(release: str) -> bool:
+    """Return whether GPUs of *release* send to NICs far from them through other GPUs."""
+    return (minor_release(release) or 0) >= RELAYS_SINCE

@@ -6,7 +6,7 @@ the next speed is below 49% of the best. Links have NCCL's own rates (``nccl_ban
 6/5 on PCIe. What a NIC writes to a GPU before sm80 also counts 1/8 in the reverse direction. Fast channels are then doubled, at half the
 speed (NVIDIA/nccl `src/graph/search.cc`).
 Trees have the same number of channels as rings, and between nodes a higher speed inside the node. Not modeled: NCCL's search for the order
-of GPUs (the simulator's order is used, so trees have no shapes of their own); its step budget; NVLink relays and PXN.
+of GPUs (the simulator's order is used, so trees have no shapes of their own); its step budget; NVLink relays.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from sim.training.collectives.nccl.constants import TunerConstants, constants_of
 from sim.training.collectives.nccl.cost import GB, ChannelPattern, TunerMachine
 from sim.training.collectives.routes.channels import NETWORK, Channel, Channels, Hop, ring_channels
 
-_PXB, _PHB = PATH_CLASSES.index("PXB"), PATH_CLASSES.index("PHB")
+_PXB, _PXN, _PHB = map(PATH_CLASSES.index, ("PXB", "PXN", "PHB"))
 _ROUNDING = 1e-3 * GB  # search.cc: the remaining bandwidth of a link is rounded to MB/s
 
 
@@ -53,7 +53,7 @@ def nccl_machine(
 ) -> TunerMachine:
     """Return the tuner's input for a job on *gpus* of each of *nodes* equal nodes; *collnet* is the reduction in the fabric, if any."""
     constants = constants_of(version)
-    rings = ring_channels(graph, gpus, nodes)
+    rings = ring_channels(graph, gpus, nodes, nccl.relays_to_nics(version))
     rates, speeds = _rates(graph, version), _speeds(constants, capability(graph), nodes)
     loads = [_load(graph, channel) for channel in rings.channels]
     most = constants.max_channels // 2  # src/init.cc; every channel is connected twice
@@ -67,7 +67,7 @@ def nccl_machine(
         compute_capability=capability(graph),
         intra_path=_intra_path(rings),
         cpu_vendor=graph.node.host.cpu.vendor,
-        nic_near=all(_is_direct(hop) for channel in rings.channels for hop in channel.hops if hop.tier == "network"),
+        nic_near=all(_is_direct(hop, capability(graph)) for channel in rings.channels for hop in channel.hops if hop.tier == "network"),
         plugin_latency=graph.node.nic.nccl_plugin_latency,
         same_channels=len({channel.gpus for channel in rings.channels}) == 1,
         nvswitch=graph.switch_links > 0,
@@ -86,8 +86,8 @@ def _intra_path(rings: Channels) -> Literal["nvlink", "pcie"]:
     return "nvlink" if classes and classes <= {"NVL", "NVS"} else "pcie"
 
 
-def _is_direct(hop: Hop) -> bool:
-    return not hop.staged and PATH_CLASSES.index(hop.route.path_class) <= _PXB
+def _is_direct(hop: Hop, capability: int) -> bool:
+    return not hop.staged and PATH_CLASSES.index(hop.route.path_class) <= (_PXN if capability >= 90 else _PXB)
 
 
 def _speeds(constants: TunerConstants, capability: int, nodes: int) -> tuple[float, ...]:

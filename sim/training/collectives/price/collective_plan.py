@@ -22,7 +22,7 @@ from sim.spec.algorithms import other_algorithm
 from sim.spec.hardware import Fabric
 from sim.spec.yaml import SpecError
 from sim.training.collectives.nccl import threshold
-from sim.training.collectives.nccl.constants import NCCL_2_30, constants_of
+from sim.training.collectives.nccl.constants import NCCL_2_30, constants_of, relays_to_nics
 from sim.training.collectives.nccl.cost import TunerMachine
 from sim.training.collectives.nccl.tuner import choose
 from sim.training.collectives.price.layout import JobLayout
@@ -260,7 +260,7 @@ def plan_collectives(
     if tuning.channels is not None and tuning.channels > NCCL_2_30.max_channels:
         raise SpecError(f"{tuning.channels} channels: NCCL has 1 to {NCCL_2_30.max_channels}; write one of those")
     nodes = sum(slot.count for slot, _ in slot_gpus)
-    parts = [SlotPart(slot, gpus, ring_channels(slot.graph, gpus, nodes)) for slot, gpus in slot_gpus]
+    parts = [SlotPart(slot, gpus, ring_channels(slot.graph, gpus, nodes, relays_to_nics(tuning.version))) for slot, gpus in slot_gpus]
     fewest = min([len(part.channels.channels) for part in parts] + [tuning.channels or NCCL_2_30.max_channels])
     cut = tuple(part._replace(channels=part.channels.first(fewest)) for part in parts)
     return CollectivePlan(JobLayout(cut, fabric or Fabric(), job_fabric), tuning)

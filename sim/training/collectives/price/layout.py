@@ -196,7 +196,8 @@ _OF_A_TREE: tuple[AlgorithmRow, float] = ("Tree", 0.5)
 
 
 def _leaving_hop(part: SlotPart, gpu: int, nic: int, tree: bool = False) -> Hop:
-    return Hop(f"gpu{gpu}", NETWORK, part.slot.graph.to_nic(gpu, nic), *(_OF_A_TREE if tree else ()))
+    relays = part.gpus if part.channels.relays else ()
+    return Hop(f"gpu{gpu}", NETWORK, part.slot.graph.to_nic(gpu, nic, relays), *(_OF_A_TREE if tree else ()))
 
 
 def _arriving_hop(part: SlotPart, gpu: int, nic: int, tree: bool = False) -> Hop:

@@ -4,14 +4,15 @@ The order of preference follows NVIDIA/nccl (`src/graph/search.cc`): NVSwitch; e
 best PCIe paths, staged through host memory if GPUs may not address each other. Across nodes, a channel enters from a NIC at a nearby GPU,
 visits every local GPU, and leaves through a NIC. Channel k of one node is connected to channel k of the next. The number of channels per
 NIC is the number of NVLinks that match its bandwidth. NCCL doubles channels after the search; this is left out, because it does not change
-the load of any link. The search does not combine NVLink rings with PCIe rings, and does not try NVLink relays or PXN.
+the load of any link. The search does not combine NVLink rings with PCIe rings, and does not try NVLink relays between GPUs. From NCCL 2.12
+on, GPUs behind NVSwitches send to a NIC far from them through a GPU near it (PXN).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import pairwise, product
 from typing import Literal, NamedTuple
@@ -109,6 +110,8 @@ class Channels:
     channels: tuple[Channel, ...]
     kind: ChannelKind
     nodes: int
+    relays: bool = False
+    """Whether GPUs pass on what others send through a NIC near them (NCCL's PXN)."""
 
     @cached_property
     def crossings(self) -> Mapping[str, int]:
@@ -137,7 +140,7 @@ class Channels:
 
     def first(self, count: int) -> Channels:
         """Return only the first *count* channels, as needed to connect to a node with fewer channels."""
-        return Channels(self.channels[:count], self.kind, self.nodes)
+        return replace(self, channels=self.channels[:count])
 
 
 def nic_of(hop: Hop) -> int:
@@ -155,16 +158,17 @@ def _distinct(transports: Iterable[Transport]) -> tuple[Transport, ...]:
 
 
 @lru_cache(maxsize=512)
-def ring_channels(graph: NodeGraph, gpus: tuple[int, ...], nodes: int = 1) -> Channels:
-    """Return the rings on *gpus* of one node, in a job that uses the same GPUs on each of *nodes* nodes."""
+def ring_channels(graph: NodeGraph, gpus: tuple[int, ...], nodes: int = 1, relays: bool = False) -> Channels:
+    """Return the rings on *gpus* of one node, in a job that uses the same GPUs on each of *nodes* nodes; if *relays*, with NCCL's PXN."""
     _check(graph, gpus, nodes)
     if graph.node.topology.isolated == "nic" and (nodes > 1 or len(gpus) > 1):
         return Channels(tuple(_isolated_channel(graph, gpus, nodes, turn) for turn in range(_turns(graph, gpus))), "pcie", nodes)
     if nodes == 1:
         kind, orders = _local_orders(graph, gpus)
         return Channels(tuple(Channel(order, _local_hops(graph, order)) for order in orders), kind, nodes)
-    kind, routed = _network_orders(graph, gpus)
-    return Channels(tuple(_network_channel(graph, *order) for order in routed), kind, nodes)
+    passing = gpus if relays else ()
+    kind, routed = _network_orders(graph, gpus, passing)
+    return Channels(tuple(_network_channel(graph, *order, relays=passing) for order in routed), kind, nodes, relays)
 
 
 def _turns(graph: NodeGraph, gpus: Sequence[int]) -> int:
@@ -246,13 +250,13 @@ def _best_tour(graph: NodeGraph, gpus: tuple[int, ...], nic: int | None) -> tupl
 _Ordered = tuple[tuple[int, ...], int, int]  # order of GPUs, NIC in, NIC out
 
 
-def _network_orders(graph: NodeGraph, gpus: tuple[int, ...]) -> tuple[ChannelKind, Sequence[_Ordered]]:
+def _network_orders(graph: NodeGraph, gpus: tuple[int, ...], relays: tuple[int, ...]) -> tuple[ChannelKind, Sequence[_Ordered]]:
     nics = _near_nics(graph, gpus)
     if len(gpus) == 1:
         return "single", [(gpus, nic, nic) for nic in nics]
     if graph.switch_links:
         near = {nic: _nearest(graph, gpus, nic) for nic in nics}
-        return "nvswitch", [_switched_order(graph, gpus, near, place) for place in range(len(nics))]
+        return "nvswitch", [_switched_order(graph, gpus, near, place, relays) for place in range(len(nics))]
     paths = _nvlink_paths(graph, gpus, nics)
     if paths:
         return "nvlink", paths
@@ -263,13 +267,20 @@ def _distance(graph: NodeGraph, gpu: int, nic: int) -> int:
     return PATH_CLASSES.index(graph.pcie_class(f"gpu{gpu}", f"nic{nic}"))
 
 
+def _leaving_distance(graph: NodeGraph, gpu: int, nic: int, relays: tuple[int, ...]) -> int:
+    relayed = graph.relay_to(gpu, nic, relays) is not None
+    return PATH_CLASSES.index("PXN") if relayed else _distance(graph, gpu, nic)
+
+
 def _near_nics(graph: NodeGraph, gpus: Sequence[int]) -> list[int]:
     """Return the NICs with the smallest distance to any of *gpus*."""
     nearest = {nic: min(_distance(graph, gpu, nic) for gpu in gpus) for nic in range(graph.node.nic.count)}
     return [nic for nic, distance in nearest.items() if distance == min(nearest.values())]
 
 
-def _switched_order(graph: NodeGraph, gpus: tuple[int, ...], nearest: Mapping[int, list[int]], place: int) -> _Ordered:
+def _switched_order(
+    graph: NodeGraph, gpus: tuple[int, ...], nearest: Mapping[int, list[int]], place: int, relays: tuple[int, ...]
+) -> _Ordered:
     """Return the order for the NIC at index *place* of *nearest*, which maps each NIC to its nearest GPUs.
 
     NICs that share their nearest GPUs begin at different ones. If the last GPU is nearer to other NICs, the ring leaves through one of
@@ -282,7 +293,7 @@ def _switched_order(graph: NodeGraph, gpus: tuple[int, ...], nearest: Mapping[in
     near = [first, *(gpu for gpu in near if gpu != first)]
     at = gpus.index(first)
     order = (first, *(gpu for gpu in gpus[at:] + gpus[:at] if gpu not in near), *near[1:])
-    distances = {other: _distance(graph, order[-1], other) for other in nics}
+    distances = {other: _leaving_distance(graph, order[-1], other, relays) for other in nics}
     leaving = [other for other, distance in distances.items() if distance == min(distances.values())]
     return order, nic, nic if nic in leaving else leaving[turn % len(leaving)]
 
@@ -310,15 +321,21 @@ def _nvlink_paths(graph: NodeGraph, gpus: tuple[int, ...], nics: Sequence[int]) 
     for count in range(len(wanted), 0, -1):
         if best and count < len(nics):
             break  # every channel has a NIC to itself, so fewer channels carry less
-        routed = _nearest_paths(graph, gpus, slots, wanted[:count])
-        rate = _total_rate(graph, [_network_channel(graph, *order) for order in routed]) if routed else 0.0
-        if rate > FASTER * most:
-            best, most = routed, rate
+        for spread in (False, True):
+            routed = _nearest_paths(graph, gpus, slots, wanted[:count], spread)
+            rate = _total_rate(graph, [_network_channel(graph, *order) for order in routed]) if routed else 0.0
+            if rate > FASTER * most:
+                best, most = routed, rate
     return best
 
 
-def _nearest_paths(graph: NodeGraph, gpus: tuple[int, ...], slots: Mapping[tuple[int, int], int], wanted: Sequence[int]) -> list[_Ordered]:
+def _nearest_paths(
+    graph: NodeGraph, gpus: tuple[int, ...], slots: Mapping[tuple[int, int], int], wanted: Sequence[int], spread: bool = False
+) -> list[_Ordered]:
     """Return a path for each NIC of *wanted* over *slots*, with its ends as near to NICs as possible; empty if there are none.
+
+    If *spread*, paths begin at different GPUs in turn, and end at different ones, as far as there are any: NICs below one processor are
+    equally near to all GPUs, and NCCL finds no room for a second ring on a GPU's port (search.cc, ncclTopoFollowPath).
 
     A path leaves through the NIC by which it enters. If none is near both of its ends, as where each GPU has a NIC to itself, it leaves
     through that of another path rather than through the processor, as NCCL's rings across NICs do: paths through the processor carry less,
@@ -331,10 +348,17 @@ def _nearest_paths(graph: NodeGraph, gpus: tuple[int, ...], slots: Mapping[tuple
     farther = [(arrival, distance) for distance in far for arrival in range(direct.start, distance + 1)]
     for turns, distances in ((same, both_within), (others, both_within), (same, farther)):
         for (arrival, farthest), leaving in product(distances, turns):
-            paths = pack_paths(slots, gpus, [_ends_within(graph, *nics, arrival, farthest) for nics in zip(wanted, leaving, strict=True)])
+            ends = [_ends_within(graph, *nics, arrival, farthest) for nics in zip(wanted, leaving, strict=True)]
+            paths = pack_paths(slots, gpus, _spread(gpus, ends) if spread else ends)
             if paths:
                 return [(path, *nics) for path, nics in zip(paths, zip(wanted, leaving, strict=True), strict=True)]
     return []
+
+
+def _spread(gpus: Sequence[int], ends: Sequence[Ends]) -> list[Ends]:
+    """Return *ends* of which the k-th path keeps those that begin at the k-th of *gpus* and end at the one before it, if it has them."""
+    turns = ((gpus[place % len(gpus)], gpus[(place - 1) % len(gpus)]) for place in range(len(ends)))
+    return [frozenset({turn}) if turn in allowed else allowed for turn, allowed in zip(turns, ends, strict=True)]
 
 
 def _ends_within(graph: NodeGraph, arriving: int, leaving: int, arrival: int, farthest: int) -> Ends:
@@ -346,10 +370,15 @@ def _ends_within(graph: NodeGraph, arriving: int, leaving: int, arrival: int, fa
     return frozenset(product(near(arriving, arrival), near(leaving, farthest)))
 
 
-def _network_channel(graph: NodeGraph, order: tuple[int, ...], arriving: int, leaving: int, inside: Sequence[Hop] | None = None) -> Channel:
-    """Return the channel that enters at NIC *arriving* and leaves at NIC *leaving*; *inside* overrides its hops between GPUs."""
+def _network_channel(
+    graph: NodeGraph, order: tuple[int, ...], arriving: int, leaving: int, inside: Sequence[Hop] | None = None, relays: tuple[int, ...] = ()
+) -> Channel:
+    """Return the channel that enters at NIC *arriving* and leaves at NIC *leaving*, where *relays* may pass its bytes on.
+
+    *inside* overrides its hops between GPUs.
+    """
     row: AlgorithmRow = "Tree" if len(order) == 1 or graph.isolated else "Ring"
     first = Hop(NETWORK, f"gpu{order[0]}", graph.from_nic(arriving, order[0]), row)
-    last = Hop(f"gpu{order[-1]}", NETWORK, graph.to_nic(order[-1], leaving), row)
+    last = Hop(f"gpu{order[-1]}", NETWORK, graph.to_nic(order[-1], leaving, relays), row)
     hops = [_hop(graph, src, dst) for src, dst in pairwise(order)] if inside is None else inside
     return Channel(order, (first, *hops, last))

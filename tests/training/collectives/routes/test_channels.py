@@ -204,3 +204,40 @@ def test_cutting_to_the_channels_of_a_smaller_node():
 def test_impossible_choices_are_refused(gpus, nodes):
     with pytest.raises(ValueError, match=r"choice of the node|at least one node"):
         rings(machines.p3_16xlarge, gpus, nodes)
+
+
+def test_rings_through_nics_below_one_processor_begin_and_end_at_different_gpus():
+    """Four A100 joined in pairs and four NICs at one processor (Perlmutter): each GPU's port has the rate of one ring in and one out.
+
+    All rings had entered at the first GPU and left at the last, and so carried a quarter.
+    """
+    graph = node_graph(load_hardware("calibration/hardware/perlmutter.yaml").spec.groups[0].node)
+    channels = ring_channels(graph, (0, 1, 2, 3), 2).channels
+    assert sorted(channel.gpus[0] for channel in channels) == sorted(channel.gpus[-1] for channel in channels) == [0, 1, 2, 3]
+    assert sorted(nic_of(channel.hops[0]) for channel in channels) == [0, 1, 2, 3]
+
+
+ONE_NIC = (
+    "node.nic.count=1",
+    "node.topology.switches=[{name: plx0, parent: socket0, gpus: [0, 1, 2, 3], nics: [0]},"
+    "{name: plx1, parent: socket1, gpus: [4, 5, 6, 7]}]",
+)
+
+
+def test_a_gpu_far_from_the_only_nic_sends_through_one_near_it():
+    """NCCL's PXN: a ring comes back to its NIC over NVSwitch instead of through host memory, if the near GPU belongs to the job."""
+    graph = node_graph(load_hardware("hgx-h100", ONE_NIC).spec.groups[0].node)
+    leaving = ("gpu7>nvswitch", "nvswitch>gpu0", "gpu0>plx0", "plx0>nic0", "nic0>net")
+    assert graph.to_nic(7, 0, EIGHT).links == leaving
+    assert (graph.to_nic(7, 0, EIGHT).path_class, graph.to_nic(7, 0, EIGHT).staged) == ("PXN", False)
+    assert graph.to_nic(7, 0).staged and graph.to_nic(7, 0, (4, 5, 6, 7)).staged
+    assert graph.to_nic(3, 0, EIGHT) == graph.to_nic(3, 0)
+    for relays, staged in ((False, True), (True, False)):
+        (channel,) = ring_channels(graph, (0, 4, 5, 6, 7), 2, relays).channels
+        assert channel.hops[-1].staged is staged
+
+
+def test_cards_beside_every_gpu_need_no_relay():
+    """The catalog's machines with NVSwitches have rings that leave at a GPU near their NIC."""
+    for machine in (machines.hgx_h100, machines.p4d, machines.p5):
+        assert rings(machine, nodes=2).channels == ring_channels(node_graph(machine()), EIGHT, 2, True).channels
