@@ -10,6 +10,7 @@ from typing import Any, Final, TypeVar
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from sim.commands.order import workload_last
 from sim.commands.words import explain_error, refuse_empty, refuse_repeated
 from sim.terminal import SCRIPTS, named_as_called, program
 
@@ -108,9 +109,11 @@ class Command(TyperCommand):
         try:
             refuse_empty(self, ctx, typed)
             refuse_repeated(self, ctx, typed)
-            return super().parse_args(ctx, args)
+            rest = super().parse_args(ctx, args)
         except Exception as error:
             raise explain_error(error, self, ctx, typed) from None
+        _put_in_order(self, ctx)
+        return rest
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """Return the usage after the name of the command: arguments and required options; brackets mark optional ones."""
@@ -125,6 +128,16 @@ class Command(TyperCommand):
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
         """Write the examples."""
         write_examples(self.epilog, formatter)
+
+
+def _put_in_order(command: Any, context: Any) -> None:
+    """Exchange the values of the arguments HW and WL of *context* if the user typed the workload first."""
+    arguments = {parameter.name for parameter in command.get_params(context) if parameter.param_type_name == "argument"}
+    hardware, workload = context.params.get("hardware"), context.params.get("workload")
+    if not {"hardware", "workload"} <= arguments or not hardware or not workload:
+        return
+    *machines, context.params["workload"] = workload_last([*([hardware] if isinstance(hardware, str) else hardware), workload])
+    context.params["hardware"] = machines[0] if isinstance(hardware, str) else machines
 
 
 def _usage(parameter: Any, context: Any) -> str:

@@ -53,23 +53,28 @@ FILTERS: Final = {
 }
 """Options that other programs have for what ``--where`` filters."""
 _AXES_OF_PLAN: Final = ("tp", "pp", "cp", "ep", "shard", "schedule", "replicate", "batch")
-_OF_GPUS: Final = {"--gpu": _GPUS}
+_SINGULAR: Final = {"--gpu": _GPUS}
+"""What is meant by options that only `new` has, where a kind of GPU is their value."""
+_GROUP: Final = "--set groups.0.count=N, the machines of the first group of HW, and so on"
+_WORKERS: Final = "--workers N, the number of spot machines"
 HERE: Final[Mapping[str, Mapping[str, str]]] = {
-    "whatif": {**_PRICE, **_OF_GPUS},
-    "collective": _OF_GPUS,
-    "spot": {"--nodes": "--workers N, the number of spot machines", "--hours": "--epochs N or --steps N"},
-    "goodput": {**_PRICE, **_OF_GPUS, "--hours": "--days N", "--workers": "--nodes N"},
+    "whatif": _PRICE,
+    "batches": {
+        **dict.fromkeys(("--gpu", "--gpus", "--nodes"), _GROUP),
+        "--batch": "--global-batch N, the samples that it divides",
+    },
+    "profile": dict.fromkeys(("--gpu", "--gpus"), _NODES),
+    "spot": {**dict.fromkeys(("--gpu", "--gpus", "--nodes"), _WORKERS), "--hours": "--epochs N or --steps N"},
+    "goodput": {**_PRICE, "--hours": "--days N", "--workers": "--nodes N"},
     "run": {
         **_PRICE,
         **_REGION,
-        **_OF_GPUS,
         "--days": "--hours N",
         "--workers": "--nodes N, or for the data loader --set input.num_workers=N",
     },
     "plan": {
         **_PRICE,
         **_REGION,
-        "--gpu": "--gpus N",
         **{f"--{axis}": f"--fix {axis}={'NAME' if axis in ('shard', 'schedule') else 'N'}" for axis in _AXES_OF_PLAN},
         "--micro-batches": "--fix micro_batches=N",
     },
@@ -120,7 +125,7 @@ def explain_error(error: Any, command: Any, context: Any, typed: Sequence[str] =
     if not isinstance(name, str) or not hasattr(error, "possibilities"):
         return error
     own_options = {option for parameter in command.get_params(context) for option in parameter.opts}
-    suggestion = EQUIVALENTS.get(name, "")
+    suggestion = EQUIVALENTS.get(name) or _SINGULAR.get(name, "")
     if suggestion and own_options & set(suggestion.replace(",", " ").split()):
         return _with_words(error, suggestion if suggestion == _LEFT else f"here, use {suggestion}")
     if name in HERE.get(command.name or "", {}):

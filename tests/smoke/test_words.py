@@ -38,7 +38,7 @@ def test_words_of_other_programs_are_answered_with_options_that_are_there(word: 
 
 @pytest.mark.parametrize(
     ("words", "order"),
-    [("run", "run HW WL"), ("compare", "compare WL [HW...]"), ("plan", "plan HW WL"), ("show", "show WL..."), ("batches", "batches HW WL")],
+    [("run", "run HW WL"), ("compare", "compare [HW...] WL"), ("plan", "plan HW WL"), ("show", "show WL..."), ("batches", "batches HW WL")],
 )
 def test_names_that_are_typed_after_an_option_are_told_their_place(words: str, order: str, capsys: pytest.CaptureFixture[str]) -> None:
     for option in ("--machine", "--workload"):
