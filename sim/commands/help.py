@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from sim.commands.order import workload_last
-from sim.commands.words import explain_error, refuse_empty, refuse_repeated
+from sim.commands.words import explain_command, explain_error, refuse_empty, refuse_repeated
 from sim.terminal import SCRIPTS, named_as_called, program
 
 T = TypeVar("T")
@@ -179,6 +179,13 @@ class HeadedGroup(TyperGroup):
         """Take the same *settings* as typer's class."""
         super().__init__(**settings)
         self.commands: Any = Commands(self.program, self.commands)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the command that *args* begin with; the error for an unknown one says what may have been meant."""
+        try:
+            return super().resolve_command(ctx, args)
+        except Exception as error:
+            raise explain_command(error, list(self.commands), args) from None
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the commands, then the options."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from typing import Any, Final
 
+from sim.commands.order import workload_last
 from sim.spec.yaml import SpecError
 from sim.units import ambiguous_count, any_of
 
@@ -136,6 +137,26 @@ def explain_error(error: Any, command: Any, context: Any, typed: Sequence[str] =
     if takers:
         which = f"{', '.join(takers)} {'has' if len(takers) == 1 else 'have'}"
         return _with_words(error, f"{which} {suggestion or 'it'}")
+    return error
+
+
+_FEW: Final = 6
+"""Number of commands that are all listed for an unknown one."""
+
+
+def explain_command(error: Any, commands: Sequence[str], typed: Sequence[str]) -> Any:
+    """Return the *error* of an unknown command with which of *commands* may have been meant by *typed*."""
+    from sim.check.files import kind_of
+
+    message = getattr(error, "message", "")
+    if not message.startswith("No such command") or "Did you mean" in message:
+        return error
+    if "run" in commands and kind_of(typed[0]):
+        names = list(takewhile(lambda word: not word.startswith("-"), typed))
+        command = " ".join(["run", *workload_last(names)]) if len(names) == 2 else "run HW WL"
+        error.message = f"{message.rstrip('.')}; names follow a command, such as {command}"
+    elif len(commands) <= _FEW:
+        error.message = f"{message.rstrip('.')}; write {any_of(commands)}"
     return error
 
 

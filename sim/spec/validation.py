@@ -178,7 +178,9 @@ def _sentence(kind: type[BaseModel], document: Document, error: Any) -> tuple[Ke
     if error["type"] == "missing":
         missing = (*key, location[-1])
         if missing == ("groups",):
-            return ("node",), "is missing; write the block of one machine, or 'groups', a list of machines"
+            return (
+                "node",
+            ), "is missing; write the block of one machine, 'groups', a list of machines, or 'extends: p3.8xlarge' and what differs"
         due = schema.describe(kind, missing)
         listed = _PART.search(due)
         shows = f" ('python -m sim list {listed[1]}' lists them)" if listed else ""
@@ -326,6 +328,8 @@ def _unknown(kind: type[BaseModel], key: Key) -> str:
         keys = [*keys, *schema.UNFOLDED]
     if kind is schema.KINDS["hardware"] and len(key) == 1 and (hint := _OF_CLUSTERS.get(str(key[-1]))):
         return f"unknown key; {hint}"
+    if kind is schema.KINDS["hardware"] and len(key) == 1 and (of_node := _OF_NODES.get(str(key[-1]))):
+        return f"unknown key; did you mean 'node.{of_node}'?"
     block = schema.model_at(kind, key[:-1]) if key[:-1] else kind
     if block is Parallel and (hint := NOT_SIMULATED.get(str(key[-1]).lower())):
         return hint

@@ -71,15 +71,15 @@ def _placed_in(loaded: Loaded[Workload], scenario: Scenario) -> Iterator[None]:
     except Infeasible:
         raise
     except SpecError as error:
-        raise SpecError([_with_place(problem, loaded.document, scenario.workload) for problem in error.problems]) from None
+        raise SpecError([_with_place(problem, loaded.document, scenario) for problem in error.problems]) from None
 
 
-def _with_place(problem: str, document: Document, file: str) -> str:
+def _with_place(problem: str, document: Document, scenario: Scenario) -> str:
     key = problem.partition(": ")[0]
-    if not key.startswith("training."):
+    if not key.startswith("training.") or (key == "training.parallel" and scenario.layout):  # options changed the block in the file
         return problem
     mark = document.mark(tuple(key.split(".")))
-    return f"{mark}: {problem}" if mark.line and mark.file == file else problem
+    return f"{mark}: {problem}" if mark.line and mark.file == scenario.workload else problem
 
 
 def checked_hardware(scenario: Scenario) -> Hardware:

@@ -22,8 +22,8 @@ def layout_whatif_page(run: LayoutRun, document: Mapping[str, Any]) -> str:
 
 
 def _verdict(document: Mapping[str, Any]) -> str:
-    """Return a sentence on what to improve first."""
-    best = max(effective_rows(document), key=lambda row: float(row["twice_gain"]), default=None)
+    """Return a sentence on what to improve first: one resource rather than all links if it gains as much."""
+    best = max(effective_rows(document), key=lambda row: round(float(row["twice_gain"]), 3), default=None)
     return NO_UPGRADE if best is None else upgrade_sentence(best["resource"], NAMES[best["resource"]], 100 * best["twice_gain"])
 
 

@@ -42,6 +42,8 @@ def test_the_headline_is_the_best_upgrade_of_the_table() -> None:
     others = [row("network", 0.02, 0.05), row("spread", 0.0, 0.0)]
     all_links = {"resources": others, "links": row("links", 0.3, 0.6)}
     assert _verdict(all_links) == "Making all links faster at once helps most: 2x speed gives +30% throughput."
+    as_much = {"resources": [row("network", 0.8159, 1.16), row("spread", 0.0, 0.0)], "links": row("links", 0.8163, 1.22)}
+    assert _verdict(as_much) == "A faster network helps most: 2x speed gives +82% throughput."
     network = {"resources": others, "links": row("links", 0.02, 0.05)}
     assert _verdict(network) == "A faster network helps most: 2x speed gives +2% throughput."
     little = {"resources": [row("spread", 0.004, 0.02), row("network", 0.0, 0.0)], "links": row("links", 0.0, 0.0)}
