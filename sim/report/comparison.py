@@ -13,7 +13,7 @@ from sim.report.columns import Title, align
 from sim.report.energy import brief_energy, epoch_tokens, grid_words, power_cap_text
 from sim.report.layouts.layout import layout_words
 from sim.report.loader_workers import worker_notes
-from sim.report.picture import NamedPoint, Picture, figure, name_points, picture, plain_logarithm
+from sim.report.picture import ERROR_BARS, NamedPoint, Picture, figure, name_points, picture, plain_logarithm
 from sim.report.prices import price_lines, prices_of_runs
 from sim.report.validated import ExpectedError
 from sim.report.whole_job import job_time, tokens_text
@@ -453,11 +453,13 @@ def draw_error_bars(
     axes: Axes, rows: Sequence[tuple[float | None, float | None, ExpectedError | None]], is_cost_certain: bool = False
 ) -> None:
     """Draw the 90th percentile of the expected error as error bars, for time and, in proportion, for cost unless *is_cost_certain*."""
-    for x, y, error in rows:
-        if x is not None and y is not None and error:
-            off = min(error["p90"], 0.95)
-            up = None if is_cost_certain else [[y * off], [y * off]]
-            axes.errorbar(x, y, xerr=[[x * off], [x * off]], yerr=up, color="#4477aa", alpha=0.35, linewidth=1, zorder=2)
+    drawn = [(x, y, error) for x, y, error in rows if x is not None and y is not None and error]
+    if drawn:
+        axes.set_xlabel(f"{axes.get_xlabel()}; {ERROR_BARS}")
+    for x, y, error in drawn:
+        off = min(error["p90"], 0.95)
+        up = None if is_cost_certain else [[y * off], [y * off]]
+        axes.errorbar(x, y, xerr=[[x * off], [x * off]], yerr=up, color="#4477aa", alpha=0.35, linewidth=1, zorder=2)
 
 
 def draw_front(axes: Axes, points: Sequence[NamedPoint], meaning: str) -> bool:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 
+from sim.cli import main
 from sim.report.comparison import (
     MOST_ROWS,
     _error,
@@ -176,6 +178,19 @@ def test_the_picture_names_axes_and_machines() -> None:
     assert {"a", "b", "c", "seconds per epoch", "USD per epoch"} <= said and "d" not in said
     comparison = comparison_document("w", [machine("a", 10, 4.0, job("epochs", 3.0, 7200.0, 8.0))])
     assert {"hours, whole job", "USD, whole job"} <= texts(comparison_plot(comparison).svg)
+
+
+def test_error_bars_in_pictures_are_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """On the axis along which they are; without an expected error there are none to explain."""
+    bars = "error bars: 90% of similar predictions were within them"
+    sure = machine("a", 10.0, 4.0)
+    assert sure.document is not None
+    unsure = replace(sure, document={**sure.document, "expected_error": {"median": 0.08, "p90": 0.2}})
+    assert f"seconds per epoch; {bars}" in texts(comparison_plot(comparison_document("w", [unsure])).svg)
+    assert not any(bars in text for text in texts(comparison_plot(comparison_document("w", [sure])).svg))
+    assert main(["whatif", "p3.2xlarge", "alexnet", "-o", str(tmp_path)]) == 0
+    capsys.readouterr()
+    assert f"milliseconds per step; {bars}" in texts((tmp_path / "whatif.svg").read_bytes())
 
 
 def test_without_a_price_the_picture_says_so() -> None:
