@@ -10,8 +10,9 @@ from typing import Any, Final, TypeVar
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from sim.commands.order import workload_last
-from sim.commands.words import explain_command, explain_error, refuse_empty, refuse_repeated
+from sim.commands.order import what_is_missing, workload_last
+from sim.commands.words import explain_command, explain_error, order_of_names, refuse_empty, refuse_repeated
+from sim.spec.yaml import SpecError
 from sim.terminal import SCRIPTS, named_as_called, program
 
 T = TypeVar("T")
@@ -134,9 +135,12 @@ def _put_in_order(command: Any, context: Any) -> None:
     """Exchange the values of the arguments HW and WL of *context* if the user typed the workload first."""
     arguments = {parameter.name for parameter in command.get_params(context) if parameter.param_type_name == "argument"}
     hardware, workload = context.params.get("hardware"), context.params.get("workload")
-    if not {"hardware", "workload"} <= arguments or not hardware or not workload:
+    if not {"hardware", "workload"} <= arguments or not workload:
         return
-    *machines, context.params["workload"] = workload_last([*([hardware] if isinstance(hardware, str) else hardware), workload])
+    names = [*([hardware] if isinstance(hardware, str) else hardware or ()), workload]
+    if lacking := what_is_missing(names):
+        raise SpecError(f"{lacking}: {order_of_names(command, context)}")
+    *machines, context.params["workload"] = workload_last(names)
     context.params["hardware"] = machines[0] if isinstance(hardware, str) else machines
 
 

@@ -131,7 +131,7 @@ def explain_error(error: Any, command: Any, context: Any, typed: Sequence[str] =
         return _with_words(error, suggestion if suggestion == _LEFT else f"here, use {suggestion}")
     if name in HERE.get(command.name or "", {}):
         return _with_words(error, f"here, use {HERE[command.name][name]}")
-    if name in NAMED and (order := _order_of_names(command, context)):
+    if name in NAMED and (order := order_of_names(command, context)):
         return _with_words(error, f"names need no option: {order}")
     takers = _commands_with(suggestion.split()[0] if suggestion.startswith("--") else name, context)
     if takers:
@@ -220,7 +220,7 @@ def _explain_flag_value(error: Any, command: Any, context: Any, typed: Sequence[
     return error
 
 
-def _order_of_names(command: Any, context: Any) -> str:
+def order_of_names(command: Any, context: Any) -> str:
     """Return the usage of a *command* whose arguments are machines and workloads; empty if it takes neither."""
     names = [piece for piece in command.collect_usage_pieces(context) if piece != "[OPTIONS]"]
     return " ".join((command.name, *names)) if any(name.strip("[].") in ("HW", "WL") for name in names) else ""

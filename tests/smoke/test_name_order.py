@@ -71,7 +71,10 @@ def test_both_orders_get_the_same_answer(words: str, capsys: pytest.CaptureFixtu
         ("run alexnett p3.2xlarge", "alexnett is not in the catalog (workloads/); did you mean alexnet?"),
         ("run alexnet p3.2xlarg", "p3.2xlarg is not in the catalog (hardware/); did you mean p3.2xlarge"),
         ("compare alexnet p3.2xlarg p3.8xlarge", "p3.2xlarg is not in the catalog (hardware/); did you mean p3.2xlarge"),
-        ("run p3.2xlarge p3.8xlarge", "p3.8xlarge is not in the catalog (workloads/); it is a machine"),
+        ("run p3.2xlarge p3.8xlarge", "p3.2xlarge and p3.8xlarge are machines; write a workload too, such as resnet50: run HW WL\n"),
+        ("compare p3.2xlarge", "p3.2xlarge is a machine; write a workload too, such as resnet50: compare [HW...] WL\n"),
+        ("compare alexnet vgg16", "alexnet and vgg16 are workloads; write a machine too, such as p3.16xlarge: compare [HW...] WL\n"),
+        ("show resnet50 --layers 3", "3 is not in the catalog (workloads/); "),
     ],
 )
 def test_a_wrong_name_is_told_as_what_it_was_meant_to_be(words: str, named: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -168,7 +168,7 @@ def test_a_wrong_file_is_named_with_its_place(capsys: pytest.CaptureFixture[str]
 
 
 def test_names_of_the_wrong_kind(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "vgg16 is not in the catalog (hardware/); it is a workload (workloads/), not a machine" in refusal(
+    assert "vgg16 and alexnet are workloads; write a machine too, such as p3.16xlarge: run HW WL" in refusal(
         capsys, "run", "vgg16", "alexnet"
     )
     assert "did you mean gpus?" in refusal(capsys, "list", "gpu")
