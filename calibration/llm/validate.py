@@ -267,7 +267,7 @@ def llm_table(validation: LlmValidation) -> str:
     """Return the result as text with tables."""
     document = llm_document(validation)
     lines = [
-        f"{document['scored']} of {document['rows']} rows scored; {len(validation.not_described)} not described, "
+        f"{document['scored']} of {pluralized(document['rows'], 'row')} scored; {len(validation.not_described)} not described, "
         f"{len(validation.not_scored)} described but not scored; step-time errors in percent",
         "",
         *each_run_lines([_each(row) for row in validation.scored]),

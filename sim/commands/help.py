@@ -132,15 +132,16 @@ class Command(TyperCommand):
 
 
 def _put_in_order(command: Any, context: Any) -> None:
-    """Exchange the values of the arguments HW and WL of *context* if the user typed the workload first."""
+    """Exchange the values of the arguments HW and WL (or JOBS) of *context* if the user typed the workload first."""
     arguments = {parameter.name for parameter in command.get_params(context) if parameter.param_type_name == "argument"}
-    hardware, workload = context.params.get("hardware"), context.params.get("workload")
-    if not {"hardware", "workload"} <= arguments or not workload:
+    last = "jobs" if "jobs" in arguments else "workload"
+    hardware, workload = context.params.get("hardware"), context.params.get(last)
+    if not {"hardware", last} <= arguments or not workload:
         return
     names = [*([hardware] if isinstance(hardware, str) else hardware or ()), workload]
-    if lacking := what_is_missing(names):
+    if last == "workload" and (lacking := what_is_missing(names)):
         raise SpecError(f"{lacking}: {order_of_names(command, context)}")
-    *machines, context.params["workload"] = workload_last(names)
+    *machines, context.params[last] = workload_last(names)
     context.params["hardware"] = machines[0] if isinstance(hardware, str) else machines
 
 

@@ -80,3 +80,11 @@ def test_both_orders_get_the_same_answer(words: str, capsys: pytest.CaptureFixtu
 def test_a_wrong_name_is_told_as_what_it_was_meant_to_be(words: str, named: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(words.split()) == 2
     assert capsys.readouterr().err.startswith(named)
+
+
+def test_a_jobs_file_is_found_in_either_order(capsys: pytest.CaptureFixture[str]) -> None:
+    said = []
+    for names in (["p3.16xlarge", "resnet18-and-vgg16"], ["resnet18-and-vgg16", "p3.16xlarge"]):
+        assert main(["share", *names, "--policy", "even"]) == 0
+        said.append(capsys.readouterr().out)
+    assert said[0] == said[1] != ""

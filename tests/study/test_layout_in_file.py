@@ -82,3 +82,17 @@ def test_batches_refuses_a_layout_before_memory(file: Path, capsys: pytest.Captu
     file.write_text(JOB % "shard: parameters")
     said = refusal(capsys, "batches", "256x-tpu-v2-v3", str(file))
     assert said.endswith("; leave the layout out, with --set training.parallel={}")
+
+
+@pytest.mark.parametrize(
+    ("options", "remedy"),
+    [
+        ("--wrap layers.*", "--shard parameters"),
+        ("--replicate 2", "--shard parameters"),
+        ("--pp 2 --micro-batches 4 --schedule interleaved_1f1b", "--parallel virtual_stages=2"),
+    ],
+)
+def test_a_problem_of_an_option_is_mended_by_an_option(options: str, remedy: str, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["run", "hgx-h100", "llama-3.2-1b", *options.split()]
+    assert f"; write {remedy}, or " in refusal(capsys, *command)
+    assert main([*command, *remedy.split()]) == 0
