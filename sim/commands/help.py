@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from sim.commands.order import what_is_missing, workload_last
-from sim.commands.words import explain_command, explain_error, order_of_names, refuse_empty, refuse_repeated
+from sim.commands.words import explain_command, explain_error, order_of_names, refuse_empty, refuse_repeated, refuse_unquoted
 from sim.spec.yaml import SpecError
 from sim.terminal import SCRIPTS, named_as_called, program
 
@@ -110,6 +110,7 @@ class Command(TyperCommand):
         try:
             refuse_empty(self, ctx, typed)
             refuse_repeated(self, ctx, typed)
+            refuse_unquoted(typed)
             rest = super().parse_args(ctx, args)
         except Exception as error:
             raise explain_error(error, self, ctx, typed) from None

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from sim.commands.order import workload_last
 from sim.spec.yaml import SpecError
-from sim.units import ambiguous_count, any_of
+from sim.units import UNITS, ambiguous_count, any_of
 
 _SEQUENCE: Final = "--sequence N, tokens per sample"
 _SHARD: Final = "--shard parameters (ZeRO-3, FSDP), gradients (ZeRO-2) or optimizer (ZeRO-1)"
@@ -184,6 +184,17 @@ def refuse_repeated(command: Any, context: Any, typed: Sequence[str]) -> None:
             continue
         option = max(parameter.opts, key=len)
         raise SpecError(f"{option}: appears {'twice' if repeats == 2 else f'{repeats} times'}, but takes one value; write it once")
+
+
+def refuse_unquoted(typed: Sequence[str]) -> None:
+    """Raise SpecError if *typed* has a number and its unit as two words after an option, as the shell divides them without quotes."""
+    for name, value, unit in zip(typed, typed[1:], typed[2:], strict=False):
+        if name.startswith("--") and _NUMBER_AT_END.fullmatch(value) and any(unit in units for units in UNITS.values()):
+            key, equals, number = value.rpartition("=")
+            raise SpecError(f"{name} {value} {unit}: a number with its unit is one word; write {name} {key}{equals}'{number} {unit}'")
+
+
+_NUMBER_AT_END: Final = re.compile(r"(?:[^=]+=)?\d[\d.,]*(?:\.\.\d[\d.,]*)?")
 
 
 def _is_switch(parameter: Any) -> bool:

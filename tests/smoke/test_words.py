@@ -153,3 +153,20 @@ def test_batches_spot_and_profile_say_what_they_have_for_gpus(option: str, capsy
         assert " has it" not in answer and " have it" not in answer and "here, use --" in answer
     assert main(["batches", "256x-tpu-v2-v3", "alexnet", "--set", "groups.0.count=2"]) == 0
     assert main(["spot", "p3.2xlarge", "alexnet", "--workers", "3", "--epochs", "1", "--trials", "9"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "remedy"),
+    [
+        ("run p3.8xlarge alexnet --nodes 2 --set node.nic.bandwidth=100 Gbps", "--set node.nic.bandwidth='100 Gbps'"),
+        ("run p3.8xlarge alexnet --power-cap 250 W", "--power-cap '250 W'"),
+        ("compare p3.8xlarge alexnet --set price.on_demand=3.5 USD/h", "--set price.on_demand='3.5 USD/h'"),
+        ("spot p4d.24xlarge alexnet --epochs 1 --trials 9 --mean-lifetime 20 h", "--mean-lifetime '20 h'"),
+    ],
+)
+def test_a_value_and_its_unit_without_quotes_are_one_word(words: str, remedy: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """What is advised runs as the shell reads it."""
+    assert main(words.split()) == 2
+    wrong = " ".join(words.split()[-3:])
+    assert capsys.readouterr().err == f"{wrong}: a number with its unit is one word; write {remedy}\n"
+    assert main([*words.split()[:-3], *shlex.split(remedy)]) == 0
