@@ -165,6 +165,14 @@ def any_of(choices: Sequence[object]) -> str:
     return f"{first} or {choices[-1]}" if first else str(choices[0])
 
 
+def all_of(names: Sequence[object], most: int | None = None) -> str:
+    """Return *names* as a list in words: ``1, 2 and 4``; of more than *most*, those first and the number of the others."""
+    if most is not None and len(names) > most:
+        names = [*names[:most], f"{len(names) - most:,} more"]
+    first = ", ".join(map(str, names[:-1]))
+    return f"{first} and {names[-1]}" if first else str(names[0])
+
+
 _SUFFIXED: Final = re.compile(r"(\d{1,9}(?:\.\d{1,3})?)([kKmM])", re.ASCII)
 
 

@@ -26,7 +26,7 @@ def test_readme_is_short_and_shows_commands() -> None:
 
 
 LONGEST = (
-    "python -m sim share ", "python -m sim whatif hgx-h100 ", "python -m sim recommend resnet50 p3",
+    "python -m sim share ", "python -m sim whatif hgx-h100 ", "python -m sim recommend p3",
     "python -m sim goodput hgx-h100 gpt2-xl --nodes 128 ", "python -m calibration lab --",
 )  # fmt: skip
 """How commands begin that take longer than the others together; other tests see to what they print."""

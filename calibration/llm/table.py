@@ -57,7 +57,9 @@ _OTHER_NAMES: Final[Mapping[str, str]] = {
     **dict.fromkeys(("accelerator", "gpu_model", "gpu_name", "gpu_type"), "gpu"),
     **dict.fromkeys(("n_gpus", "num_gpus", "total_gpus", "total_num_gpus", "world_size"), "gpus"),
     **dict.fromkeys(("n_nodes", "nnodes", "num_nodes"), "nodes"),
-    **dict.fromkeys(("context_length", "max_seq_len", "max_seq_length", "seq_length", "sequence", "sequence_length"), "seq_len"),
+    **dict.fromkeys(
+        ("context_length", "seq", "seqlen", "max_seq_len", "max_seq_length", "seq_length", "sequence", "sequence_length"), "seq_len"
+    ),
     **dict.fromkeys(("gbs", "global_batch_size"), "global_batch"),
     **dict.fromkeys(("mbs", "micro_batch_size"), "micro_batch"),
     **dict.fromkeys(("gradient_accumulation_steps", "grad_accum_steps"), "grad_accum"),

@@ -38,7 +38,7 @@ from calibration.run_records import SkippedRun
 from calibration.validate.each_run import EachRun, each_run_lines
 from calibration.validate.other_unit import IMPOSSIBLE
 from calibration.validate.validation import reason_lines
-from calibration.validate.validation_report import counted, number, pair, percent
+from calibration.validate.validation_report import counted, legend_lines, number, pair, percent
 from sim.spec.yaml import SpecError
 from sim.study.pool import each
 from sim.units import pluralized
@@ -267,7 +267,7 @@ def llm_table(validation: LlmValidation) -> str:
     """Return the result as text with tables."""
     document = llm_document(validation)
     lines = [
-        f"{document['scored']} of {document['rows']} rows scored; {len(validation.not_described)} not described, "
+        f"{document['scored']} of {pluralized(document['rows'], 'row')} scored; {len(validation.not_described)} not described, "
         f"{len(validation.not_scored)} described but not scored; step-time errors in percent",
         "",
         *each_run_lines([_each(row) for row in validation.scored]),
@@ -297,7 +297,7 @@ def llm_table(validation: LlmValidation) -> str:
         ]
     lines += _memory_lines(document) + _ranking_lines(document) + _missing_lines(validation)
     lines += ["", *document["notes"]] if document["notes"] else []
-    lines += ["", *_LEGEND]
+    lines += ["", *legend_lines(_LEGEND)]
     return "\n".join(lines)
 
 
@@ -307,13 +307,16 @@ def _each(row: ScoredRun) -> EachRun:
     return EachRun(f"line {case.row.line}", what, row.measured, row.step_times["predicted"], row.low, row.high)
 
 
-_LEGEND: Final = (
-    "assumed: percent of rows with an assumption (predictions.csv names them); one known: errors if one row of the source is measured;",
-    "cover: percent of rows inside their 95% interval. Its width follows from the closed form's errors on other sources, one vote each.",
-    "It is wider for mixtures of experts, micro-batches of 1 or 2 samples, exposed communication, and what no other source used.",
-    "skill: share of the better simple rule's error that is avoided; MFU, 6PD: errors of those rules (constant utilization; 6 FLOP per",
-    "parameter and token)",
-)
+_LEGEND: Final = {
+    "assumed": "percent of rows with an assumption (predictions.csv names them)",
+    "bias": "median error with its sign: above zero if predicted too slow",
+    "one known": "errors if one row of the source is measured",
+    "cover": "percent of rows inside their 95% interval, whose width follows from errors on other sources; it is wider for mixtures of "
+    "experts, micro-batches of 1 or 2 samples, exposed communication, and what no other source used",
+    "skill": "share of the better simple rule's error that is avoided: 1 is all of it, below 0 the rule is better",
+    "MFU, 6PD": "errors of the simple rules: constant utilization; 6 FLOP per parameter and token",
+}
+"""What the columns of `llm_table` mean."""
 
 
 def _memory_lines(document: Mapping[str, Any]) -> list[str]:

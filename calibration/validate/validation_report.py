@@ -157,15 +157,27 @@ def _source(entry: Mapping[str, Any]) -> str:
 
 def explanation(validation: Validation) -> str:
     """Return an explanation of the columns, and of the rows that changed nothing, for users who validate their own table."""
-    return "\n".join(["", *_unmoved_lines(validation), "", *_LEGEND])
+    return "\n".join(["", *_unmoved_lines(validation), "", *legend_lines(_LEGEND)])
 
 
-_LEGEND: Final = (
-    "zero-shot: from descriptions and how fast each job computes (rows of role compute); calibrated: also with the rows of role network;",
-    "signed: above zero if predicted too slow;",
-    "skill: share of the best simple rule's error that is avoided; free, closed, copy: errors of those rules (no communication; rings in",
-    "closed form; the nearest measured row, scaled); tau: Kendall's rank correlation; exposed rows: communication takes part of the step",
-)
+def legend_lines(columns: Mapping[str, str]) -> list[str]:
+    """Return a line for each of the *columns* of a table with its meaning, and where to read more."""
+    widest = max(map(len, columns))
+    return ["columns:", *(f"  {name:{widest}}  {meaning}" for name, meaning in columns.items()), _MORE]
+
+
+_MORE: Final = "docs/how-to/calibrate.md tells how to read them"
+_LEGEND: Final = {
+    "zero-shot": "error (percent of the measured step) from descriptions and how fast each job computes (rows of role compute)",
+    "calibrated": "error if the rows of role network calibrate the network as well",
+    "signed": "median error with its sign: above zero if predicted too slow",
+    "skill": "share of the best simple rule's error that is avoided: 1 is all of it, below 0 the rule is better",
+    "tau": "Kendall's rank correlation of predicted and measured rates of a job: 1 is the right order, -1 the reverse",
+    "free, closed, copy": "errors of the simple rules: no communication; rings in closed form; the nearest measured row, scaled",
+    "exposed rows": "rows in which communication takes part of the step, and their errors and skill",
+    "within 95%": "percent of rows inside the 95% interval of their prediction",
+}
+"""What the columns of `validation_table` mean."""
 
 
 MOST_UNMOVED: Final = 4

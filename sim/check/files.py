@@ -56,6 +56,15 @@ def validate_path(name: str) -> list[str]:
     return _verdict_on_name(name).problems
 
 
+def kind_of(name: str) -> str:
+    """Return the kind of description that *name* (path or catalog name) refers to; empty if it cannot be determined."""
+    try:
+        path, kind = _locate(name)
+        return (kind or _kind_by_folder(path) or _kind_by_keys(path)).__name__.lower()
+    except SpecError:
+        return ""
+
+
 def _with_progress(verdicts: Iterable[Verdict], total: int, progress: Callable[[int, int], None]) -> Iterator[Verdict]:
     for done, verdict in enumerate(verdicts, 1):
         progress(done, total)

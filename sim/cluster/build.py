@@ -131,7 +131,7 @@ def _by_pattern(available: Sequence[tuple[int, Node]], pattern: str) -> tuple[Pl
     for count, (number, node) in zip(counts, available, strict=False):
         if not 0 < count <= node.gpu_count:
             fits = "+".join(str(min(max(requested, 1), node.gpu_count)) for requested, (_, node) in zip(counts, available, strict=False))
-            few = f"which has only {node.gpu_count} GPUs; --placement {fits} would fit"
+            few = f"which has only {pluralized(node.gpu_count, 'GPU')}; --placement {fits} would fit"
             none = f"but each node listed needs one or more; write --placement {fits}"
             raise SpecError(f"--placement {pattern}: {count} ranks on node {number}, {few if count > 0 else none}")
         placed.append(Placement(number, tuple(range(count))))

@@ -24,7 +24,7 @@ app = CommandLine(
     help="Predict how a training job will run on a machine, and where its time goes, before any GPU is rented.",
     epilog="Examples:\n"
     "  python -m sim run p3.16xlarge vgg16\n"
-    "  python -m sim recommend resnet50 p3.8xlarge p3.16xlarge --budget-hours 24 --epochs 90",
+    "  python -m sim recommend p3.8xlarge p3.16xlarge resnet50 --budget-hours 24 --epochs 90",
 )
 
 

@@ -89,10 +89,13 @@ def show(
 ) -> None:
     """Show which layers hold a model's FLOP, parameters, activations and time."""
     from sim.report import layers
+    from sim.spec.catalog import locate
     from sim.study.show import compare_with_gradients, layer_document, match_workloads
 
     names = match_workloads(workloads)
     if len(names) > 1 and hardware is None:
+        for name in names:
+            locate(name, "workloads")  # a name that is wrong is told before what is missing
         raise SpecError(f"{len(names)} workloads are compared by their gradient stalls on a machine; write --hardware HW")
     if len(names) > 1 and hardware is not None:
         document = compare_with_gradients(names, hardware, sets, batch)

@@ -35,14 +35,15 @@ MANY = 60
 
 @app.command(
     epilog="Examples:\n"
-    "  python -m sim compare resnet50 p3.2xlarge p3.16xlarge p4d.24xlarge --precision amp_fp16\n"
+    "  python -m sim compare p3.2xlarge p3.16xlarge p4d.24xlarge resnet50 --precision amp_fp16\n"
     "  python -m sim compare vgg16 --where gpu=V100* --epochs 90 --sort cost"
 )
 @takes_options
 def compare(
+    *,
+    hardware: Machines = [],
     workload: Wl,
     options: CompareOptions,
-    hardware: Machines = [],
     where: WhereOption = [],
     nodes: Nodes = None,
     layout: LayoutFields = (),

@@ -10,7 +10,9 @@ from typing import Any, Final, TypeVar
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from sim.commands.words import explain_error, refuse_empty, refuse_repeated
+from sim.commands.order import what_is_missing, workload_last
+from sim.commands.words import explain_command, explain_error, order_of_names, refuse_empty, refuse_repeated, refuse_unquoted
+from sim.spec.yaml import SpecError
 from sim.terminal import SCRIPTS, named_as_called, program
 
 T = TypeVar("T")
@@ -108,9 +110,12 @@ class Command(TyperCommand):
         try:
             refuse_empty(self, ctx, typed)
             refuse_repeated(self, ctx, typed)
-            return super().parse_args(ctx, args)
+            refuse_unquoted(typed)
+            rest = super().parse_args(ctx, args)
         except Exception as error:
             raise explain_error(error, self, ctx, typed) from None
+        _put_in_order(self, ctx)
+        return rest
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """Return the usage after the name of the command: arguments and required options; brackets mark optional ones."""
@@ -125,6 +130,20 @@ class Command(TyperCommand):
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
         """Write the examples."""
         write_examples(self.epilog, formatter)
+
+
+def _put_in_order(command: Any, context: Any) -> None:
+    """Exchange the values of the arguments HW and WL (or JOBS) of *context* if the user typed the workload first."""
+    arguments = {parameter.name for parameter in command.get_params(context) if parameter.param_type_name == "argument"}
+    last = "jobs" if "jobs" in arguments else "workload"
+    hardware, workload = context.params.get("hardware"), context.params.get(last)
+    if not {"hardware", last} <= arguments or not workload:
+        return
+    names = [*([hardware] if isinstance(hardware, str) else hardware or ()), workload]
+    if last == "workload" and (lacking := what_is_missing(names)):
+        raise SpecError(f"{lacking}: {order_of_names(command, context)}")
+    *machines, context.params[last] = workload_last(names)
+    context.params["hardware"] = machines[0] if isinstance(hardware, str) else machines
 
 
 def _usage(parameter: Any, context: Any) -> str:
@@ -166,6 +185,13 @@ class HeadedGroup(TyperGroup):
         """Take the same *settings* as typer's class."""
         super().__init__(**settings)
         self.commands: Any = Commands(self.program, self.commands)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the command that *args* begin with; the error for an unknown one says what may have been meant."""
+        try:
+            return super().resolve_command(ctx, args)
+        except Exception as error:
+            raise explain_command(error, list(self.commands), args) from None
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the commands, then the options."""

@@ -38,6 +38,7 @@ def fp8_recipes(incomplete: str) -> list[str]:
 
 hardware = complete_folders("hardware")
 workloads = complete_folders("workloads", "workloads/jobs")
+either = complete_folders("hardware", "workloads", "workloads/jobs")
 jobs = complete_folders("workloads/jobs")
 stacks = complete_folders("workloads/stacks")
 gpus = complete_folders("hardware/parts/gpus")

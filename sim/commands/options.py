@@ -29,9 +29,7 @@ Wl = Annotated[
 ]
 Machines = Annotated[
     list[str],
-    typer.Argument(
-        metavar="HW...", help="machines to compare; all single machines of the catalog by default", autocompletion=names.hardware
-    ),
+    typer.Argument(metavar="HW...", help="machines to compare; all single machines of the catalog by default", autocompletion=names.either),
 ]
 Sets = Annotated[
     list[str], typer.Option("--set", metavar="K=V", help="override any field, for example node.nic.bandwidth='100 Gbps'; repeatable")

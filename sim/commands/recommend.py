@@ -35,13 +35,14 @@ from sim.terminal import messages, print_json, show_text, write_result
 @app.command(
     epilog="Examples:\n"
     "  python -m sim recommend resnet50 --where gpu=A10G --budget-hours 24 --epochs 90\n"
-    "  python -m sim recommend resnet50 p3.8xlarge p3.16xlarge --budget-usd 100 --epochs 90"
+    "  python -m sim recommend p3.8xlarge p3.16xlarge resnet50 --budget-usd 100 --epochs 90"
 )
 @takes_options
 def recommend(
+    *,
+    hardware: Machines = [],
     workload: Wl,
     options: RecommendOptions,
-    hardware: Machines = [],
     where: WhereOption = [],
     nodes: Nodes = "1..4:4",
     layout: LayoutFields = (),

@@ -7,7 +7,19 @@ from typing import Annotated
 import typer
 
 from sim.commands.app import app
-from sim.commands.options import Folder, HtmlOption, Hw, JsonOption, PricesOption, Processes, Sets, Wl, positive, takes_options
+from sim.commands.options import (
+    Folder,
+    HtmlOption,
+    Hw,
+    JsonOption,
+    LayoutFields,
+    PricesOption,
+    Processes,
+    Sets,
+    Wl,
+    positive,
+    takes_options,
+)
 from sim.spec.yaml import SpecError
 from sim.study.options import BatchOptions, LifetimeOptions
 from sim.terminal import print_json, show_text, write_result
@@ -32,6 +44,7 @@ def spot(
     ] = "auto",
     policy: Annotated[str | None, typer.Option(help="after a revocation: wait; shrink; replace: continue until another joins")] = None,
     trials: Annotated[int, typer.Option(min=2, help="number of simulated runs")] = 1000,
+    layout: LayoutFields = (),
     sets: Sets = [],
     prices: PricesOption = "",
     seed: Annotated[int, typer.Option(min=0, help="random seed of the interruptions")] = 0,
@@ -53,7 +66,7 @@ def spot(
     wanted = SpotRequest(positive(epochs, "--epochs"), positive(steps, "--steps"), interval, policy, trials, **lifetime)
     if workers is not None and workers > (most := MOST["--nodes"]):
         raise SpecError(f"--workers {workers}: write {most:,} or less")
-    scenario = Scenario(hardware, workload, tuple(sets), nodes=workers, seed=seed, prices=prices, **options)
+    scenario = Scenario(hardware, workload, tuple(sets), nodes=workers, seed=seed, layout=layout, prices=prices, **options)
     answer = spot_document(drawn(scenario, wanted, document, processes))
     text = spot_text(answer)
     table = figures_csv(answer["distribution"])

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from typing import Any, Final
 
+from sim.commands.order import workload_last
 from sim.spec.yaml import SpecError
-from sim.units import ambiguous_count, any_of
+from sim.units import UNITS, ambiguous_count, any_of
 
 _SEQUENCE: Final = "--sequence N, tokens per sample"
 _SHARD: Final = "--shard parameters (ZeRO-3, FSDP), gradients (ZeRO-2) or optimizer (ZeRO-1)"
@@ -53,23 +54,28 @@ FILTERS: Final = {
 }
 """Options that other programs have for what ``--where`` filters."""
 _AXES_OF_PLAN: Final = ("tp", "pp", "cp", "ep", "shard", "schedule", "replicate", "batch")
-_OF_GPUS: Final = {"--gpu": _GPUS}
+_SINGULAR: Final = {"--gpu": _GPUS}
+"""What is meant by options that only `new` has, where a kind of GPU is their value."""
+_GROUP: Final = "--set groups.0.count=N, the machines of the first group of HW, and so on"
+_WORKERS: Final = "--workers N, the number of spot machines"
 HERE: Final[Mapping[str, Mapping[str, str]]] = {
-    "whatif": {**_PRICE, **_OF_GPUS},
-    "collective": _OF_GPUS,
-    "spot": {"--nodes": "--workers N, the number of spot machines", "--hours": "--epochs N or --steps N"},
-    "goodput": {**_PRICE, **_OF_GPUS, "--hours": "--days N", "--workers": "--nodes N"},
+    "whatif": _PRICE,
+    "batches": {
+        **dict.fromkeys(("--gpu", "--gpus", "--nodes"), _GROUP),
+        "--batch": "--global-batch N, the samples that it divides",
+    },
+    "profile": dict.fromkeys(("--gpu", "--gpus"), _NODES),
+    "spot": {**dict.fromkeys(("--gpu", "--gpus", "--nodes"), _WORKERS), "--hours": "--epochs N or --steps N"},
+    "goodput": {**_PRICE, "--hours": "--days N", "--workers": "--nodes N"},
     "run": {
         **_PRICE,
         **_REGION,
-        **_OF_GPUS,
         "--days": "--hours N",
         "--workers": "--nodes N, or for the data loader --set input.num_workers=N",
     },
     "plan": {
         **_PRICE,
         **_REGION,
-        "--gpu": "--gpus N",
         **{f"--{axis}": f"--fix {axis}={'NAME' if axis in ('shard', 'schedule') else 'N'}" for axis in _AXES_OF_PLAN},
         "--micro-batches": "--fix micro_batches=N",
     },
@@ -120,17 +126,37 @@ def explain_error(error: Any, command: Any, context: Any, typed: Sequence[str] =
     if not isinstance(name, str) or not hasattr(error, "possibilities"):
         return error
     own_options = {option for parameter in command.get_params(context) for option in parameter.opts}
-    suggestion = EQUIVALENTS.get(name, "")
+    suggestion = EQUIVALENTS.get(name) or _SINGULAR.get(name, "")
     if suggestion and own_options & set(suggestion.replace(",", " ").split()):
         return _with_words(error, suggestion if suggestion == _LEFT else f"here, use {suggestion}")
     if name in HERE.get(command.name or "", {}):
         return _with_words(error, f"here, use {HERE[command.name][name]}")
-    if name in NAMED and (order := _order_of_names(command, context)):
+    if name in NAMED and (order := order_of_names(command, context)):
         return _with_words(error, f"names need no option: {order}")
     takers = _commands_with(suggestion.split()[0] if suggestion.startswith("--") else name, context)
     if takers:
         which = f"{', '.join(takers)} {'has' if len(takers) == 1 else 'have'}"
         return _with_words(error, f"{which} {suggestion or 'it'}")
+    return error
+
+
+_FEW: Final = 6
+"""Number of commands that are all listed for an unknown one."""
+
+
+def explain_command(error: Any, commands: Sequence[str], typed: Sequence[str]) -> Any:
+    """Return the *error* of an unknown command with which of *commands* may have been meant by *typed*."""
+    from sim.check.files import kind_of
+
+    message = getattr(error, "message", "")
+    if not message.startswith("No such command") or "Did you mean" in message:
+        return error
+    if "run" in commands and kind_of(typed[0]):
+        names = list(takewhile(lambda word: not word.startswith("-"), typed))
+        command = " ".join(["run", *workload_last(names)]) if len(names) == 2 else "run HW WL"
+        error.message = f"{message.rstrip('.')}; names follow a command, such as {command}"
+    elif len(commands) <= _FEW:
+        error.message = f"{message.rstrip('.')}; write {any_of(commands)}"
     return error
 
 
@@ -158,6 +184,17 @@ def refuse_repeated(command: Any, context: Any, typed: Sequence[str]) -> None:
             continue
         option = max(parameter.opts, key=len)
         raise SpecError(f"{option}: appears {'twice' if repeats == 2 else f'{repeats} times'}, but takes one value; write it once")
+
+
+def refuse_unquoted(typed: Sequence[str]) -> None:
+    """Raise SpecError if *typed* has a number and its unit as two words after an option, as the shell divides them without quotes."""
+    for name, value, unit in zip(typed, typed[1:], typed[2:], strict=False):
+        if name.startswith("--") and _NUMBER_AT_END.fullmatch(value) and any(unit in units for units in UNITS.values()):
+            key, equals, number = value.rpartition("=")
+            raise SpecError(f"{name} {value} {unit}: a number with its unit is one word; write {name} {key}{equals}'{number} {unit}'")
+
+
+_NUMBER_AT_END: Final = re.compile(r"(?:[^=]+=)?\d[\d.,]*(?:\.\.\d[\d.,]*)?")
 
 
 def _is_switch(parameter: Any) -> bool:
@@ -194,7 +231,7 @@ def _explain_flag_value(error: Any, command: Any, context: Any, typed: Sequence[
     return error
 
 
-def _order_of_names(command: Any, context: Any) -> str:
+def order_of_names(command: Any, context: Any) -> str:
     """Return the usage of a *command* whose arguments are machines and workloads; empty if it takes neither."""
     names = [piece for piece in command.collect_usage_pieces(context) if piece != "[OPTIONS]"]
     return " ".join((command.name, *names)) if any(name.strip("[].") in ("HW", "WL") for name in names) else ""

@@ -13,14 +13,14 @@ from sim.report.columns import Title, align
 from sim.report.energy import brief_energy, epoch_tokens, grid_words, power_cap_text
 from sim.report.layouts.layout import layout_words
 from sim.report.loader_workers import worker_notes
-from sim.report.picture import NamedPoint, Picture, figure, name_points, picture, plain_logarithm
+from sim.report.picture import ERROR_BARS, NamedPoint, Picture, figure, name_points, picture, plain_logarithm
 from sim.report.prices import price_lines, prices_of_runs
 from sim.report.validated import ExpectedError
 from sim.report.whole_job import job_time, tokens_text
 from sim.spec.precision import PRECISION_TRAITS
 from sim.spec.yaml import SpecError
 from sim.study.compare import ComparedMachine, front
-from sim.units import any_of, axis_unit, pluralized, rate_text, rounded, rounded_dollars, show
+from sim.units import all_of, any_of, axis_unit, pluralized, rate_text, rounded, rounded_dollars, show
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -357,29 +357,38 @@ def _above(gap: float) -> str:
 
 
 def ambiguity_notes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a sentence if others differ from the fastest machine by less than the expected error, and another for the cheapest."""
+    """Return a sentence if others equal the fastest machine or differ by less than the expected error, and another for the cheapest."""
     sentences = []
     for place, adjective in enumerate(("fast", "cheap")):
         valued = [(value, row) for row in rows if (value := objectives(row)[place]) is not None and 0 < value < inf]
         if not valued:
             continue
         (least, best), *others = sorted(valued, key=lambda pair: pair[0])
+        equals = [_at(row) for value, row in others if value / least - 1.0 < _APART]
         errors = [max(_median_error(best), _median_error(row)) for _, row in others]
         close = [(value, row, error) for (value, row), error in zip(others, errors, strict=True) if value / least - 1.0 < error]
-        if len(close) == 1:
+        if len(equals) < 2 and len(close) == 1:
             second, other, error = close[0]
             apart = second / least - 1 if adjective == "fast" else 1 - least / second
-            margin = f"only {100 * apart:.1f}%" if apart >= _APART else "no"
+            margin = "no" if equals else f"only {100 * apart:.1f}%"
             sentences.append(f"{_at(best)} is {margin} {adjective}er than {_at(other)}; the expected error is {100 * error:.0f}%.")
-        elif close:
-            listed = ", ".join(_at(row) for _, row, _ in close[:NAMED])
-            more = f" and {len(close) - NAMED:,} more" if len(close) > NAMED else ""
-            largest, differ = max(error for *_, error in close), len({round(error, 2) for *_, error in close}) > 1
-            most = f"of {'up to ' if differ else ''}{100 * largest:.0f}%"
-            sentences.append(
-                f"{_at(best)} is the {adjective}est, but {len(close):,} others are within the expected error {most}: {listed}{more}."
-            )
+            continue
+        further = [(_at(row), error) for value, row, error in close if value / least - 1.0 >= _APART]
+        if equals:
+            first = f"{all_of([_at(best), *equals], NAMED)} are equally {adjective}"
+            sentences.append(f"{first}; {_within(further)}." if further else f"{first}.")
+        elif further:
+            sentences.append(f"{_at(best)} is the {adjective}est, but {_within(further)}.")
     return sentences
+
+
+def _within(further: Sequence[tuple[str, float]]) -> str:
+    """Return that the machines of *further*, which have their expected errors behind their names, are within these errors."""
+    names, errors = [name for name, _ in further], [error for _, error in further]
+    more = f" and {len(names) - NAMED:,} more" if len(names) > NAMED else ""
+    most = f"of {'up to ' if len({round(error, 2) for error in errors}) > 1 else ''}{100 * max(errors):.0f}%"
+    count = "1 other is" if len(names) == 1 else f"{len(names):,} others are"
+    return f"{count} within the expected error {most}: {', '.join(names[:NAMED])}{more}"
 
 
 def _median_error(row: Mapping[str, Any]) -> float:
@@ -444,11 +453,13 @@ def draw_error_bars(
     axes: Axes, rows: Sequence[tuple[float | None, float | None, ExpectedError | None]], is_cost_certain: bool = False
 ) -> None:
     """Draw the 90th percentile of the expected error as error bars, for time and, in proportion, for cost unless *is_cost_certain*."""
-    for x, y, error in rows:
-        if x is not None and y is not None and error:
-            off = min(error["p90"], 0.95)
-            up = None if is_cost_certain else [[y * off], [y * off]]
-            axes.errorbar(x, y, xerr=[[x * off], [x * off]], yerr=up, color="#4477aa", alpha=0.35, linewidth=1, zorder=2)
+    drawn = [(x, y, error) for x, y, error in rows if x is not None and y is not None and error]
+    if drawn:
+        axes.set_xlabel(f"{axes.get_xlabel()}; {ERROR_BARS}")
+    for x, y, error in drawn:
+        off = min(error["p90"], 0.95)
+        up = None if is_cost_certain else [[y * off], [y * off]]
+        axes.errorbar(x, y, xerr=[[x * off], [x * off]], yerr=up, color="#4477aa", alpha=0.35, linewidth=1, zorder=2)
 
 
 def draw_front(axes: Axes, points: Sequence[NamedPoint], meaning: str) -> bool:

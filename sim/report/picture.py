@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+ERROR_BARS: Final = "error bars: 90% of similar predictions were within them"
+"""What error bars mean, for the title of the axis along which they are."""
 _SVG: Any = {"svg.hashsalt": "stallsim", "svg.fonttype": "none"}
 """Derive the names of clip paths only from the drawing, and keep text as text."""
 

@@ -11,7 +11,7 @@ from sim.causes import COLORS
 from sim.events import STALLS, Cause
 from sim.report.expected_error import expected_error
 from sim.report.page.words import unbroken
-from sim.report.picture import Picture, figure, picture
+from sim.report.picture import ERROR_BARS, Picture, figure, picture
 from sim.report.verdict import verdict
 from sim.simulate import Run
 from sim.units import pluralized
@@ -86,7 +86,7 @@ def draw_stacked(
         if off > 0:
             axes.errorbar(total, name, xerr=[[total * min(off, 1.0)], [total * off]], color="black", capsize=3, linewidth=1)
     axes.set_xlim(left=0)
-    axes.set_xlabel(f"milliseconds per step{'; error bars: 90% of similar predictions were within them' if any(errors) else ''}")
+    axes.set_xlabel(f"milliseconds per step{f'; {ERROR_BARS}' if any(errors) else ''}")
     axes.spines[["top", "right"]].set_visible(False)
 
 

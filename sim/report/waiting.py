@@ -26,7 +26,7 @@ def waiting_notes(answer: Goodput, courses: Courses) -> list[str]:
     return [
         f"waiting for spares loses most: half of the repairs of failed nodes take up to {half}, 90% up to {most}, and the longest "
         f"{all_of_them}; {100 * longest:.0f}% of the waiting is in the tenth of the runs that wait longest, so the mean can "
-        "lie outside the 50% interval (--spares adds nodes)"
+        "lie outside the intervals (--spares adds nodes)"
     ]
 
 

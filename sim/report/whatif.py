@@ -11,7 +11,7 @@ from sim.report.columns import Title, align
 from sim.report.document import job_settings
 from sim.report.expected_error import error_sentence, expected_error
 from sim.report.kinds import batch_text
-from sim.report.picture import Picture, figure, picture
+from sim.report.picture import ERROR_BARS, Picture, figure, picture
 from sim.report.prices import price_lines, price_rows
 from sim.report.resources import describe_resource
 from sim.report.verdict import first_is_longer
@@ -239,7 +239,7 @@ def whatif_plot(document: dict[str, Any]) -> Picture:
             axes.errorbar(steps, places, xerr=[off * step for step in steps], fmt="none", ecolor="black", elinewidth=1, capsize=2)
     axes.axvline(1e3 * document["step_time_s"], color="black", linestyle="--", linewidth=1, label="current")
     axes.set_yticks(range(len(rows)), [NAMES[row["resource"]] for row in rows])
-    axes.set_xlabel("milliseconds per step")
+    axes.set_xlabel(f"milliseconds per step{f'; {ERROR_BARS}' if (document['expected_error'] or {}).get('p90') else ''}")
     axes.set_title(f"{document['workload']} on {document['hardware']}, {pluralized(document['gpus'], 'GPU')}", fontsize=11, loc="left")
     drawn.legend(loc="outside lower center", ncols=3, fontsize=8, frameon=False)
     axes.spines[["top", "right"]].set_visible(False)

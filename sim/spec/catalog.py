@@ -251,8 +251,9 @@ def gpu_like(name: str) -> str:
     for gpu in catalog("hardware/parts/gpus"):
         words = gpu.split("-")
         starts = ["".join(words[: count + 1]) for count in range(len(words))]
+        number = starts[0].removeprefix("rtx") if len(words) == 1 else starts[0]  # 4090 names one GPU, 6000 several
         enough = len(given) >= len(starts[0]) + 2
-        if given in (starts[0], starts[-1]) or (enough and starts[-1].startswith(given)):
+        if given in (starts[0], starts[-1], number) or (enough and starts[-1].startswith(given)):
             count = next(count for count, start in enumerate(starts, 1) if len(start) >= len(given))
             return "-".join(words[:count]).upper()
     return ""

@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 from sim.spec import extensions
 from sim.spec.fields import Bytes, Count, Factor, Fraction, Latency, Reader, Source, Spec, Whole
 from sim.spec.yaml import SpecError
-from sim.units import shorten
+from sim.units import all_of, shorten
 
 Schedule = Literal["gpipe", "1f1b", "interleaved_1f1b", "zb_h1", "zbv", "dualpipev"]
 Shard = Literal["none", "optimizer", "gradients", "parameters"]
@@ -204,10 +204,15 @@ class Parallel(Spec):
         if self.expert > 1 and self.expert_imbalance > self.expert:
             most = f"at {self.expert}, one of {self.expert} ranks has all tokens"
             raise ValueError(f"expert_imbalance {self.expert_imbalance:g}: {most}; write at most that")
-        if self.reshard_after_forward not in (None, False) and self.shard != "parameters":
-            raise ValueError("reshard_after_forward is for sharded parameters (FSDP); write shard: parameters, or leave it out")
-        if self.wrap is not None and self.shard != "parameters":
-            raise ValueError("wrap is for sharded parameters (FSDP); write shard: parameters, or leave it out")
+        resharded = ["reshard_after_forward"] if self.reshard_after_forward not in (None, False) else []
+        of_fsdp = [*resharded, *(["wrap"] if self.wrap is not None else [])]
+        if of_fsdp and self.shard != "parameters":
+            names = all_of(of_fsdp)
+            kept = " (with reshard_after_forward: false for FSDP's SHARD_GRAD_OP)" if self.shard == "gradients" else ""
+            raise ValueError(
+                f"{names} {'is' if len(of_fsdp) == 1 else 'are'} for sharded parameters (FSDP), but shard is {self.shard}; write shard: "
+                f"parameters{kept}, or leave {names} out"
+            )
         if self.replicate > 1 and self.shard == "none":
             raise ValueError("replicate is for sharded models (HSDP); write shard: parameters, or replicate: 1")
         return self

@@ -178,7 +178,9 @@ def _sentence(kind: type[BaseModel], document: Document, error: Any) -> tuple[Ke
     if error["type"] == "missing":
         missing = (*key, location[-1])
         if missing == ("groups",):
-            return ("node",), "is missing; write the block of one machine, or 'groups', a list of machines"
+            return (
+                "node",
+            ), "is missing; write the block of one machine, 'groups', a list of machines, or 'extends: p3.8xlarge' and what differs"
         due = schema.describe(kind, missing)
         listed = _PART.search(due)
         shows = f" ('python -m sim list {listed[1]}' lists them)" if listed else ""
@@ -198,7 +200,8 @@ def _sentence(kind: type[BaseModel], document: Document, error: Any) -> tuple[Ke
         return key, _unknown(kind, key)
     if error["type"] == _RAISED:
         text = str(error["msg"]).removeprefix("Value error, ")
-        return _option_of(document, key, text), text
+        place = _option_of(document, key, text)
+        return place, _in_options(text) if _OF_LAYOUT.match(document.mark(place).file) else text
     if error["type"] == "too_short":
         return key, "is empty; write at least one item"
     if key[-1:] == ("gpu",) and isinstance(error["input"], list):
@@ -230,6 +233,19 @@ def _variant(kind: type[BaseModel], document: Document, key: Key) -> _Variant | 
         return None
     tagged = (each for each in sections_of(block).values() if 0 < len(each.tags_with(name)) < len(each.variants))
     return next((_Variant(block, each, value[each.key]) for each in tagged), None)
+
+
+_OF_LAYOUT: Final = re.compile(r"--(wrap|replicate|schedule) ")
+_OPTIONS: Final = {
+    "shard": "--shard ", "schedule": "--schedule ", "replicate": "--replicate ", "pipeline": "--pp ",
+    "virtual_stages": "--parallel virtual_stages=",
+}  # fmt: skip
+"""Options of a layout for the keys of `Parallel` that its problems name."""
+
+
+def _in_options(text: str) -> str:
+    """Return *text* with options in place of the keys and values that it tells to write."""
+    return re.sub(rf"\b({'|'.join(_OPTIONS)}): (?=\w)", lambda match: _OPTIONS[match[1]], text)
 
 
 def _option_of(document: Document, key: Key, text: str) -> Key:
@@ -326,6 +342,8 @@ def _unknown(kind: type[BaseModel], key: Key) -> str:
         keys = [*keys, *schema.UNFOLDED]
     if kind is schema.KINDS["hardware"] and len(key) == 1 and (hint := _OF_CLUSTERS.get(str(key[-1]))):
         return f"unknown key; {hint}"
+    if kind is schema.KINDS["hardware"] and len(key) == 1 and (of_node := _OF_NODES.get(str(key[-1]))):
+        return f"unknown key; did you mean 'node.{of_node}'?"
     block = schema.model_at(kind, key[:-1]) if key[:-1] else kind
     if block is Parallel and (hint := NOT_SIMULATED.get(str(key[-1]).lower())):
         return hint

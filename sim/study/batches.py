@@ -22,6 +22,7 @@ from sim.spec.stack import AsyncParameterServer, Horovod
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 from sim.study.batch_search import MOST, BatchShare, GroupBatches, Search, all_choices, find_shortest_step
+from sim.study.jobs_file import jobs_file
 from sim.study.scenario import Scenario, job_on, prepare, sorted_overrides
 from sim.training.job import Job
 from sim.training.step_plan import StepPlan, plan_step
@@ -66,6 +67,8 @@ def batches(
     By default the total is the workload's batch on every GPU. Raise SpecError for a single group, for asynchronous workers, and if no
     batches add up to the total.
     """
+    if jobs_file(scenario.workload) is None:
+        _possible(load_workload(scenario.workload, sorted_overrides(scenario)[1]).spec)  # before what does not fit, which nothing mends
     question = prepare(replace(scenario, batch=1, global_batch=None))
     machine, groups = question.hardware, question.hardware.worker_groups
     if len(question.jobs) != 1:
@@ -75,7 +78,6 @@ def batches(
             f"{machine.name}: has one group of workers, so all batches are equal; use a machine with several groups, such as 256x-tpu-v2-v3"
         )
     job = question.jobs[0]
-    _possible(job.workload)
     wanted = load_workload(scenario.workload, sorted_overrides(scenario)[1]).spec.training.batch
     gpus = [group.count * group.node.gpu_count for group in groups]
     channels = ring_channels_of(machine, job)
@@ -127,7 +129,10 @@ def _same_buckets(workload: Workload) -> bool:
 def _possible(workload: Workload) -> None:
     """Raise SpecError for asynchronous workers, which wait for no other worker's batch, and for layouts, which need identical machines."""
     if not workload.training.parallel.is_trivial:
-        raise SpecError("training.parallel: batches of unlike machines are those of plain data parallelism; leave the layout out")
+        raise SpecError(
+            "training.parallel: batches of unlike machines are those of plain data parallelism; leave the layout out, with --set "
+            "training.parallel={}"
+        )
     if isinstance(workload.training.stack.exchange, AsyncParameterServer):
         raise SpecError(
             f"stack {workload.training.stack.name}: its workers do not wait for each other, so there are no batches to balance; write a "

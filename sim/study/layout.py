@@ -5,7 +5,8 @@ Plain data parallelism is the task of `sim.study.scenario`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -21,7 +22,7 @@ from sim.parallel.stack_options import mesh_options
 from sim.spec.hardware import Hardware
 from sim.spec.library import Loaded, fingerprint, load_workload
 from sim.spec.workload import Workload
-from sim.spec.yaml import SpecError
+from sim.spec.yaml import Document, SpecError
 from sim.study.infeasible import Infeasible
 from sim.study.nccl_names import nccl_variables_named
 from sim.study.not_validated import not_validated
@@ -54,7 +55,7 @@ def layout_answer(scenario: Scenario, notice: Callable[[int], None] = lambda mic
     machine, loaded, workload, gpus = placed_scenario(scenario)
     many = partial(notice, workload.training.gradient_accumulation_steps)
     fits = partial(_require_memory, scenario, machine.spec, workload)
-    with nccl_variables_named():
+    with nccl_variables_named(), _placed_in(loaded, scenario):
         run = run_layout(machine.spec, workload, gpus, seed=scenario.seed, exact=scenario.exact, fits=fits, notice=many)
     tokens = scenario.plan.tokens if scenario.plan else None
     parts = parts_of(scenario, run, tokens, lambda other: layout_answer(other).run) if tokens else ()
@@ -62,10 +63,30 @@ def layout_answer(scenario: Scenario, notice: Callable[[int], None] = lambda mic
     return LayoutAnswer(run, _inputs(machine.sha256, loaded), warnings, scenario.market, scenario.plan, parts)
 
 
+@contextmanager
+def _placed_in(loaded: Loaded[Workload], scenario: Scenario) -> Iterator[None]:
+    """Give the problems of a layout that stands in the user's own workload file their place in it."""
+    try:
+        yield
+    except Infeasible:
+        raise
+    except SpecError as error:
+        raise SpecError([_with_place(problem, loaded.document, scenario) for problem in error.problems]) from None
+
+
+def _with_place(problem: str, document: Document, scenario: Scenario) -> str:
+    key = problem.partition(": ")[0]
+    if not key.startswith("training.") or (key == "training.parallel" and scenario.layout):  # options changed the block in the file
+        return problem
+    mark = document.mark(tuple(key.split(".")))
+    return f"{mark}: {problem}" if mark.line and mark.file == scenario.workload else problem
+
+
 def checked_hardware(scenario: Scenario) -> Hardware:
     """Return the hardware of *scenario*, checked as in `layout_answer`, including memory, without simulating. Raise the same errors."""
-    machine, _, workload, gpus = placed_scenario(scenario)
-    layout = prepare(machine.spec, workload, gpus)
+    machine, loaded, workload, gpus = placed_scenario(scenario)
+    with _placed_in(loaded, scenario):
+        layout = prepare(machine.spec, workload, gpus)
     _require_memory(scenario, machine.spec, workload, layout, memory_by_stage(layout, workload, worker_node(machine.spec).gpu))
     return machine.spec
 
@@ -75,7 +96,8 @@ def placed_scenario(scenario: Scenario) -> tuple[Loaded[Hardware], Loaded[Worklo
     machine = loaded_hardware(scenario)
     _, of_workload = sorted_overrides(scenario)
     loaded = load_workload(scenario.workload, of_workload)
-    mesh_options(loaded.spec)
+    with _placed_in(loaded, scenario):
+        mesh_options(loaded.spec)
     check_run(machine, loaded, gpus=scenario.gpus)
     if scenario.batch == "max":
         raise SpecError(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 
+from sim.cli import main
 from sim.report.comparison import (
     MOST_ROWS,
     _error,
@@ -124,6 +126,18 @@ def test_machines_of_one_speed_are_not_said_to_differ() -> None:
     assert "a is no faster than b; the expected error is 8%." in comparison_text(comparison_document("w", rows))
 
 
+@pytest.mark.parametrize("median", [None, 0.08])
+def test_three_and_more_machines_of_one_speed_are_equal(median: float | None) -> None:
+    """Also without an expected error, and where the cost decides nothing either; another within the error is told apart."""
+    rows = [machine(name, time, 4.0) for name, time in (("a", 10.0), ("b", 10.0001), ("c", 10.0), ("d", 10.3))]
+    for row in rows:
+        row.document["expected_error"] = median and {"median": median, "p90": 0.2}  # type: ignore[index]
+    text = comparison_text(comparison_document("w", rows)) + "\n"
+    further = "; 1 other is within the expected error of 8%: d" if median else ""
+    assert f"\na, c and b are equally fast{further}.\n" in text
+    assert "\na, c, b and 1 more are equally cheap.\n" in text
+
+
 def test_all_machines_within_the_expected_error_of_the_best_are_counted() -> None:
     """By hand: b, c, d and e take up to 8% longer than a; f takes 20% longer, g costs the least by far."""
     times = {"a": 100.0, "b": 100.1, "c": 103.0, "d": 107.0, "e": 107.5, "f": 120.0, "g": 400.0}
@@ -139,11 +153,11 @@ def test_all_machines_within_the_expected_error_of_the_best_are_counted() -> Non
 
 def test_machines_that_a_folded_table_leaves_out_are_counted_too() -> None:
     """The page, which has all rows, says the same."""
-    rows = [machine(f"m{number:03}", 100.0 + number / 100, None) for number in range(100)]
+    rows = [machine(f"m{number:03}", 100.0 + number / 90, None) for number in range(100)]
     for row in rows:
         row.document["expected_error"] = {"median": 0.08, "p90": 0.2}  # type: ignore[index]
     document = comparison_document("w", rows)
-    note = "m000 is the fastest, but 99 others are within the expected error of 8%: m001, m002, m003 and 96 more."
+    note = "m000, m001, m002 and 2 more are equally fast; 95 others are within the expected error of 8%: m005, m006, m007 and 92 more."
     assert note in comparison_text(document, MOST_ROWS).splitlines() and note in page_notes(document)
 
 
@@ -164,6 +178,19 @@ def test_the_picture_names_axes_and_machines() -> None:
     assert {"a", "b", "c", "seconds per epoch", "USD per epoch"} <= said and "d" not in said
     comparison = comparison_document("w", [machine("a", 10, 4.0, job("epochs", 3.0, 7200.0, 8.0))])
     assert {"hours, whole job", "USD, whole job"} <= texts(comparison_plot(comparison).svg)
+
+
+def test_error_bars_in_pictures_are_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """On the axis along which they are; without an expected error there are none to explain."""
+    bars = "error bars: 90% of similar predictions were within them"
+    sure = machine("a", 10.0, 4.0)
+    assert sure.document is not None
+    unsure = replace(sure, document={**sure.document, "expected_error": {"median": 0.08, "p90": 0.2}})
+    assert f"seconds per epoch; {bars}" in texts(comparison_plot(comparison_document("w", [unsure])).svg)
+    assert not any(bars in text for text in texts(comparison_plot(comparison_document("w", [sure])).svg))
+    assert main(["whatif", "p3.2xlarge", "alexnet", "-o", str(tmp_path)]) == 0
+    capsys.readouterr()
+    assert f"milliseconds per step; {bars}" in texts((tmp_path / "whatif.svg").read_bytes())
 
 
 def test_without_a_price_the_picture_says_so() -> None:

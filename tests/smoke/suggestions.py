@@ -53,7 +53,7 @@ INSTANCES: Mapping[str, str] = {
     "sim new workload {file} -o mine.yaml": "sim new workload config.json -o mine.yaml",
     "sim plan HW WL": "sim plan hgx-h100 llama-3.2-1b",
     "sim plan X X --nodes X": "sim plan hgx-h100 llama-3.2-1b --nodes 1",
-    "sim recommend WL": "sim recommend alexnet p3.2xlarge --budget-hours 1",
+    "sim recommend": "sim recommend p3.2xlarge alexnet --budget-hours 1",
     "sim run HW WL -o X": "sim run p3.8xlarge alexnet -o results",
     "sim run HW X": "sim run p3.8xlarge my-job.yaml",
     "sim run hgx-h100 traces/allreduce.et": "sim run hgx-h100 traces/allreduce.et --gpus 4",

@@ -29,7 +29,8 @@ def named(folder: str, start: str) -> set[str]:
 def test_names_of_the_catalog() -> None:
     assert set(completed("stallsim run p3.")) == named("hardware", "p3.") != set()
     assert set(completed("stallsim run p3.2xlarge bert-")) == named("workloads", "bert-") != set()
-    assert set(completed("stallsim compare vgg16 p3.2xlarge p4")) == named("hardware", "p4") != set()
+    assert set(completed("stallsim compare p3.2xlarge p4")) == named("hardware", "p4") != set()
+    assert set(completed("stallsim compare p3.2xlarge vgg")) == named("workloads", "vgg") != set(), "its last name is the workload"
     assert set(completed("stallsim run p3.2xlarge vgg16 --stack torch-1")) == named("workloads/stacks", "torch-1") != set()
 
 

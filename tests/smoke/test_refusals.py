@@ -168,8 +168,8 @@ def test_a_wrong_file_is_named_with_its_place(capsys: pytest.CaptureFixture[str]
 
 
 def test_names_of_the_wrong_kind(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "vgg16 is not in the catalog (hardware/); it is a workload (workloads/), not a machine" in refusal(
-        capsys, "run", "vgg16", "p3.16xlarge"
+    assert "vgg16 and alexnet are workloads; write a machine too, such as p3.16xlarge: run HW WL" in refusal(
+        capsys, "run", "vgg16", "alexnet"
     )
     assert "did you mean gpus?" in refusal(capsys, "list", "gpu")
     assert "found 4090; did you mean rtx4090? write a block (" in refusal(capsys, "run", "hgx-h100", "vgg16", "--set", "node.gpu=4090")

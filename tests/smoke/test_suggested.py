@@ -122,7 +122,7 @@ def test_what_is_suggested_can_be_typed(tmp_path: Path, monkeypatch: pytest.Monk
 LONG = (
     "calibration blind h", "calibration blind H", "calibration blind X", "calibration collectives ", "calibration fit ",
     "calibration kernels --left-out", "calibration kernels --refit", "calibration lab --", "calibration servers ", "calibration validate ",
-    "sim batches ", "sim check -v", "sim compare resnet50", "sim compare vgg16", "sim compare WL", "sim extract my_file.py",
+    "sim batches ", "sim check -v", "sim compare p3.2xlarge", "sim compare vgg16", "sim extract my_file.py",
     "sim extract torch",
     "sim goodput hgx-h100 gpt2-xl --nodes 256", "sim goodput hgx-h100 llama", "sim new workload my_file.py",
     "sim plan ", "sim profile p3", "sim recommend ",

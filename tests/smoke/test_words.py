@@ -38,7 +38,7 @@ def test_words_of_other_programs_are_answered_with_options_that_are_there(word: 
 
 @pytest.mark.parametrize(
     ("words", "order"),
-    [("run", "run HW WL"), ("compare", "compare WL [HW...]"), ("plan", "plan HW WL"), ("show", "show WL..."), ("batches", "batches HW WL")],
+    [("run", "run HW WL"), ("compare", "compare [HW...] WL"), ("plan", "plan HW WL"), ("show", "show WL..."), ("batches", "batches HW WL")],
 )
 def test_names_that_are_typed_after_an_option_are_told_their_place(words: str, order: str, capsys: pytest.CaptureFixture[str]) -> None:
     for option in ("--machine", "--workload"):
@@ -127,3 +127,46 @@ def test_no_words_of_the_parsers_own_are_left(capsys: pytest.CaptureFixture[str]
 def test_what_nobody_knows_is_left_to_the_parser(capsys: pytest.CaptureFixture[str]) -> None:
     assert said(capsys, "run", "p3.16xlarge", "resnet50", "--qqqq") == "Error: No such option: --qqqq"
     assert "Possible options: " in said(capsys, "run", "p3.16xlarge", "resnet50", "--shar", "x")
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        ("resnet50 p3.2xlarge --batch 4", "No such command 'resnet50'; names follow a command, such as run p3.2xlarge resnet50"),
+        ("p3.2xlarge", "No such command 'p3.2xlarge'; names follow a command, such as run HW WL"),
+        ("runn p3.2xlarge resnet50", "No such command 'runn'. Did you mean 'run'?"),
+        ("study foo", "No such command 'foo'; write accpar or stash2022"),
+        ("foo", "No such command 'foo'."),
+    ],
+)
+def test_an_unknown_command_is_told_what_may_have_been_meant(words: str, answer: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert said(capsys, *words.split()) == f"Error: {answer}"
+
+
+@pytest.mark.parametrize("option", ["--gpu", "--gpus", "--nodes"])
+def test_batches_spot_and_profile_say_what_they_have_for_gpus(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """`new`, the only command with ``--gpu``, has nothing to do with it. What each says is one of its own options, and runs."""
+    for command, names in (("batches", "256x-tpu-v2-v3 resnet50"), ("spot", "p3.2xlarge resnet50"), ("profile", "p3.2xlarge resnet50")):
+        if option in OPTIONS[command]:
+            continue
+        answer = said(capsys, command, *names.split(), option, "3")
+        assert " has it" not in answer and " have it" not in answer and "here, use --" in answer
+    assert main(["batches", "256x-tpu-v2-v3", "alexnet", "--set", "groups.0.count=2"]) == 0
+    assert main(["spot", "p3.2xlarge", "alexnet", "--workers", "3", "--epochs", "1", "--trials", "9"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "remedy"),
+    [
+        ("run p3.8xlarge alexnet --nodes 2 --set node.nic.bandwidth=100 Gbps", "--set node.nic.bandwidth='100 Gbps'"),
+        ("run p3.8xlarge alexnet --power-cap 250 W", "--power-cap '250 W'"),
+        ("compare p3.8xlarge alexnet --set price.on_demand=3.5 USD/h", "--set price.on_demand='3.5 USD/h'"),
+        ("spot p4d.24xlarge alexnet --epochs 1 --trials 9 --mean-lifetime 20 h", "--mean-lifetime '20 h'"),
+    ],
+)
+def test_a_value_and_its_unit_without_quotes_are_one_word(words: str, remedy: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """What is advised runs as the shell reads it."""
+    assert main(words.split()) == 2
+    wrong = " ".join(words.split()[-3:])
+    assert capsys.readouterr().err == f"{wrong}: a number with its unit is one word; write {remedy}\n"
+    assert main([*words.split()[:-3], *shlex.split(remedy)]) == 0

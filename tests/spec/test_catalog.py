@@ -91,6 +91,14 @@ def test_a_large_folder_is_not_listed_in_a_hint() -> None:
     assert unknown("x/" * 5_000).startswith(f"'{'x/' * 125}x...: no such file")
 
 
+@pytest.mark.parametrize(("name", "gpu"), [("4090", "RTX4090"), ("4x4090", "RTX4090"), ("2080ti", "RTX2080TI"), ("8x RTX 3090", "RTX3090")])
+def test_a_gpu_by_its_number(name: str, gpu: str) -> None:
+    with pytest.raises(catalog.UnknownName, match=f"it is a GPU, but no machine .*--set node.gpu={gpu}$"):
+        locate(name, "hardware")
+    with pytest.raises(catalog.UnknownName, match="did you mean"):
+        locate("6000", "hardware")  # of several GPUs
+
+
 @pytest.mark.parametrize(("name", "gpu"), [("H100 NVL", "H100-NVL"), ("NVIDIA H100 SXM", "H100-SXM5"), ("a100-sxm4", "A100-SXM4")])
 def test_a_gpu_and_its_form_are_a_gpu(name: str, gpu: str) -> None:
     """Without its memory, as people say it; the hint's condition must find machines."""

@@ -105,6 +105,7 @@ def test_backends_and_buckets_of_the_catalog():
     """Sources as in the files: apex distributed.py, torch/optim since 2.0, as below."""
     apex = stack("apex-ddp").exchange
     assert (apex.strategy, apex.message_size, apex.blocking_scalar_all_reduces) == ("apex", 10**7, 0)
+    assert stack("apex-ddp").library.nccl == stack("torch-1.6-ddp").library.nccl == "2.7.3", "apex's DDP went out of use with torch 1.6"
     assert (stack("gloo-ddp").library.backend, stack("gloo-ddp").library.gloo_transport.flows) == ("gloo", 1)
     assert (stack("torch-2.x-ddp").update.optimizer, stack("torch-2.x-ddp").exchange.bucket_cap) == ("foreach", 25 * MIB)
 

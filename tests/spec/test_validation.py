@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from sim.spec import schema
 from sim.spec.library import load_hardware, load_workload
 from sim.spec.yaml import SpecError
 from tests.spec.documents import MACHINE
@@ -125,10 +126,23 @@ EACH = {
     "no machine": (
         MACHINE,
         "name: x\nfabric: {}\n",
-        "1:1: node: is missing; write the block of one machine, or 'groups', a list of machines",
+        "1:1: node: is missing; write the block of one machine, 'groups', a list of machines, or 'extends: p3.8xlarge' and what differs",
     ),
     "no group": (MACHINE, "name: x\ngroups: []\n", "2:1: groups: is empty; write at least one item"),
 }
+
+
+def test_keys_of_a_node_at_the_top_of_a_file_are_told_their_place(library: Path) -> None:
+    """It had been called a file of lifetimes, which has ``gpus`` too, and `check` listed all that such a file needs."""
+    missing = (
+        "mine.yaml:1:1: node: is missing; write the block of one machine, 'groups', a list of machines, or 'extends: p3.8xlarge' and what"
+    )
+    gpus, gpu = ("gpus: unknown key; did you mean 'node.gpu_count'?", "gpu: unknown key; did you mean 'node.gpu'?")
+    assert complaint(library, "name: x\ngpus: 4\n") == [f"{missing} differs", f"mine.yaml:2:1: {gpus}"]
+    assert complaint(library, "name: x\ngpu: V100\ngpus: 4\n") == [f"{missing} differs", f"mine.yaml:2:1: {gpu}", f"mine.yaml:3:1: {gpus}"]
+    assert schema.kind_of({"name": 1, "gpus": 1}) is schema.kind_of({"gpu": 1, "gpus": 1}) is schema.KINDS["hardware"]
+    lifetimes = ("name", "gpus", "provider", "revoked", "survived")
+    assert schema.kind_of(dict.fromkeys(lifetimes, 1)) is schema.KINDS["lifetimes"]
 
 
 @pytest.mark.parametrize("name", [name for name, (_, _, message) in EACH.items() if message])

@@ -240,7 +240,7 @@ def test_lists_are_pointed_to_the_way_that_takes_them(text: str) -> None:
 
 def test_resharding_needs_sharded_parameters() -> None:
     given = scenario(LLAMA, tp=2, reshard_after_forward="true")
-    assert "write shard: parameters, or leave it out" in refused(given)
+    assert "but shard is none; write shard: parameters, or leave reshard_after_forward out" in refused(given)
     assert layout_answer(scenario(LLAMA, tp=2, shard="parameters", reshard_after_forward="true")).run.mesh.parallel.reshard_after_forward
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sim.report.comparison import AxisQuantity, comparison_axes, failure_lines, machine_count, page_notes, rate_of, time_differs
+from sim.report.comparison import NAMED, AxisQuantity, comparison_axes, failure_lines, machine_count, page_notes, rate_of, time_differs
 from sim.report.energy import grid_words
 from sim.report.page.bars import SAME_ERROR, bar, named_bars, p90_error, stall_key, stall_pieces
 from sim.report.page.basis import basis
@@ -16,7 +16,7 @@ from sim.report.page.markup import Child, Figures, Html, bullets, join, note_box
 from sim.report.page.words import as_carbon, as_energy, as_memory, as_money, as_number, as_percent, as_plain, as_tenths, as_time
 from sim.report.whole_job import length_text
 from sim.study.descriptions import Descriptions
-from sim.units import rate_text
+from sim.units import all_of, rate_text
 
 _BARS = 60
 """Maximum number of machines whose steps are drawn; the table has all."""
@@ -56,13 +56,20 @@ def verdict_of(rows: Sequence[Figures]) -> str:
         return sign * row.value(time.path), math.inf if usd is None else usd
 
     fastest = min(rows, key=fast_then_cheap)
+    alike = _labels_alike(rows, fastest)
     priced = [row for row in rows if row.value(cost.path) is not None]
     if not priced:
-        return f"{machine_label(fastest)} is fastest: {_words(fastest)}."
+        return f"{alike} fastest: {_words(fastest)}."
     cheapest = min(priced, key=lambda row: row.value(cost.path))
-    if cheapest is fastest:
-        return f"{machine_label(fastest)} is fastest and cheapest: {_words(fastest)}."
-    return f"{machine_label(fastest)} is fastest: {_words(fastest)}. {machine_label(cheapest)} is cheapest: {_words(cheapest)}."
+    if _words(cheapest) == _words(fastest):
+        return f"{alike} fastest and cheapest: {_words(fastest)}."
+    return f"{alike} fastest: {_words(fastest)}. {_labels_alike(rows, cheapest)} cheapest: {_words(cheapest)}."
+
+
+def _labels_alike(rows: Sequence[Figures], best: Figures) -> str:
+    """Return the machine of *best* and those of *rows* with the same shown time and cost, with the verb."""
+    labels = [machine_label(best), *(machine_label(row) for row in rows if row is not best and _words(row) == _words(best))]
+    return f"{all_of(labels, NAMED)} {'is' if len(labels) == 1 else 'are'}"
 
 
 def _shown(rows: Sequence[Figures]) -> tuple[AxisQuantity, AxisQuantity]:

@@ -61,13 +61,13 @@ def layout_page(run: LayoutRun | None, document: Mapping[str, Any]) -> str:
     return page(f"{document['workload']} on {document['hardware']}", "run", hero, parts, {"run": document})
 
 
-def layout_parts(run: LayoutRun, document: Mapping[str, Any]) -> tuple[Html, list[PagePart]]:
-    """Return the outcome of *run*, whose JSON is *document*, and the parts of its page."""
+def layout_parts(run: LayoutRun, document: Mapping[str, Any], title: str = "", verdict: str = "") -> tuple[Html, list[PagePart]]:
+    """Return the outcome of *run*, whose JSON is *document*, and the parts of its page; *title* and *verdict* replace the run's own."""
     figures = Figures(document, "run")
     machine = f"{document['gpus']} x {run.node.gpu.name} on {pluralized(document['nodes'], 'node')}"
     hero = outcome(
-        f"{document['workload']} on {document['hardware']}",
-        document["verdict"],
+        title or f"{document['workload']} on {document['hardware']}",
+        verdict or document["verdict"],
         f"{machine}; {layout_name(document)}; {document['precision']}, {document['stack']}",
         _tiles(figures),
         note_box("Warnings", document["warnings"]),

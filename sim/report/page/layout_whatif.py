@@ -10,14 +10,21 @@ from sim.report.layouts.layout_whatif import NAMES, effective_rows, notes
 from sim.report.page.frame import PagePart, page
 from sim.report.page.layout import layout_parts
 from sim.report.page.markup import Child, Figures, section, table, tag
+from sim.report.page.whatif import NO_UPGRADE, upgrade_sentence
 from sim.report.page.words import as_time
 
 
 def layout_whatif_page(run: LayoutRun, document: Mapping[str, Any]) -> str:
     """Return the page of the what-if *document* of *run*."""
-    hero, parts = layout_parts(run, document)
     title = f"{document['workload']} on {document['hardware']}: what if"
+    hero, parts = layout_parts(run, document, f"{title}?", _verdict(document))
     return page(title, "what-if", hero, [_ranking(Figures(document, "run")), *parts], {"run": document})
+
+
+def _verdict(document: Mapping[str, Any]) -> str:
+    """Return a sentence on what to improve first: one resource rather than all links if it gains as much."""
+    best = max(effective_rows(document), key=lambda row: round(float(row["twice_gain"]), 3), default=None)
+    return NO_UPGRADE if best is None else upgrade_sentence(best["resource"], NAMES[best["resource"]], 100 * best["twice_gain"])
 
 
 def _ranking(figures: Figures) -> PagePart:

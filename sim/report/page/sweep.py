@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -21,6 +21,8 @@ _LINES = 12
 """Maximum number of combinations of the other fields for which a field's points are joined by lines."""
 _ROWS = 500
 """Maximum number of points in the table; the file of the sweep has all."""
+_NAMED = 2
+"""Maximum number of equal points that are all named."""
 _LOGARITHMIC = 8.0
 """Ratio of the largest to the smallest value above which an axis is logarithmic."""
 _MATTERS = 1.01
@@ -46,12 +48,12 @@ def verdict_of(document: Mapping[str, Any]) -> str:
     rows = document["rows"]
     if not rows:
         return "None of the points can run."
-    fastest = max(rows, key=lambda row: row["throughput_samples_per_s"])
-    sentence = f"Fastest: {point_label(fastest)}, {as_rate(fastest['throughput_samples_per_s'])}."
+    fastest, rate = _best(rows, "throughput_samples_per_s", as_rate, max)
+    sentence = f"Fastest: {_points(fastest, len(rows))}, {rate}."
     priced = [row for row in rows if row["cost_per_epoch_usd"] is not None]
-    cheapest = min(priced, key=lambda row: row["cost_per_epoch_usd"], default=fastest)
-    if cheapest is not fastest:
-        sentence += f" Cheapest: {point_label(cheapest)}, {as_money(cheapest['cost_per_epoch_usd'])} per epoch."
+    cheapest, cost = _best(priced, "cost_per_epoch_usd", as_money, min) if priced else (fastest, "")
+    if not any(row is other for row in cheapest for other in fastest):
+        sentence += f" Cheapest: {_points(cheapest, len(rows))}, {cost} per epoch."
     influence = {key: times for key, times in document["influence"].items() if times is not None}
     most = max(influence, key=lambda key: influence[key], default=None)
     if most is None or len(influence) < 2:
@@ -61,6 +63,21 @@ def verdict_of(document: Mapping[str, Any]) -> str:
         if influence[most] > _MATTERS
         else f"{sentence} No field has a noticeable effect."
     )
+
+
+def _best(
+    rows: Sequence[Mapping[str, Any]], figure: str, write: Callable[[float], str], best: Callable[[Iterable[float]], float]
+) -> tuple[list[Mapping[str, Any]], str]:
+    """Return those of *rows* whose *figure* is the *best* one as it is shown, and that figure as text."""
+    shown = write(best(row[figure] for row in rows))
+    return [row for row in rows if write(row[figure]) == shown], shown
+
+
+def _points(rows: Sequence[Mapping[str, Any]], of: int) -> str:
+    """Return the labels of *rows*, some of all *of* points, which are equal; of many, one and their number."""
+    if len(rows) <= _NAMED:
+        return " and ".join(point_label(row) for row in rows)
+    return f"{'all' if len(rows) == of else ''} {len(rows):,} equal points, such as {point_label(rows[0])}".strip()
 
 
 def point_label(row: Mapping[str, Any]) -> str:
@@ -88,14 +105,15 @@ def _over(rows: Sequence[Figures], key: str, place: int) -> PagePart | None:
     values = {row.value(f"numbers/{step(key)}") for row in numbered}
     if len(values) < 2 or len(numbered) < len(rows):
         return None
-    best = max(numbered, key=lambda row: row.value("throughput_samples_per_s"))
+    highest = as_rate(max(row.value("throughput_samples_per_s") for row in numbered))
+    best = [row for row in numbered if as_rate(row.value("throughput_samples_per_s")) == highest]
     groups = _grouped(numbered, key)
     ends = {group[-1].base_path for group in groups} if 1 < len(groups) <= _LINES else set()
     points = [
         ChartPoint(
             row.value(f"numbers/{step(key)}"), row.value("throughput_samples_per_s"), _others(row, key), _says(row),
-            (row.marked(f"numbers/{step(key)}"), row.marked("throughput_samples_per_s")), row is best, row.base_path in ends,
-            error_up=p90_error(row) if row is best or row.base_path in ends else 0.0,
+            (row.marked(f"numbers/{step(key)}"), row.marked("throughput_samples_per_s")), row in best, row.base_path in ends,
+            error_up=p90_error(row) if row is best[0] or row.base_path in ends else 0.0,
         )
         for row in numbered
     ]  # fmt: skip
@@ -105,7 +123,7 @@ def _over(rows: Sequence[Figures], key: str, place: int) -> PagePart | None:
     up = _axis("samples per second", with_errors_up(points), as_plain)
     drawn = tag("figure", chart(points, across, up, f"Samples per second by {key}", _lines(numbered, key)))
     ident = f"over-{place}"
-    return PagePart(ident, key.rpartition(".")[2], section(ident, f"Throughput by {key}", drawn, lead=_lead(numbered, key)))
+    return PagePart(ident, key.rpartition(".")[2], section(ident, f"Throughput by {key}", drawn, lead=_lead(numbered, key, len(best))))
 
 
 def _others(row: Figures, key: str) -> str:
@@ -113,12 +131,15 @@ def _others(row: Figures, key: str) -> str:
     return ", ".join(f"{name.rpartition('.')[2]} {text}" for name, text in row.value("point").items() if name != key)
 
 
-def _lead(rows: Sequence[Figures], key: str) -> str:
+def _lead(rows: Sequence[Figures], key: str, fastest: int) -> str:
     others = [name for name in rows[0].value("point") if name != key]
     joined = f". Each line is one value of {', '.join(others)}" if others and 1 < len(_grouped(rows, key)) <= _LINES else ""
     with_errors = any(p90_error(row) for row in rows)
-    errors = " Error bars, on that point and the last one of each line: 90% of similar predictions were within them." if with_errors else ""
-    return f"Samples per second of all GPUs{joined}. Orange: the fastest point.{errors}"
+    orange, barred = (
+        ("the fastest point", "that point") if fastest == 1 else (f"the {fastest} fastest points, which are equal", "one of them")
+    )
+    errors = f" Error bars, on {barred} and the last one of each line: 90% of similar predictions were within them." if with_errors else ""
+    return f"Samples per second of all GPUs{joined}. Orange: {orange}.{errors}"
 
 
 def _grouped(rows: Sequence[Figures], key: str) -> list[list[Figures]]:

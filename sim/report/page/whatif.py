@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from sim.causes import Resource
 from sim.report.page.bars import ERROR_BARS, error_bar, error_tile, named_bars, p90_error
@@ -15,6 +15,8 @@ from sim.report.whatif import LABELS, NAMES, has_effect, ineffective_lines, long
 from sim.study.descriptions import Descriptions
 from sim.units import pluralized
 
+NO_UPGRADE = "No resource makes the step more than 0.1% faster, even if it were infinitely fast."
+"""The verdict if nothing helps."""
 _FILLS = {"twice": "var(--busy)", "infinite": "var(--accent)"}
 
 
@@ -37,21 +39,29 @@ def whatif_page(document: Mapping[str, Any], descriptions: Descriptions | None =
 def verdict_of(figures: Figures, rows: Sequence[Figures]) -> str:
     """Return a sentence on what to improve first."""
     if not rows:
-        return "No resource makes the step more than 0.1% faster, even if it were infinitely fast."
+        return NO_UPGRADE
     best = rows[0]
     gain, rise = best.value("twice/throughput_gain_percent"), best.value("twice/break_even_price_usd_per_h")
-    name = NAMES[best.value("resource")]
+    return upgrade_sentence(best.value("resource"), NAMES[best.value("resource")], gain, rise)
+
+
+def upgrade_sentence(resource: Resource | Literal["links"], name: str, gain: float, rise: float | None = None) -> str:
+    """Return that *resource*, called *name*, is worth most: twice its speed gives *gain* percent more throughput.
+
+    *rise* is the price in USD/h up to which that pays, None if there is none.
+    """
     if gain < 1.0:
         return f"No single upgrade helps much: the best, 2x {name}, gives +{gain:.1f}% throughput."
     price_text = f", worth paying up to {as_price(rise)}" if rise is not None else ""
-    return f"{_faster(best.value('resource'))} most: 2x speed gives +{gain:.0f}% throughput{price_text}."
+    return f"{_faster(resource, name)} most: 2x speed gives +{gain:.0f}% throughput{price_text}."
 
 
-def _faster(resource: Resource) -> str:
+def _faster(resource: Resource | Literal["links"], name: str) -> str:
     """Return the beginning of a sentence on a faster *resource*, up to the verb."""
     if resource == "spread":
         return "Less step-time variation between ranks helps"
-    name = NAMES[resource]
+    if resource == "links":
+        return "Making all links faster at once helps"
     article = "A faster" if resource in ("cpu", "disk", "network") else "Faster"
     return f"{article} {name} help{'' if name.endswith('s') else 's'}"
 

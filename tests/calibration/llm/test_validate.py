@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -78,7 +79,9 @@ def test_the_command(tmp_path: Path) -> None:
     assert [float(row["step_time_s"]) for row in written] == [14.0, 15.0, 17.0, 21.0]
     assert all(float(row["low95_s"]) < float(row["predicted_s"]) < float(row["high95_s"]) for row in written)
     text = runner.invoke(app, ["validate", str(path)])
-    assert "4 of 4 rows scored" in text.stdout and "cover: percent of rows inside their 95% interval" in text.stdout
+    assert "4 of 4 rows scored" in text.stdout and re.search(
+        r"^  cover +percent of rows inside their 95% interval", text.stdout, re.MULTILINE
+    )
     assert runner.invoke(app, ["validate", str(path), "--fail-if", "overall.calibrated.median>0"]).exit_code == 1
 
 

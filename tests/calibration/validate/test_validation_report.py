@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
+from itertools import pairwise
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from calibration.cli import main
 from calibration.validate.validation_report import explanation, validation_figure, validation_plot
+from tests.shown import ROOT
 
 
 def validation(clusters: int, first: float, last: float, points: int) -> Any:
@@ -46,4 +51,24 @@ def test_nothing_scored_is_an_empty_plot() -> None:
 def test_zero_shot_is_not_from_descriptions_alone() -> None:
     """`calibration.validate.validation`: *zero_shot* uses the compute rows, *calibrated* the network rows as well."""
     text = explanation(validation(0, 1.0, 1.0, 1))
-    assert "zero-shot: from descriptions and how fast each job computes (rows of role compute); calibrated: also" in text
+    assert re.search(
+        r"^  zero-shot +error .* from descriptions and how fast each job computes \(rows of role compute\)$", text, re.MULTILINE
+    )
+    assert re.search(r"^  calibrated +error if the rows of role network calibrate the network as well$", text, re.MULTILINE)
+
+
+RUNS = "machine,model,nodes,batch_size_per_gpu,step_time_ms\np3.8xlarge,resnet18,1,32,100\np3.8xlarge,resnet18,2,32,120\n"
+
+
+def test_every_column_of_the_table_is_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also the share within the interval; and where to read more exists."""
+    (tmp_path / "runs.csv").write_text(RUNS)
+    assert main(["validate", str(tmp_path / "runs.csv")]) == 0
+    table, legend = capsys.readouterr().out.split("columns:\n")
+    first, second = next(pair for pair in pairwise(table.splitlines()) if "zero-shot" in pair[0])
+    titles = set(re.sub("exposed rows", "", first).split())
+    assert titles == {"rows", "zero-shot", "calibrated", "skill", "tau", "free", "closed", "copy", "within"} and second.endswith(" 95%")
+    explained = re.findall(r"^  (\S+(?: \S+)*)  ", legend, re.MULTILINE)
+    assert {"exposed rows", "within 95%"} <= set(explained)
+    assert all(any(title in names for names in explained) for title in titles)
+    assert (ROOT / legend.splitlines()[-1].split()[0]).is_file()

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from sim.cli import main
+from sim.report.page.sweep import verdict_of
 from tests.report.page.browser import browser
 from tests.report.page.reading import assert_figures_are_the_documents, assert_well_made, assert_words_are_the_figures
 from tests.report.page.written import looked_at, read, tip, verdict
@@ -46,10 +47,40 @@ def test_every_point_is_a_dot_over_every_field(path: Path, rows: list[dict[str, 
 
 
 def test_the_verdict_is_the_fastest_point(path: Path, rows: list[dict[str, str]]) -> None:
-    best = max(rows, key=lambda row: float(row["throughput_samples_per_s"]))
-    words = f"Fastest: bandwidth {best['node.nic.bandwidth']}, batch {best['batch']}, "
-    assert verdict(read(path)).startswith(words)
-    assert sum("best" in dot.attributes["class"].split() for dot in read(path).all("circle")) == 2
+    highest = max(float(row["throughput_samples_per_s"]) for row in rows)
+    best = [row for row in rows if f"{float(row['throughput_samples_per_s']):,.0f}" == f"{highest:,.0f}"]
+    one = f"bandwidth {best[0]['node.nic.bandwidth']}, batch {best[0]['batch']}, "
+    assert verdict(read(path)).startswith(f"Fastest: {len(best)} equal points, such as {one}") and len(best) > 2
+    assert sum("best" in dot.attributes["class"].split() for dot in read(path).all("circle")) == 2 * len(best)
+
+
+def test_equal_points_are_not_told_apart() -> None:
+    """By hand: which points share the largest rate and the least cost as they are shown."""
+
+    def words(*points: tuple[str, float, float | None]) -> str:
+        rows = [
+            {"point": {"training.batch": name}, "throughput_samples_per_s": rate, "cost_per_epoch_usd": cost} for name, rate, cost in points
+        ]
+        return verdict_of({"rows": rows, "influence": {}}).replace("\u00a0", " ")
+
+    assert words(("8", 100.0, 2.0), ("16", 200.0, 1.0)) == "Fastest: batch 16, 200 samples/s."
+    assert words(("8", 200.01, 2.0), ("16", 200.0, 1.0)) == "Fastest: batch 8 and batch 16, 200 samples/s."
+    assert words(("8", 200.0, 2.0), ("16", 200.0, 2.0), ("32", 100.0, 1.0), ("64", 100.0, 1.0)) == (
+        "Fastest: batch 8 and batch 16, 200 samples/s. Cheapest: batch 32 and batch 64, $1.00 per epoch."
+    )
+    assert words(*[(str(size), 200.0, None) for size in (8, 16, 32)], ("64", 9.0, None)) == (
+        "Fastest: 3 equal points, such as batch 8, 200 samples/s."
+    )
+    assert words(*[(str(size), 200.0, None) for size in (8, 16, 32)]) == "Fastest: all 3 equal points, such as batch 8, 200 samples/s."
+
+
+def test_equal_points_are_all_marked(tmp_path: Path) -> None:
+    """A disk that the step never waits for changes nothing: each point is the fastest."""
+    page = read(swept(tmp_path, "node.storage.iops=64000..128000 IOPS:3"))
+    dots = page.all("circle")
+    assert len({f"{float(dot.attributes['data-y']):.4g}" for dot in dots}) == 1
+    assert sum("best" in dot.attributes["class"].split() for dot in dots) == 3
+    assert "the 3 fastest points, which are equal" in "".join(paragraph.text for paragraph in page.all("p"))
 
 
 def test_rates_below_a_hundred_keep_three_digits(tmp_path: Path) -> None:
