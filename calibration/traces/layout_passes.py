@@ -9,9 +9,10 @@ Limits: kernels that overlap with a collective count with their full time; FSDP'
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from statistics import mean, median
+from statistics import fmean, mean
 from typing import NamedTuple
 
 from calibration.traces.import_trace import ImportedJob, awaited
@@ -40,13 +41,27 @@ class RankPasses(NamedTuple):
 
 
 def rank_passes(imported: ImportedJob) -> dict[int, RankPasses]:
-    """Return the times of each traced rank's own work, as medians over steps. Raise SpecError if the profile does not show the passes."""
+    """Return the times of each traced rank's own work, as means over steps. Raise SpecError if the profile does not show the passes."""
     return {trace.rank: _of_rank(trace) for trace in imported.traces}
 
 
 def _of_rank(trace: RankTrace) -> RankPasses:
-    steps, excluded = [trace.steps[number] for number in sorted(trace.steps)], _Excluded.of(trace)
-    return RankPasses(*(median(times) for times in zip(*(_of_step(trace, step, excluded) for step in steps[1:] or steps), strict=True)))
+    excluded = _Excluded.of(trace)
+    return RankPasses(*(fmean(times) for times in zip(*(_of_step(trace, step, excluded) for step in _steps(trace)), strict=True)))
+
+
+def _steps(trace: RankTrace) -> list[TraceSpan]:
+    """Return the steps that count: all but the first, if there are others."""
+    steps = [trace.steps[number] for number in sorted(trace.steps)]
+    return steps[1:] or steps
+
+
+def rank_work(trace: RankTrace) -> list[list[float]]:
+    """Return the own work (s) of a rank by step, and with Gloo by interval between collectives for which its operators wait."""
+    excluded = _Excluded.of(trace)
+    if trace.gpu != CPU:
+        return [[math.fsum(_of_step(trace, step, excluded))] for step in _steps(trace)]
+    return [_intervals(trace, step, excluded) for step in _steps(trace)]
 
 
 class _Excluded(NamedTuple):
@@ -61,6 +76,21 @@ class _Excluded(NamedTuple):
         if trace.gpu != CPU:
             return cls((), ())
         return cls(union(awaited(trace)), union(trace.collectives))
+
+
+def _intervals(trace: RankTrace, step: TraceSpan, excluded: _Excluded) -> list[float]:
+    """Return the own work (s) of a rank on a CPU in the intervals of a step between collectives."""
+    ran = union(span for span in trace.compute if step.t0 <= span.t0 < step.t1)
+    edges = [step.t0, *(time for span in ran for time in span), step.t1]
+    idle = list(zip(edges[::2], edges[1::2], strict=True))
+    met = [(max(step.t0, begin), min(step.t1, end)) for begin, end in excluded.inside if begin < step.t1 and end > step.t0]
+    edges = [step.t0, *(time for span in met for time in span), step.t1]
+    return [
+        end
+        - begin
+        - math.fsum(overlap(excluded.between, max(begin, start), min(end, stop)) for start, stop in idle if stop > begin and start < end)
+        for begin, end in zip(edges[::2], edges[1::2], strict=True)
+    ]
 
 
 def _of_step(trace: RankTrace, step: TraceSpan, excluded: _Excluded) -> RankPasses:

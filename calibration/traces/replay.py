@@ -10,6 +10,7 @@ activations, so GPU memory is not counted, and no number of samples per epoch; i
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from calibration.traces import layout_passes
 from calibration.traces.import_trace import ImportedJob
 from calibration.traces.job_description import JobDescription
 from calibration.traces.kineto import CPU
+from calibration.traces.late_ranks import RankWork, WorkVariation, scaled, work_variation
 from calibration.traces.optimizer_constants import optimizer_factor, with_launch_cost
 from calibration.traces.pass_times import PassTimes, measure_passes
 from calibration.traces.profiled_job import ProfiledJob, job_of, with_stack
@@ -31,6 +33,7 @@ from calibration.traces.workload_text import workload_text
 from sim.check import check_workload, require
 from sim.cluster.build import with_nodes
 from sim.mesh import prepare
+from sim.parallel.mesh import Mesh
 from sim.spec.catalog import locate
 from sim.spec.defaults import LOADER, TOKENS
 from sim.spec.library import SYNTHETIC, is_model, load, load_hardware, load_workload
@@ -77,6 +80,24 @@ def replay_text(profile: ImportedJob, description: JobDescription, path: Path) -
     return workload_text(_from_table(job) if job.description.workload else _from_trace(job), job)
 
 
+def unseen_variation(profile: ImportedJob) -> list[str]:
+    """Return what *profile* does not show of late ranks, for which a replay makes the others wait."""
+    first = profile.traces[0]
+    if first.simulated or first.world_size == 1:
+        return []
+    if len(profile.traces) == 1:
+        return [
+            f"{first.file}: is of one rank, so the replay knows how late ranks are only from how its steps vary; "
+            "add the trace of another rank (of a pipeline, of the same stage)"
+        ]
+    if profile.windows[0].steps == 1:
+        return [
+            f"{first.file}: has one step after the first, so the replay does not know how ranks vary from step to step; "
+            "profile several (active=5)"
+        ]
+    return []
+
+
 def _from_table(job: ProfiledJob) -> dict[str, Any]:
     """Return the workload that the user named, with the measured times of the job in its layers."""
     described, machine = job.profile.traces[0].job_facts, job.machine
@@ -91,7 +112,7 @@ def _from_table(job: ProfiledJob) -> dict[str, Any]:
     draft = with_stack(base.model_copy(update={"model": model}), optimizer_factor=factor, **copies)
     draft = with_launch_cost(draft, machine, measured, job.ranks)
     fitted = copies | {"optimizer_factor": factor, "launch_cpu": f"{draft.training.stack.kernels.launch_cpu!r} s"}
-    return _extended(job, base, draft.model, fitted, setup | _noise(measured))
+    return _extended(job, base, draft.model, fitted, setup | _noise(_pass_variation(measured)))
 
 
 def _from_layout(job: ProfiledJob) -> dict[str, Any]:
@@ -132,7 +153,30 @@ def _from_layout(job: ProfiledJob) -> dict[str, Any]:
         fitted["gloo_transport"] = sockets
     if mesh:
         fitted["mesh"] = mesh | {"source": dict.fromkeys(mesh, job.source)}
-    return _extended(job, base, workload.model, fitted, {})
+    passes = layout.micro_batches * mean(each.forward + each.backward for each in measured)
+    variation = _layout_variation(job.profile, layout.mesh)
+    if max(parallel.tensor * parallel.context, parallel.expert) > 1:
+        variation = variation.of(passes)  # in the simulator, ranks that exchange inside units are not late in the optimizer
+    return _extended(job, base, workload.model, fitted, _noise(variation, passes))
+
+
+def _layout_variation(profile: ImportedJob, mesh: Mesh) -> WorkVariation:
+    """Return how the work of ranks varies that meet: inside units, or else at the operations of a stage; in a bare pipeline, of stages."""
+    groups: dict[object, list[RankWork]] = defaultdict(list)
+    for trace in profile.traces:
+        groups[_met(mesh, trace.rank)].append(layout_passes.rank_work(trace))
+    if len(groups) == mesh.stages > 1 and all(len(group) == 1 for group in groups.values()):
+        stages = work_variation([scaled([rank for (rank,) in groups.values()])])
+        return replace(stages, persistent_cv=None)  # the times of the stages' layers contain it
+    return work_variation(list(groups.values()))
+
+
+def _met(mesh: Mesh, rank: int) -> object:
+    """Return a key that is equal for the ranks that *rank* meets most often."""
+    if mesh.parallel.expert > mesh.parallel.tensor * mesh.parallel.context:
+        return mesh.stage_of(rank), mesh.group(rank, "expert")
+    inside = mesh.parallel.tensor * mesh.parallel.context > 1
+    return mesh.stage_of(rank), mesh.coordinate(rank, "data") if inside else -1
 
 
 def _fitted_sockets(description: JobDescription) -> Any:
@@ -192,11 +236,19 @@ def _token_dataset(base: Workload) -> dict[str, Any]:
     return {"name": data.name, "sequence": data.sequence or base.sequence, **sizes, "source": data.source}
 
 
-def _noise(measured: PassTimes) -> dict[str, Any]:
-    """Return the variation of steps and ranks, if the trace shows it."""
-    variations = {"compute_cv": measured.compute_cv, "persistent_cv": measured.persistent_cv}
-    spreads = {name: round(min(1.0, value), 5) for name, value in variations.items() if value is not None}
-    return {"noise": spreads} if spreads else {}
+def _pass_variation(measured: PassTimes) -> WorkVariation:
+    """Return the variation of data-parallel ranks as shares of forward and backward: in the simulator, no rank is late in the optimizer."""
+    passes = measured.micro_batches * (measured.total("forward").seconds + measured.total("backward").seconds)
+    return measured.variation.of(passes) if passes else measured.variation
+
+
+def _noise(variation: WorkVariation, work: float = 0.0) -> dict[str, Any]:
+    """Return *variation* as a training's noise, as far as it is known; jitter changes as often as it says in *work* seconds."""
+    variations = {"compute_cv": variation.compute_cv, "persistent_cv": variation.persistent_cv}
+    noise: dict[str, Any] = {name: round(min(1.0, value), 5) for name, value in variations.items() if value is not None}
+    if variation.intervals > 1.0 and work:
+        noise["compute_correlation"] = f"{work / variation.intervals!r} s"
+    return {"noise": noise} if noise else {}
 
 
 def _from_trace(job: ProfiledJob) -> dict[str, Any]:
@@ -245,7 +297,7 @@ def _from_trace(job: ProfiledJob) -> dict[str, Any]:
             "batch": base.training.batch, "precision": base.training.precision, "gradient_accumulation_steps": measured.micro_batches,
             "optimizer": {"name": rule},
             "stack": {"extends": job.reference(stack, "workloads/stacks"), **fitted, "source": sources},
-            **_noise(measured), "source": "the profiled job",
+            **_noise(_pass_variation(measured)), "source": "the profiled job",
         },
     }  # fmt: skip
 
