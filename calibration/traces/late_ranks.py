@@ -68,12 +68,6 @@ def work_variation(groups: Sequence[Sequence[RankWork]]) -> WorkVariation:
     return WorkVariation(math.sqrt(persistent), math.sqrt(of_interval / intervals), intervals, work)
 
 
-def scaled(group: Sequence[RankWork]) -> Sequence[RankWork]:
-    """Return the whole steps of ranks relative to each rank's own mean, so that only jitter is left."""
-    means = [fmean(math.fsum(step) for step in rank) or 1.0 for rank in group]
-    return [[[math.fsum(step) / mean] for step in rank] for rank, mean in zip(group, means, strict=True)]
-
-
 def _comparable(group: Sequence[RankWork]) -> Sequence[RankWork]:
     """Return *group*; with whole steps as intervals if its ranks did not meet equally often in all steps."""
     if len({len(step) for rank in group for step in rank}) == 1:

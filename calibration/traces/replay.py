@@ -14,14 +14,14 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from statistics import mean
+from statistics import fmean
 from typing import Any, Final
 
 from calibration.traces import layout_passes
 from calibration.traces.import_trace import ImportedJob
 from calibration.traces.job_description import JobDescription
-from calibration.traces.kineto import CPU
-from calibration.traces.late_ranks import RankWork, WorkVariation, scaled, work_variation
+from calibration.traces.kineto import CPU, RankTrace
+from calibration.traces.late_ranks import WorkVariation, work_variation
 from calibration.traces.optimizer_constants import optimizer_factor, with_launch_cost
 from calibration.traces.pass_times import PassTimes, measure_passes
 from calibration.traces.profiled_job import ProfiledJob, job_of, with_stack
@@ -145,30 +145,27 @@ def _from_layout(job: ProfiledJob) -> dict[str, Any]:
     on = job.measured_on(base).model_copy(update={"tensor": parallel.tensor})
     bare = layout_passes.without_copies(base)
     workload = layout_passes.with_measured_passes(machine, per_node, bare, measured, on, first.gpu != CPU)
-    update = mean(passes.update for passes in measured)
-    fitted["optimizer_factor"] = layout_passes.layout_optimizer_factor(machine, per_node, workload, update)
+    first_stage = slice(1)  # the last to finish its passes, so that the step ends with its update; the others' are hidden
+    fitted["optimizer_factor"] = layout_passes.layout_optimizer_factor(machine, per_node, workload, measured[0].update, first_stage)
     if bare is not base:
         mesh["copies"] = False
     if sockets is not None:
         fitted["gloo_transport"] = sockets
     if mesh:
         fitted["mesh"] = mesh | {"source": dict.fromkeys(mesh, job.source)}
-    passes = layout.micro_batches * mean(each.forward + each.backward for each in measured)
-    variation = _layout_variation(job.profile, layout.mesh)
+    groups: dict[object, list[RankTrace]] = defaultdict(list)
+    for trace in job.profile.traces:
+        groups[_met(layout.mesh, trace.rank)].append(trace)
+    if layout.mesh.stages > 1 and layout.mesh.gpus == layout.mesh.stages:  # how ranks differ is in the times of the stages' layers
+        by_rank = [[(trace.rank, passes) for passes in layout_passes.step_passes(trace)] for trace in job.profile.traces]
+        by_step = [layout_passes.stage_passes(dict(step), layout) for step in zip(*by_rank, strict=True)]
+        variation = WorkVariation(None, layout_passes.pipeline_cv(machine, per_node, bare, by_step, on, first.gpu != CPU))
+    else:
+        variation = work_variation([[layout_passes.rank_work(trace) for trace in group] for group in groups.values()])
+    passes = layout.micro_batches * fmean(each.forward + each.backward for each in measured)
     if max(parallel.tensor * parallel.context, parallel.expert) > 1:
         variation = variation.of(passes)  # in the simulator, ranks that exchange inside units are not late in the optimizer
     return _extended(job, base, workload.model, fitted, _noise(variation, passes))
-
-
-def _layout_variation(profile: ImportedJob, mesh: Mesh) -> WorkVariation:
-    """Return how the work of ranks varies that meet: inside units, or else at the operations of a stage; in a bare pipeline, of stages."""
-    groups: dict[object, list[RankWork]] = defaultdict(list)
-    for trace in profile.traces:
-        groups[_met(mesh, trace.rank)].append(layout_passes.rank_work(trace))
-    if len(groups) == mesh.stages > 1 and all(len(group) == 1 for group in groups.values()):
-        stages = work_variation([scaled([rank for (rank,) in groups.values()])])
-        return replace(stages, persistent_cv=None)  # the times of the stages' layers contain it
-    return work_variation(list(groups.values()))
 
 
 def _met(mesh: Mesh, rank: int) -> object:

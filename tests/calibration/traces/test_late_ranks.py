@@ -17,7 +17,7 @@ from calibration.lab.plan import WORKLOADS
 from calibration.questions import Folders, machine_named
 from calibration.traces.import_trace import ImportedJob, import_traces
 from calibration.traces.kineto import CPU, RankTrace, TraceSpan
-from calibration.traces.late_ranks import WorkVariation, lost_time, scaled, work_variation
+from calibration.traces.late_ranks import WorkVariation, lost_time, work_variation
 from calibration.traces.layout_passes import rank_work
 from calibration.traces.pass_times import measure_passes
 from calibration.traces.replay import JobDescription, replay_text, unseen_variation
@@ -100,12 +100,6 @@ def test_few_steps_or_ranks_show_less() -> None:
     assert (alone.persistent_cv, alone.compute_cv) == (None, pytest.approx(0.1))
     assert work_variation([[[[0.009], [0.011]]]]).compute_cv is None
     assert work_variation([[[[0.0]], [[0.0]]]]) == WorkVariation(None, None)
-
-
-def test_stages_with_unequal_work_are_compared_by_their_own_means() -> None:
-    """Steps of 10 +- 1 ms beside steps of 20 +- 2 ms that are late in turn: a tenth is lost."""
-    stages = scaled([[[0.009], [0.011]], [[0.022], [0.018]]])
-    assert lost_time(stages) == pytest.approx(0.1)
 
 
 # --- replays -----------------------------------------------------------------------------------------------------------
