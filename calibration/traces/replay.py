@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
@@ -26,6 +26,7 @@ from calibration.traces.optimizer_constants import optimizer_factor, with_launch
 from calibration.traces.pass_times import PassTimes, measure_passes
 from calibration.traces.profiled_job import ProfiledJob, job_of, with_stack
 from calibration.traces.shown_layout import require_layout
+from calibration.traces.socket_cost import SeenCollective, fitted_sockets, seen_collectives
 from calibration.traces.table_times import with_pass_times
 from calibration.traces.trace_layers import build_layers
 from calibration.traces.trace_report import LEAST_INPUT_SHARE
@@ -33,17 +34,23 @@ from calibration.traces.workload_text import workload_text
 from sim.check import check_workload, require
 from sim.cluster.build import with_nodes
 from sim.mesh import prepare
-from sim.parallel.mesh import Mesh
+from sim.parallel.lower.layouts import Layout
+from sim.parallel.mesh import GroupAxis, Mesh
+from sim.parallel.program import Op
 from sim.spec.catalog import locate
 from sim.spec.defaults import LOADER, TOKENS
+from sim.spec.hardware import Hardware
 from sim.spec.library import SYNTHETIC, is_model, load, load_hardware, load_workload
 from sim.spec.model import Model
 from sim.spec.optimizer import Optimizer
 from sim.spec.sections import with_fields
 from sim.spec.stack import Stack
+from sim.spec.transport import Transport
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 from sim.study.new.file import write_new
+from sim.training.job import tuning_of
+from sim.training.layouts.prices import LayoutPrices
 from sim.training.step_plan import StepClocks
 
 _SET_UP: Final = ("gradient_accumulation_steps", "activation_checkpointing")
@@ -151,6 +158,10 @@ def _from_layout(job: ProfiledJob) -> dict[str, Any]:
         mesh["copies"] = False
     if sockets is not None:
         fitted["gloo_transport"] = sockets
+    elif first.gpu == CPU and (seen := seen_collectives(job.profile)):
+        constants = _seen_sockets(base, layout, machine, seen)
+        extended = {"extends": fitted["gloo_transport"]} if "gloo_transport" in fitted else {}
+        fitted["gloo_transport"] = extended | constants | {"source": dict.fromkeys(constants, job.source)}
     if mesh:
         fitted["mesh"] = mesh | {"source": dict.fromkeys(mesh, job.source)}
     groups: dict[object, list[RankTrace]] = defaultdict(list)
@@ -166,6 +177,19 @@ def _from_layout(job: ProfiledJob) -> dict[str, Any]:
     if max(parallel.tensor * parallel.context, parallel.expert) > 1:
         variation = variation.of(passes)  # in the simulator, ranks that exchange inside units are not late in the optimizer
     return _extended(job, base, workload.model, fitted, _noise(variation, passes))
+
+
+def _seen_sockets(base: Workload, layout: Layout, machine: Hardware, seen: Sequence[SeenCollective]) -> dict[str, Any]:
+    """Return the fields of the Gloo transport of *base* with which the collectives *seen* on *machine* take as long as they did."""
+    library = base.training.stack.library
+    assert library.gloo_transport is not None
+    axis: GroupAxis = "tensor" if base.training.parallel.tensor > 1 else "shard"
+
+    def price(sockets: Transport, op: Op, nbytes: float) -> float:
+        return LayoutPrices(machine, layout.mesh, tuning_of(library), sockets).least_time(0, axis, op, nbytes)
+
+    sockets = fitted_sockets(library.gloo_transport, seen, price)
+    return {"launch": f"{sockets.launch!r} s", "total_efficiency": sockets.total_efficiency}
 
 
 def _met(mesh: Mesh, rank: int) -> object:
