@@ -9,9 +9,8 @@ activations, so GPU memory is not counted, and no number of samples per epoch; i
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
@@ -25,32 +24,25 @@ from calibration.traces.late_ranks import WorkVariation, work_variation
 from calibration.traces.optimizer_constants import optimizer_factor, with_launch_cost
 from calibration.traces.pass_times import PassTimes, measure_passes
 from calibration.traces.profiled_job import ProfiledJob, job_of, with_stack
+from calibration.traces.seen_exchange import profiled_machine, seen_data_parallel, seen_sockets
 from calibration.traces.shown_layout import require_layout
-from calibration.traces.socket_cost import SeenCollective, fitted_sockets, seen_collectives
 from calibration.traces.table_times import with_pass_times
 from calibration.traces.trace_layers import build_layers
 from calibration.traces.trace_report import LEAST_INPUT_SHARE
 from calibration.traces.workload_text import workload_text
 from sim.check import check_workload, require
-from sim.cluster.build import with_nodes
 from sim.mesh import prepare
-from sim.parallel.lower.layouts import Layout
-from sim.parallel.mesh import GroupAxis, Mesh
-from sim.parallel.program import Op
+from sim.parallel.mesh import Mesh
 from sim.spec.catalog import locate
 from sim.spec.defaults import LOADER, TOKENS
-from sim.spec.hardware import Hardware
-from sim.spec.library import SYNTHETIC, is_model, load, load_hardware, load_workload
+from sim.spec.library import SYNTHETIC, is_model, load, load_workload
 from sim.spec.model import Model
 from sim.spec.optimizer import Optimizer
 from sim.spec.sections import with_fields
 from sim.spec.stack import Stack
-from sim.spec.transport import Transport
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 from sim.study.new.file import write_new
-from sim.training.job import tuning_of
-from sim.training.layouts.prices import LayoutPrices
 from sim.training.step_plan import StepClocks
 
 _SET_UP: Final = ("gradient_accumulation_steps", "activation_checkpointing")
@@ -107,7 +99,7 @@ def unseen_variation(profile: ImportedJob) -> list[str]:
 
 def _from_table(job: ProfiledJob) -> dict[str, Any]:
     """Return the workload that the user named, with the measured times of the job in its layers."""
-    described, machine = job.profile.traces[0].job_facts, job.machine
+    described, machine, has_sockets = job.profile.traces[0].job_facts, job.machine, bool(job.description.stack)
     if job.profile.traces[0].gpu == CPU and not job.description.stack and job.workload().training.stack.library.backend != "gloo":
         job = replace(job, description=replace(job.description, stack=_STACKS[True]))  # NCCL, which the workload names, needs GPUs
     setup = {name: described[name] for name in _SET_UP if name in described}
@@ -119,6 +111,7 @@ def _from_table(job: ProfiledJob) -> dict[str, Any]:
     draft = with_stack(base.model_copy(update={"model": model}), optimizer_factor=factor, **copies)
     draft = with_launch_cost(draft, machine, measured, job.ranks)
     fitted = copies | {"optimizer_factor": factor, "launch_cpu": f"{draft.training.stack.kernels.launch_cpu!r} s"}
+    fitted |= seen_data_parallel(job, draft, has_sockets)
     return _extended(job, base, draft.model, fitted, setup | _noise(_pass_variation(measured)))
 
 
@@ -142,10 +135,7 @@ def _from_layout(job: ProfiledJob) -> dict[str, Any]:
         base = job.workload(
             *(f"training.stack.{key}={value}" for key, value in (fitted | {f"mesh.{key}": mesh[key] for key in mesh}).items())
         )
-    hardware = load_hardware(job.description.hardware, library=job.description.folders.hardware).spec
-    most = next(group.node.gpu_count for group in hardware.groups if group.node.gpu_count)
-    machine = with_nodes(hardware, math.ceil(job.ranks / most))
-    per_node = job.ranks if job.ranks < most else None
+    machine, per_node = profiled_machine(job)
     layout = prepare(machine, base, per_node)
     require_layout(job.profile.traces, layout, base.model)
     measured = layout_passes.stage_passes(layout_passes.rank_passes(job.profile), layout)
@@ -158,8 +148,7 @@ def _from_layout(job: ProfiledJob) -> dict[str, Any]:
         mesh["copies"] = False
     if sockets is not None:
         fitted["gloo_transport"] = sockets
-    elif first.gpu == CPU and (seen := seen_collectives(job.profile)):
-        constants = _seen_sockets(base, layout, machine, seen)
+    elif first.gpu == CPU and (constants := seen_sockets(job.profile, base, layout.mesh, machine)):
         extended = {"extends": fitted["gloo_transport"]} if "gloo_transport" in fitted else {}
         fitted["gloo_transport"] = extended | constants | {"source": dict.fromkeys(constants, job.source)}
     if mesh:
@@ -177,19 +166,6 @@ def _from_layout(job: ProfiledJob) -> dict[str, Any]:
     if max(parallel.tensor * parallel.context, parallel.expert) > 1:
         variation = variation.of(passes)  # in the simulator, ranks that exchange inside units are not late in the optimizer
     return _extended(job, base, workload.model, fitted, _noise(variation, passes))
-
-
-def _seen_sockets(base: Workload, layout: Layout, machine: Hardware, seen: Sequence[SeenCollective]) -> dict[str, Any]:
-    """Return the fields of the Gloo transport of *base* with which the collectives *seen* on *machine* take as long as they did."""
-    library = base.training.stack.library
-    assert library.gloo_transport is not None
-    axis: GroupAxis = "tensor" if base.training.parallel.tensor > 1 else "shard"
-
-    def price(sockets: Transport, op: Op, nbytes: float) -> float:
-        return LayoutPrices(machine, layout.mesh, tuning_of(library), sockets).least_time(0, axis, op, nbytes)
-
-    sockets = fitted_sockets(library.gloo_transport, seen, price)
-    return {"launch": f"{sockets.launch!r} s", "total_efficiency": sockets.total_efficiency}
 
 
 def _met(mesh: Mesh, rank: int) -> object:
@@ -305,6 +281,7 @@ def _from_trace(job: ProfiledJob) -> dict[str, Any]:
     batches = measured.micro_batches * base.training.batch
     prep = profile.step_time * machine.cpu_speed / batches if _input(profile, measured) else 0.0
     fitted = {name: f"{value} s" if name in _SECONDS else value for name, value in changed.items()}
+    fitted |= seen_data_parallel(job, draft, bool(options.stack))
     sources = {"*": f"of {stack}", **dict.fromkeys(changed, "inside the measured layers, or measured")}
     return {
         "name": "profiled",
