@@ -281,8 +281,8 @@ def _from_trace(job: ProfiledJob) -> dict[str, Any]:
     batches = measured.micro_batches * base.training.batch
     prep = profile.step_time * machine.cpu_speed / batches if _input(profile, measured) else 0.0
     fitted = {name: f"{value} s" if name in _SECONDS else value for name, value in changed.items()}
-    fitted |= seen_data_parallel(job, draft, bool(options.stack))
-    sources = {"*": f"of {stack}", **dict.fromkeys(changed, "inside the measured layers, or measured")}
+    seen = seen_data_parallel(job, draft, bool(options.stack))
+    sources = {"*": f"of {stack}", **dict.fromkeys(changed, "inside the measured layers, or measured"), **dict.fromkeys(seen, job.source)}
     return {
         "name": "profiled",
         "model": model,
@@ -294,7 +294,7 @@ def _from_trace(job: ProfiledJob) -> dict[str, Any]:
         "training": {
             "batch": base.training.batch, "precision": base.training.precision, "gradient_accumulation_steps": measured.micro_batches,
             "optimizer": {"name": rule},
-            "stack": {"extends": job.reference(stack, "workloads/stacks"), **fitted, "source": sources},
+            "stack": {"extends": job.reference(stack, "workloads/stacks"), **fitted, **seen, "source": sources},
             **_noise(_pass_variation(measured)), "source": "the profiled job",
         },
     }  # fmt: skip

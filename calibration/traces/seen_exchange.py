@@ -50,7 +50,7 @@ def seen_sockets(profile: ImportedJob, base: Workload, mesh: Mesh, machine: Hard
         return LayoutPrices(machine, mesh, tuning_of(library), sockets).least_time(0, axis, op, nbytes)
 
     sockets = fitted_sockets(library.gloo_transport, seen, price)
-    return {"launch": f"{sockets.launch!r} s", "total_efficiency": sockets.total_efficiency}
+    return {"launch": f"{sockets.launch:.6g} s", "total_efficiency": round(sockets.total_efficiency, 6)}
 
 
 def seen_data_parallel(job: ProfiledJob, base: Workload, has_sockets: bool) -> dict[str, Any]:
