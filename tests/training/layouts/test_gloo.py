@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from sim.cluster.build import with_nodes
+from sim.events import Cause
 from sim.mesh import layout_scene, prepare
 from sim.parallel.lower.layouts import program
 from sim.parallel.program import Send, Start, Wait
@@ -95,3 +96,10 @@ def test_stages_that_wait_for_their_norm_have_a_bound(waits: str) -> None:
         bounds[each] = least_time(layout_scene(hosts(2), given, layout))
         assert bounds[each] <= run(hosts(2), given).step_time * (1 + 1e-9)
     assert bounds[waits] == pytest.approx(bounds["nothing"], rel=1e-9)
+
+
+def test_a_message_that_waits_for_its_notice_waits_for_the_network() -> None:
+    """In 1F1B, a stage's notice queues behind the data that it has just sent; equal ranks have no straggler."""
+    layers = [each.model_copy(update={"read": 4e6, "write": 4e6}) for each in blocks(2)]
+    stalls = run(hosts(2, "0.003 s"), workload(layers, stack=gloo(), pipeline=2, micro_batches=4)).stalls
+    assert stalls.get(Cause.STRAGGLER, 0.0) == 0.0 and stalls[Cause.NETWORK] > 0.0
