@@ -22,7 +22,7 @@ from sim.parallel.checkpointing import check_saves
 from sim.parallel.lower.layouts import Layout, programs_of
 from sim.parallel.mesh import Mesh, mesh_of
 from sim.parallel.own_schedule import own_passes
-from sim.parallel.program import PassPart
+from sim.parallel.program import HOST_WAITS, PassPart, Start
 from sim.parallel.ring import ring_of
 from sim.parallel.schedule import actions, check_schedule, find_deadlock
 from sim.parallel.split import ModelKey, Unit, require_heads, require_tokens, split, split_block, tied_layers
@@ -41,7 +41,7 @@ from sim.training.job import tuning_of
 from sim.training.layouts.loader import feed_of
 from sim.training.layouts.noise import LayoutNoise, RankVariation
 from sim.training.layouts.play import play
-from sim.training.layouts.prices import LayoutPrices, PriceBook
+from sim.training.layouts.prices import SHARED, LayoutPrices, PriceBook
 from sim.training.layouts.scene import GROUPS, LayoutScene, PlayedLayout
 from sim.training.layouts.times import UnitTimes, optimizer_time
 from sim.training.layouts.turning import play_steadily
@@ -358,26 +358,31 @@ def layout_scene(hardware: Hardware, workload: Workload, layout: Layout, book: P
         launch_cpu=0.0 if stack.kernels.cuda_graphs else stack.kernels.launch_cpu / node.host.cpu.launching,
         overlap_slowdown=stack.exchange.overlap_slowdown,
         noise=LayoutNoise(
-            _ranks(node.gpu, workload, mesh, _intervals(workload, layout, of_stage[0])), seed if workload.training.noise.draw else None
+            _ranks(node.gpu, workload, mesh, *_intervals(workload, layout, of_stage[0])), seed if workload.training.noise.draw else None
         ),
         times_beside=_beside(workload, node.gpu, layout, prices) if layout.options.shares_device else None,
         feed=feed_of(node, workload, mesh),
     )
 
 
-def _intervals(workload: Workload, layout: Layout, times: UnitTimes) -> float:
-    """Return how many independent draws of jitter the first stage's ranks have per step, at most one per message inside units."""
+def _intervals(workload: Workload, layout: Layout, times: UnitTimes) -> tuple[float, float]:
+    """Return how many independent draws of jitter the first stage's ranks have per step, and after how many of them all of them meet.
+
+    They have at most one per message inside units and per operation that the host waits for.
+    """
     correlation_time = workload.training.noise.compute_correlation
     if correlation_time is None:
-        return 1.0
+        return 1.0, 1.0
     passes = [times(unit, part) for unit in layout.units_of(0) for part in ("F", "B") if part == "F" or layout.units[unit].has_backward]
-    compute = layout.micro_batches * sum(each.compute for each in passes)
+    draws = layout.micro_batches * sum(each.compute for each in passes) / correlation_time
     pieces = [piece for unit in layout.units_of(0) for piece in layout.units[unit].pieces]
     messages = layout.micro_batches * sum(len(piece.forward) + len(piece.backward) for piece in pieces)
-    return max(1.0, min(compute / correlation_time, messages))
+    awaited = HOST_WAITS[layout.options.host_waits]
+    stops = sum(isinstance(each, Start) and each.axis not in SHARED and each.op in awaited for each in programs_of(layout)[0])
+    return max(1.0, min(draws, max(messages, stops))), max(1.0, min(draws, stops))
 
 
-def _ranks(gpu: Gpu, workload: Workload, mesh: Mesh, intervals: float = 1.0) -> RankVariation:
+def _ranks(gpu: Gpu, workload: Workload, mesh: Mesh, intervals: float = 1.0, stage_intervals: float = 1.0) -> RankVariation:
     """Return which ranks wait for each other, and how their speeds vary."""
     parallel, noise = mesh.parallel, workload.training.noise
     persistent = math.hypot(gpu.persistent_cv, gpu.kernels.sustained_cv if gpu.kernels else 0.0)
@@ -391,6 +396,7 @@ def _ranks(gpu: Gpu, workload: Workload, mesh: Mesh, intervals: float = 1.0) -> 
         compute_cv=gpu.compute_cv if noise.compute_cv is None else noise.compute_cv,
         tokens_cv=length_variation(workload),
         intervals=intervals,
+        stage_intervals=stage_intervals,
     )
 
 

@@ -187,7 +187,7 @@ def import_trace(
     from calibration.traces.agreement import complete_description
     from calibration.traces.import_trace import import_traces
     from calibration.traces.job_description import JobDescription
-    from calibration.traces.replay import write_replay
+    from calibration.traces.replay import unseen_variation, write_replay
     from calibration.traces.trace_report import add_record, trace_document, trace_record, trace_table
 
     imported = import_traces(files)
@@ -199,6 +199,8 @@ def import_trace(
     row = trace_record(imported, hardware=hardware, workload=workload, stack=stack, batch=batch, precision=precision)
     if workload_out is not None:
         write_replay(imported, job, workload_out)
+        for text in unseen_variation(imported):
+            messages(f"note: {text}")
         machine = shlex.quote(str(row["hardware"]))
         messages(f"wrote {workload_out}\nnext: python -m sim run {machine} {shlex.quote(str(workload_out))} --nodes 8")
     if record is not None:  # last, because the same trace cannot be added again

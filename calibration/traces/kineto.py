@@ -61,7 +61,7 @@ class TraceSpan(NamedTuple):
     ident: int = -1
     resource: str = ""
     nbytes: int = -1
-    """Size of a copy in bytes; -1 if the trace does not contain it."""
+    """Bytes of a copy, or of the input of a collective over Gloo; -1 if the trace does not contain them."""
 
 
 @dataclass
@@ -106,6 +106,10 @@ class RankTrace:
         return "pid" in self.job_facts
 
 
+_WIDTHS: Final[Mapping[str, int]] = {
+    "double": 8, "float": 4, "c10::Half": 2, "c10::BFloat16": 2, "long int": 8, "int": 4, "unsigned char": 1, "bool": 1,
+}  # fmt: skip
+"""Bytes of an element, by the name that the profiler gives its type (c10/core/ScalarType.h, toCppString)."""
 MAX_BYTES: Final = 512 * 2**20
 """Largest size of an uncompressed trace: about a million events, or some hundred steps of a large model."""
 MAX_EVENTS: Final = 2_000_000
@@ -253,7 +257,9 @@ def _events(path: Path, listed: Iterable[Any]) -> list[_UsedEvent]:
 def _used_arguments(name: str, arguments: Mapping[str, Any] | None) -> Mapping[str, Any]:
     if not arguments:
         return _NO_ARGUMENTS
-    used = {key: arguments[key] for key in (*_USED_ARGUMENTS, *(_SHAPES if name == _GRADIENT else ())) if key in arguments}
+    used = {
+        key: arguments[key] for key in (*_USED_ARGUMENTS, *(_SHAPES if name == _GRADIENT or _GLOO.match(name) else ())) if key in arguments
+    }
     return used or _NO_ARGUMENTS
 
 
@@ -329,7 +335,7 @@ def _compute_on_cpu(trace: RankTrace, events: Sequence[_UsedEvent]) -> None:
         ends[thread] = end
         trace.compute.append(TraceSpan(name, start, end, start, start))
     spans = [event for event in events if event.category == "user_annotation" and _GLOO.match(event.name)]
-    trace.collectives += [TraceSpan(span.name, span.t0, span.t1, span.t0, span.t0) for span in spans]
+    trace.collectives += [TraceSpan(span.name, span.t0, span.t1, span.t0, span.t0, nbytes=_bytes(span.arguments)) for span in spans]
     trace.busy, trace.gpu = [], CPU
 
 
@@ -386,6 +392,12 @@ def _elements(arguments: Mapping[str, Any]) -> int:
     if not all(isinstance(size, int) and 0 < size < _LATEST for size in shapes[0]):
         raise TypeError("args.Input Dims: expected lists of whole numbers")
     return math.prod(shapes[0])
+
+
+def _bytes(arguments: Mapping[str, Any]) -> int:
+    """Return the bytes of the operator's first input; -1 if the profiler recorded no shapes, or a type of unknown size."""
+    width = _WIDTHS.get(_first(arguments, "Input type"), -1)
+    return max(-1, width * _elements(arguments)) if width > 0 else -1
 
 
 def _first(arguments: Mapping[str, Any], name: str) -> str:

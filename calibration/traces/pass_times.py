@@ -13,11 +13,12 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import fmean, pstdev, stdev
+from statistics import fmean
 from typing import Final, Literal, NamedTuple
 
 from calibration.traces.import_trace import EXCHANGE, ImportedJob
 from calibration.traces.kineto import CPU, RankTrace, TraceSpan
+from calibration.traces.late_ranks import WorkVariation, work_variation
 from sim.analysis.stalls import Window
 from sim.events import Cause
 from sim.spec.fields import OperatorClass
@@ -83,10 +84,8 @@ class PassTimes:
     copied_bytes: float
     """Bytes copied from host to device in a step."""
     input_wait: float
-    compute_cv: float | None
-    """Coefficient of variation of a rank's compute from step to step; None if there are too few steps."""
-    persistent_cv: float | None
-    """Coefficient of variation of the mean compute of ranks; None if there are too few ranks."""
+    variation: WorkVariation
+    """How the compute of ranks varies from rank to rank and from step to step."""
 
     def total(self, which: Pass) -> PassSeconds:
         """Return the sum of all parts of one pass."""
@@ -130,9 +129,8 @@ def measure_passes(imported: ImportedJob, slowdown: float = 1.0) -> PassTimes:
     copied = fmean(_copied_bytes(trace, window) for trace, window in zip(imported.traces, imported.windows, strict=True))
     waits = imported.stalls[Cause.PREP] + imported.stalls[Cause.FETCH]
     optimizer = imported.traces[0].optimizer[0].name if imported.traces[0].optimizer else ""
-    return PassTimes(
-        dict(parts), first.gradients, first.micro_batches, optimizer, copied, waits, *_variation(compute, imported.traces[0].simulated)
-    )
+    varies = WorkVariation(None, None) if imported.traces[0].simulated else work_variation([[[[each] for each in own] for own in compute]])
+    return PassTimes(dict(parts), first.gradients, first.micro_batches, optimizer, copied, waits, varies)
 
 
 class _ProfiledStep(NamedTuple):
@@ -314,18 +312,3 @@ def _copied_bytes(trace: RankTrace, window: Window) -> float:
     """Return the bytes per step that are copied from host to device."""
     copies = [span for span in trace.copies if "HtoD" in span.name and window.start <= span.t0 < window.end]
     return sum(max(0, span.nbytes) for span in copies) / window.steps
-
-
-_LEAST_STEPS: Final = 3
-_LEAST_RANKS: Final = 4
-
-
-def _variation(compute: Sequence[Sequence[float]], from_simulation: bool) -> tuple[float | None, float | None]:
-    """Return the coefficients of variation over steps and over ranks; None with too few of them or for a simulated trace."""
-    if from_simulation:
-        return None, None
-    means = [fmean(own) for own in compute]
-    enough = len(compute[0]) >= _LEAST_STEPS and all(means)
-    steps = fmean(stdev(own) / mean for own, mean in zip(compute, means, strict=True)) if enough else None
-    ranks = pstdev(means) / fmean(means) if len(means) >= _LEAST_RANKS and all(means) else None
-    return steps, ranks

@@ -9,31 +9,33 @@ activations, so GPU memory is not counted, and no number of samples per epoch; i
 
 from __future__ import annotations
 
-import math
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from statistics import mean
+from statistics import fmean
 from typing import Any, Final
 
 from calibration.traces import layout_passes
 from calibration.traces.import_trace import ImportedJob
 from calibration.traces.job_description import JobDescription
-from calibration.traces.kineto import CPU
+from calibration.traces.kineto import CPU, RankTrace
+from calibration.traces.late_ranks import WorkVariation, work_variation
 from calibration.traces.optimizer_constants import optimizer_factor, with_launch_cost
 from calibration.traces.pass_times import PassTimes, measure_passes
 from calibration.traces.profiled_job import ProfiledJob, job_of, with_stack
+from calibration.traces.seen_exchange import profiled_machine, seen_data_parallel, seen_sockets
 from calibration.traces.shown_layout import require_layout
 from calibration.traces.table_times import with_pass_times
 from calibration.traces.trace_layers import build_layers
 from calibration.traces.trace_report import LEAST_INPUT_SHARE
 from calibration.traces.workload_text import workload_text
 from sim.check import check_workload, require
-from sim.cluster.build import with_nodes
 from sim.mesh import prepare
+from sim.parallel.mesh import Mesh
 from sim.spec.catalog import locate
 from sim.spec.defaults import LOADER, TOKENS
-from sim.spec.library import SYNTHETIC, is_model, load, load_hardware, load_workload
+from sim.spec.library import SYNTHETIC, is_model, load, load_workload
 from sim.spec.model import Model
 from sim.spec.optimizer import Optimizer
 from sim.spec.sections import with_fields
@@ -77,9 +79,27 @@ def replay_text(profile: ImportedJob, description: JobDescription, path: Path) -
     return workload_text(_from_table(job) if job.description.workload else _from_trace(job), job)
 
 
+def unseen_variation(profile: ImportedJob) -> list[str]:
+    """Return what *profile* does not show of late ranks, for which a replay makes the others wait."""
+    first = profile.traces[0]
+    if first.simulated or first.world_size == 1:
+        return []
+    if len(profile.traces) == 1:
+        return [
+            f"{first.file}: is of one rank, so the replay knows how late ranks are only from how its steps vary; "
+            "add the trace of another rank (of a pipeline, of the same stage)"
+        ]
+    if profile.windows[0].steps == 1:
+        return [
+            f"{first.file}: has one step after the first, so the replay does not know how ranks vary from step to step; "
+            "profile several (active=5)"
+        ]
+    return []
+
+
 def _from_table(job: ProfiledJob) -> dict[str, Any]:
     """Return the workload that the user named, with the measured times of the job in its layers."""
-    described, machine = job.profile.traces[0].job_facts, job.machine
+    described, machine, has_sockets = job.profile.traces[0].job_facts, job.machine, bool(job.description.stack)
     if job.profile.traces[0].gpu == CPU and not job.description.stack and job.workload().training.stack.library.backend != "gloo":
         job = replace(job, description=replace(job.description, stack=_STACKS[True]))  # NCCL, which the workload names, needs GPUs
     setup = {name: described[name] for name in _SET_UP if name in described}
@@ -91,7 +111,8 @@ def _from_table(job: ProfiledJob) -> dict[str, Any]:
     draft = with_stack(base.model_copy(update={"model": model}), optimizer_factor=factor, **copies)
     draft = with_launch_cost(draft, machine, measured, job.ranks)
     fitted = copies | {"optimizer_factor": factor, "launch_cpu": f"{draft.training.stack.kernels.launch_cpu!r} s"}
-    return _extended(job, base, draft.model, fitted, setup | _noise(measured))
+    fitted |= seen_data_parallel(job, draft, has_sockets)
+    return _extended(job, base, draft.model, fitted, setup | _noise(_pass_variation(measured)))
 
 
 def _from_layout(job: ProfiledJob) -> dict[str, Any]:
@@ -114,25 +135,45 @@ def _from_layout(job: ProfiledJob) -> dict[str, Any]:
         base = job.workload(
             *(f"training.stack.{key}={value}" for key, value in (fitted | {f"mesh.{key}": mesh[key] for key in mesh}).items())
         )
-    hardware = load_hardware(job.description.hardware, library=job.description.folders.hardware).spec
-    most = next(group.node.gpu_count for group in hardware.groups if group.node.gpu_count)
-    machine = with_nodes(hardware, math.ceil(job.ranks / most))
-    per_node = job.ranks if job.ranks < most else None
+    machine, per_node = profiled_machine(job)
     layout = prepare(machine, base, per_node)
     require_layout(job.profile.traces, layout, base.model)
     measured = layout_passes.stage_passes(layout_passes.rank_passes(job.profile), layout)
     on = job.measured_on(base).model_copy(update={"tensor": parallel.tensor})
     bare = layout_passes.without_copies(base)
     workload = layout_passes.with_measured_passes(machine, per_node, bare, measured, on, first.gpu != CPU)
-    update = mean(passes.update for passes in measured)
-    fitted["optimizer_factor"] = layout_passes.layout_optimizer_factor(machine, per_node, workload, update)
+    first_stage = slice(1)  # the last to finish its passes, so that the step ends with its update; the others' are hidden
+    fitted["optimizer_factor"] = layout_passes.layout_optimizer_factor(machine, per_node, workload, measured[0].update, first_stage)
     if bare is not base:
         mesh["copies"] = False
     if sockets is not None:
         fitted["gloo_transport"] = sockets
+    elif first.gpu == CPU and (constants := seen_sockets(job.profile, base, layout.mesh, machine)):
+        extended = {"extends": fitted["gloo_transport"]} if "gloo_transport" in fitted else {}
+        fitted["gloo_transport"] = extended | constants | {"source": dict.fromkeys(constants, job.source)}
     if mesh:
         fitted["mesh"] = mesh | {"source": dict.fromkeys(mesh, job.source)}
-    return _extended(job, base, workload.model, fitted, {})
+    groups: dict[object, list[RankTrace]] = defaultdict(list)
+    for trace in job.profile.traces:
+        groups[_met(layout.mesh, trace.rank)].append(trace)
+    if layout.mesh.stages > 1 and layout.mesh.gpus == layout.mesh.stages:  # how ranks differ is in the times of the stages' layers
+        by_rank = [[(trace.rank, passes) for passes in layout_passes.step_passes(trace)] for trace in job.profile.traces]
+        by_step = [layout_passes.stage_passes(dict(step), layout) for step in zip(*by_rank, strict=True)]
+        variation = WorkVariation(None, layout_passes.pipeline_cv(machine, per_node, bare, by_step, on, first.gpu != CPU))
+    else:
+        variation = work_variation([[layout_passes.rank_work(trace) for trace in group] for group in groups.values()])
+    passes = layout.micro_batches * fmean(each.forward + each.backward for each in measured)
+    if max(parallel.tensor * parallel.context, parallel.expert) > 1:
+        variation = variation.of(passes)  # in the simulator, ranks that exchange inside units are not late in the optimizer
+    return _extended(job, base, workload.model, fitted, _noise(variation, passes))
+
+
+def _met(mesh: Mesh, rank: int) -> object:
+    """Return a key that is equal for the ranks that *rank* meets most often."""
+    if mesh.parallel.expert > mesh.parallel.tensor * mesh.parallel.context:
+        return mesh.stage_of(rank), mesh.group(rank, "expert")
+    inside = mesh.parallel.tensor * mesh.parallel.context > 1
+    return mesh.stage_of(rank), mesh.coordinate(rank, "data") if inside else -1
 
 
 def _fitted_sockets(description: JobDescription) -> Any:
@@ -192,11 +233,19 @@ def _token_dataset(base: Workload) -> dict[str, Any]:
     return {"name": data.name, "sequence": data.sequence or base.sequence, **sizes, "source": data.source}
 
 
-def _noise(measured: PassTimes) -> dict[str, Any]:
-    """Return the variation of steps and ranks, if the trace shows it."""
-    variations = {"compute_cv": measured.compute_cv, "persistent_cv": measured.persistent_cv}
-    spreads = {name: round(min(1.0, value), 5) for name, value in variations.items() if value is not None}
-    return {"noise": spreads} if spreads else {}
+def _pass_variation(measured: PassTimes) -> WorkVariation:
+    """Return the variation of data-parallel ranks as shares of forward and backward: in the simulator, no rank is late in the optimizer."""
+    passes = measured.micro_batches * (measured.total("forward").seconds + measured.total("backward").seconds)
+    return measured.variation.of(passes) if passes else measured.variation
+
+
+def _noise(variation: WorkVariation, work: float = 0.0) -> dict[str, Any]:
+    """Return *variation* as a training's noise, as far as it is known; jitter changes as often as it says in *work* seconds."""
+    variations = {"compute_cv": variation.compute_cv, "persistent_cv": variation.persistent_cv}
+    noise: dict[str, Any] = {name: round(min(1.0, value), 5) for name, value in variations.items() if value is not None}
+    if variation.intervals > 1.0 and work:
+        noise["compute_correlation"] = f"{work / variation.intervals!r} s"
+    return {"noise": noise} if noise else {}
 
 
 def _from_trace(job: ProfiledJob) -> dict[str, Any]:
@@ -232,7 +281,8 @@ def _from_trace(job: ProfiledJob) -> dict[str, Any]:
     batches = measured.micro_batches * base.training.batch
     prep = profile.step_time * machine.cpu_speed / batches if _input(profile, measured) else 0.0
     fitted = {name: f"{value} s" if name in _SECONDS else value for name, value in changed.items()}
-    sources = {"*": f"of {stack}", **dict.fromkeys(changed, "inside the measured layers, or measured")}
+    seen = seen_data_parallel(job, draft, bool(options.stack))
+    sources = {"*": f"of {stack}", **dict.fromkeys(changed, "inside the measured layers, or measured"), **dict.fromkeys(seen, job.source)}
     return {
         "name": "profiled",
         "model": model,
@@ -244,8 +294,8 @@ def _from_trace(job: ProfiledJob) -> dict[str, Any]:
         "training": {
             "batch": base.training.batch, "precision": base.training.precision, "gradient_accumulation_steps": measured.micro_batches,
             "optimizer": {"name": rule},
-            "stack": {"extends": job.reference(stack, "workloads/stacks"), **fitted, "source": sources},
-            **_noise(measured), "source": "the profiled job",
+            "stack": {"extends": job.reference(stack, "workloads/stacks"), **fitted, **seen, "source": sources},
+            **_noise(_pass_variation(measured)), "source": "the profiled job",
         },
     }  # fmt: skip
 

@@ -39,7 +39,7 @@ def _least_cycle(scene: LayoutScene) -> float:
     """Return the step time (s) of *scene* without contention, or less."""
     programs = [list(program) for program in scene.programs]
     if all(Wait(MEETING) in program for program in programs):
-        ends = [program.index(Wait(MEETING)) + 1 for program in programs]
+        ends = [len(program) - program[::-1].index(Wait(MEETING)) for program in programs]  # a host may wait for it, too, just before
         recurrence = _Recurrence(scene, before=True)
         recurrence.run([program[end:] for program, end in zip(programs, ends, strict=True)])
         recurrence.next_step()

@@ -61,7 +61,8 @@ class Meeting(Operation):
         missed = SLOWEST if self.last == stage >= 0 else (Cause.PIPELINE, "other stages")  # who had not arrived
         yield LimitPiece(*missed, start, came)
         ready = min(max(came, self.ready, came + late if self.lag_cause is SLOWEST else came), now)
-        yield LimitPiece(*self.lag_cause, came, ready)
+        late_for = (self.price.cause, f"{what}: until its sender knows that it is wanted") if self.target >= 0 else self.lag_cause
+        yield LimitPiece(*late_for, came, ready)
         begin = min(max(ready, self.begin), now)
         yield LimitPiece(self.price.cause, f"{what}: behind other operations", ready, begin)  # in the communicator's queue
         for cause, resource, t0, t1 in self.pieces:

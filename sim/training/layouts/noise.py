@@ -4,8 +4,9 @@ Ranks differ by a persistent spread and by jitter from step to step, both normal
 of their samples. Ranks that exchange inside units (tensor, context and expert groups) are as slow as the slowest of them. The slowest of
 all such groups of a stage is later still, and the slowest of all stages even more. The mean of the maximum of n ranks is a closed form.
 Drawn steps take the maxima of one random number per rank, so their mean equals the closed form.
-Limits: a deviation lasts a whole step, over all micro-batches, unless the workload specifies how fast jitter changes; while a pipeline
-fills and drains, a stage is as slow as its mean group.
+Limits: a deviation lasts a whole step, over all micro-batches, unless the workload specifies how fast jitter changes; it then costs more
+where ranks meet often: inside units, and at every operation of a stage that the host waits for. While a pipeline fills and drains, a stage
+is as slow as its mean group.
 """
 
 from __future__ import annotations
@@ -54,7 +55,9 @@ class RankVariation:
     tokens_cv: float = 0.0
     """Coefficient of variation of the work of a replica's samples."""
     intervals: float = 1.0
-    """Number of intervals of a step with independent jitter, for ranks that exchange inside units; *compute_cv* is for the whole step."""
+    """Number of intervals of a step with independent jitter; *compute_cv* is for the whole step."""
+    stage_intervals: float = 1.0
+    """Number of those intervals after which all ranks of a stage meet."""
 
     @property
     def stage(self) -> int:
@@ -64,7 +67,7 @@ class RankVariation:
     def expected(self) -> StageSpread:
         """Return the spread averaged over steps."""
         cv = math.hypot(self.persistent_cv, self.compute_cv)
-        if self.intervals > 1.0 and self.inside > 1:
+        if self.intervals > 1.0 and (self.inside > 1 or self.stage_intervals > 1.0):
             return self._expected_over_intervals()
         together = max(1, self.inside // self.replica)
         inside = slowest(together, self.inside // together, cv, self.tokens_cv)
@@ -76,9 +79,9 @@ class RankVariation:
         """Return the spread averaged over steps if jitter is redrawn in each interval of a step.
 
         Ranks that exchange inside units then lose time in each interval. Over one of k intervals, jitter has sqrt(k) times its deviation
-        over the step. Groups differ by the mean of their k maxima, which is taken as normal. If the members of two sets of n ranks have a
-        correlation of r, their maxima have one of r / (n s^2) + (1 - 1 / (n s^2)) r^2, with s the deviation of a maximum (the first Hermite
-        coefficient is exact; the rest is treated as second order).
+        over the step. When all ranks of a stage meet, groups differ by the mean of their maxima since they last met, which is taken as
+        normal. If the members of two sets of n ranks have a correlation of r, their maxima have one of r / (n s^2) + (1 - 1 / (n s^2)) r^2,
+        with s the deviation of a maximum (the first Hermite coefficient is exact; the rest is treated as second order).
         """
         together = max(1, self.inside // self.replica)
         of_interval = math.hypot(self.persistent_cv, self.compute_cv * math.sqrt(self.intervals))
@@ -87,7 +90,8 @@ class RankVariation:
         deviation = maximum_deviation(self.inside)
         first = 1.0 / (self.inside * deviation**2)
         correlation_of_maxima = first * correlation + (1.0 - first) * correlation**2
-        of_groups = of_interval * deviation * math.sqrt(correlation_of_maxima + (1.0 - correlation_of_maxima) / self.intervals)
+        between = self.intervals / self.stage_intervals  # two times at which the ranks of a stage meet
+        of_groups = of_interval * deviation * math.sqrt(correlation_of_maxima + (1.0 - correlation_of_maxima) / between)
         replicas, groups = self.replicas // together, max(1, self.replica // self.inside)
         stage = slowest(replicas, groups, of_groups, self.tokens_cv)
         return StageSpread(inside, stage, slowest(replicas, groups * self.stages, of_groups, self.tokens_cv) - stage)

@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 
 from sim.cluster.build import with_nodes
-from sim.mesh import prepare
+from sim.events import Cause
+from sim.mesh import layout_scene, prepare
 from sim.parallel.lower.layouts import program
 from sim.parallel.program import Send, Start, Wait
+from sim.training.layouts.bound import least_time
 from tests.harness import machine
 from tests.training.layouts.toys import BACKWARD, FORWARD, blocks, run, workload
 
@@ -82,3 +84,22 @@ def test_torch_waits_for_a_send_with_the_next_pass_of_the_other_direction(schedu
     layout = prepare(hosts(2), workload(blocks(2), stack=gloo(), pipeline=2, schedule=schedule, micro_batches=3))
     holds = [step.holds for step in program(layout, 0) if isinstance(step, Send)]
     assert holds == ([False, False, True] if schedule == "gpipe" else [False, True, True])
+
+
+@pytest.mark.parametrize("waits", ["reductions", "everything"])
+def test_stages_that_wait_for_their_norm_have_a_bound(waits: str) -> None:
+    """The all-reduce of the norm is waited for anyway, by host or GPU: the bound is that of a host that waits for nothing."""
+    layers, bounds = [each.model_copy(update={"read": 4e6, "write": 4e6}) for each in blocks(2)], {}
+    for each in ("nothing", waits):
+        given = workload(layers, stack=gloo() | {"gradient_clipping": True}, mesh={"host_waits": each}, pipeline=2, micro_batches=4)
+        layout = prepare(hosts(2), given)
+        bounds[each] = least_time(layout_scene(hosts(2), given, layout))
+        assert bounds[each] <= run(hosts(2), given).step_time * (1 + 1e-9)
+    assert bounds[waits] == pytest.approx(bounds["nothing"], rel=1e-9)
+
+
+def test_a_message_that_waits_for_its_notice_waits_for_the_network() -> None:
+    """In 1F1B, a stage's notice queues behind the data that it has just sent; equal ranks have no straggler."""
+    layers = [each.model_copy(update={"read": 4e6, "write": 4e6}) for each in blocks(2)]
+    stalls = run(hosts(2, "0.003 s"), workload(layers, stack=gloo(), pipeline=2, micro_batches=4)).stalls
+    assert stalls.get(Cause.STRAGGLER, 0.0) == 0.0 and stalls[Cause.NETWORK] > 0.0

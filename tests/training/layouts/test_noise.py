@@ -122,6 +122,40 @@ def test_tensor_ranks_lose_more_the_sooner_jitter_changes() -> None:
     assert least == pytest.approx(lost(1e-15), rel=1e-12)  # as often as they meet
 
 
+@pytest.mark.parametrize("inside", [1, 2])
+@pytest.mark.parametrize("stage_intervals", [1, 4, 16])
+def test_jitter_is_lost_whenever_a_stage_meets(stage_intervals: int, inside: int) -> None:
+    """Oracle: 16 intervals of 4,000 steps in numpy, all ranks of a stage meeting after each of *stage_intervals* groups of them."""
+    ranks = RankVariation(inside, inside, 8, 1, 0.01, 0.02, 0.0, 16, stage_intervals)
+    draw = np.random.default_rng(6)
+    lost = []
+    for _ in range(4000):
+        own = ranks.persistent_cv * draw.standard_normal((8, inside))
+        jitter = ranks.compute_cv * math.sqrt(16) * draw.standard_normal((stage_intervals, 16 // stage_intervals, 8, inside))
+        lost.append((own + jitter).max(axis=-1).mean(axis=1).max(axis=-1).mean())
+    expected = ranks.expected()
+    assert expected.inside + expected.data == pytest.approx(np.mean(lost), rel=0.03)
+
+
+def test_ranks_of_a_stage_lose_more_if_the_host_waits_for_every_operation() -> None:
+    """Of a sharded model: where the host waits for none, a deviation counts once a step; where it waits for all, k times."""
+    lost = {}
+    for waits in ("nothing", "everything"):
+        mesh = {"host_waits": waits, "framework": "fsdp2"}
+        given = workload(blocks(8), mesh=mesh, shard="parameters", micro_batches=4)
+        plain = run_layout(free(4), noisy(given, 0.0, 0.0))
+        for parts in (1, 4):
+            noise = {"compute_cv": 0.02, "persistent_cv": 0.0, "compute_correlation": plain.stalls[Cause.COMPUTE] / parts}
+            changed = given.training.noise.model_copy(update=noise)
+            late = given.model_copy(update={"training": given.training.model_copy(update={"noise": changed})})
+            lost[waits, parts] = run_layout(free(4), late).step_time - plain.step_time
+            scene = layout_scene(free(4), late, prepare(free(4), late))
+            assert least_time(scene) <= play(scene).time * (1 + 1e-9)
+    once = 0.02 * expected_maximum(4) * plain.stalls[Cause.COMPUTE]
+    assert [lost[each] for each in (("nothing", 1), ("nothing", 4), ("everything", 1))] == pytest.approx([once] * 3, rel=0.02)
+    assert lost["everything", 4] == pytest.approx(2 * once, rel=0.02)
+
+
 def test_jitter_that_changes_within_a_step_is_refused_where_it_is_not_simulated() -> None:
     with pytest.raises(SpecError, match="applies only to layouts, whose ranks synchronize within units"):
         answer(Scenario("p3.16xlarge", "resnet50", ("training.noise.compute_correlation=10 ms",)))
