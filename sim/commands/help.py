@@ -114,7 +114,8 @@ class Command(TyperCommand):
             rest = super().parse_args(ctx, args)
         except Exception as error:
             raise explain_error(error, self, ctx, typed) from None
-        _put_in_order(self, ctx)
+        if not ctx.resilient_parsing:  # completion of a command line that is not complete yet
+            _put_in_order(self, ctx)
         return rest
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:

@@ -80,7 +80,7 @@ def test_what_the_simulator_made_is_predicted(runs: Path, tmp_path: Path, capsys
     check_calibrated_file(tmp_path / "out", capsys)
     text = (tmp_path / "out" / "validation.txt").read_text()
     assert "by novelty" in text and "3+ nodes left out: overall" in text
-    assert "tau: Kendall's rank correlation" in text and "that change nothing" not in text
+    assert "Kendall's rank correlation" in text and "that change nothing" not in text
 
 
 @pytest.mark.parametrize(
