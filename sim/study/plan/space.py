@@ -317,7 +317,9 @@ def fsdp_left_out(workloads: Sequence[Workload], fixed: Mapping[str, str]) -> li
     meshes = [workload.training.stack.mesh for workload in workloads]
     if "shard" in fixed or not any(mesh is not None and mesh.framework == "megatron" for mesh in meshes):
         return []
-    return ["layouts of Megatron-FSDP, which shards parameters, are among them only with --fix shard=parameters"]
+    return [
+        "layouts of Megatron-FSDP, which shards gradients or parameters, are among them only with --fix shard=gradients or shard=parameters"
+    ]
 
 
 def _schedules(options: MeshOptions, stages: int, parts: tuple[int, int], micro_batches: int, space: Space) -> Iterator[tuple[str, int]]:

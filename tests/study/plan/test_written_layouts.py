@@ -245,7 +245,9 @@ def test_layouts_of_megatron_fsdp_are_searched_simulated_and_written(shard: str,
 
 def test_a_plan_without_megatron_fsdp_says_so() -> None:
     scenario = Scenario("hgx-h100", "llama-3.2-1b", stack="megatron-core", global_batch=8)
-    sentence = "layouts of Megatron-FSDP, which shards parameters, are among them only with --fix shard=parameters"
+    sentence = (
+        "layouts of Megatron-FSDP, which shards gradients or parameters, are among them only with --fix shard=gradients or shard=parameters"
+    )
     made = plan(PlanQuestion(scenario, (1,), fixed={"tp": "1", "pp": "1", "cp": "1", "batch": "1"}))
     assert sentence in plan_document(made)["assumptions"]
     fixed = plan(PlanQuestion(scenario, (1,), fixed={"tp": "1", "pp": "1", "cp": "1", "batch": "1", "shard": "parameters"}))
