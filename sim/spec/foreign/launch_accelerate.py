@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from sim.spec.defaults import EAGER_STACK, PARALLEL_STACK
+from sim.spec.defaults import EAGER_STACK, PARALLEL_STACK, SHARDED_TRANSFORMERS
 from sim.spec.fields import Fp8Recipe
 from sim.spec.foreign.launch_accelerate_keys import compiler, key_notes
 from sim.spec.foreign.launch_deepspeed import zero_notes, zero_stack
@@ -43,7 +43,7 @@ ACCELERATE_8BIT: Final[Mapping[Fp8Recipe, Mapping[str, str | bool]]] = {
 (accelerate/utils/transformer_engine.py, ao.py)."""
 
 
-EAGER: Final = "fsdp_config runs on torchtitan's stack (FSDP2), operator by operator, as dynamo_config compiles nothing"
+EAGER: Final = "fsdp_config runs operator by operator, as dynamo_config compiles nothing"
 
 
 def accelerate(config: Mapping[str, Any], place: str) -> LaunchSettings:
@@ -68,9 +68,10 @@ def accelerate(config: Mapping[str, Any], place: str) -> LaunchSettings:
     if sharded:
         _add_fsdp({key if "fsdp" in key else f"fsdp_{key}": value for key, value in sharded.items()}, told, place, machines)
         if "shard" in told.parallel:
-            compiled = bool(compiler(config, place))
-            told.training["stack"] = PARALLEL_STACK if compiled else EAGER_STACK
-            told.notes += [] if compiled else [EAGER]
+            second = str(sharded.get("fsdp_version", sharded.get("version", 1))) == "2"
+            eager = EAGER_STACK if second or mesh or precision == "fp8" else SHARDED_TRANSFORMERS
+            told.training["stack"] = PARALLEL_STACK if compiler(config, place) else eager
+            told.notes += [] if compiler(config, place) else [EAGER]
     _add_mesh(mesh, told, place)
     if layout and distributed in ("MEGATRON_LM", "NO"):
         _add_megatron(layout, told, place)
