@@ -225,6 +225,7 @@ def test_sharding_in_other_words_is_read_or_refused_but_never_dropped(tmp_path: 
     for mode, stage, stack in (
         ("FSDP=8", 3, "torch-fsdp1"), ("FSDP8", 3, "torch-fsdp1"), ("FSDP2", 3, "torchtitan-2.x-eager"), ("none", 0, "torch-fsdp1"),
         ("fully_shard", 3, "torchtitan-2.x-eager"), ("DP", 0, "torch-fsdp1"), ("no", 0, "torch-fsdp1"), ("-", 0, "torch-fsdp1"),
+        ("replicated", 0, "torch-fsdp1"),
     ):  # fmt: skip
         case = one(tmp_path, **row, fsdp_mode=mode)
         assert (case.zero, case.stack) == (stage, stack), mode
