@@ -212,10 +212,10 @@ def _refuse_other_size(row: LlmRow, values: Mapping[str, Any]) -> None:
     size = float(stated.group(1)) * _SCALES[stated.group(2)]
     used = {"experts": values["experts_per_token"]} if values.get("experts") else {}
     fields = {"activation": "swiglu", **values, "max_seq": values.get("max_seq") or 1}
-    known = [parameter_count(Transformer(**fields)), parameter_count(Transformer(**(fields | used)))]
-    if min(abs(math.log(parameters / size)) for parameters in known) > math.log(_OTHER_SIZE):
+    totals = [parameter_count(Transformer(**fields)), parameter_count(Transformer(**(fields | used)))]
+    if min(abs(math.log(parameters / size)) for parameters in totals) > math.log(_OTHER_SIZE):
         raise CannotDescribe(
-            f"{row.text['model']!r}: the model known by this name has {known[0] / 1e9:.1f} billion parameters; fill in layers, hidden, "
+            f"{row.text['model']!r}: the model known by this name has {totals[0] / 1e9:.1f} billion parameters; fill in layers, hidden, "
             "heads, ffn_hidden and vocab"
         )
 
