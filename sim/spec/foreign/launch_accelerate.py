@@ -68,11 +68,13 @@ def accelerate(config: Mapping[str, Any], place: str) -> LaunchSettings:
     if sharded:
         _add_fsdp({key if "fsdp" in key else f"fsdp_{key}": value for key, value in sharded.items()}, told, place, machines)
         if "shard" in told.parallel:
-            second = str(sharded.get("fsdp_version", sharded.get("version", 1))) == "2"
-            eager = EAGER_STACK if second or mesh or precision == "fp8" else SHARDED_TRANSFORMERS
+            first = _fsdp_version(sharded, place) == 1 and not mesh and precision != "fp8"  # these need the second
+            eager = SHARDED_TRANSFORMERS if first else EAGER_STACK
             told.training["stack"] = PARALLEL_STACK if compiler(config, place) else eager
             told.notes += [] if compiler(config, place) else [EAGER]
     _add_mesh(mesh, told, place)
+    if "stack" in told.training and zero and {"tensor", "context"} & told.parallel.keys():
+        told.training["stack"] = EAGER_STACK  # that of ZeRO has no such ranks
     if layout and distributed in ("MEGATRON_LM", "NO"):
         _add_megatron(layout, told, place)
     elif layout:
@@ -201,6 +203,14 @@ def _add_fsdp(sharded: Mapping[str, Any], told: LaunchSettings, place: str, mach
         told.parallel["replicate"] = machines
     note_offloading("fsdp_config.fsdp_offload_params", sharded.get("fsdp_offload_params"), told)
     told.training |= {"activation_checkpointing": "blocks"} if sharded.get("fsdp_activation_checkpointing") is True else {}
+
+
+def _fsdp_version(sharded: Mapping[str, Any], place: str) -> int:
+    """Return the version of FSDP in the block ``fsdp_config``, 1 if it is left out. Raise SpecError for another than 1 and 2."""
+    version = str(sharded.get("fsdp_version", sharded.get("version", 1)))
+    if version not in ("1", "2"):
+        raise SpecError(f"{place}: fsdp_config.fsdp_version {shorten(version)}: write 1 or 2")
+    return int(version)
 
 
 def _recipe(said: Mapping[str, Any], place: str) -> dict[str, str]:

@@ -164,6 +164,8 @@ def test_blocks_are_compiled_only_if_a_file_of_torchtitan_says_so(section: str, 
     for wrong in ('enable = "yes"', 'components = ["optimizer"]'):
         with pytest.raises(SpecError, match=rf"run\.toml: compile\.{wrong.split(' ')[0]} "):
             torchtitan(parse_toml(f"{TORCHTITAN}[compile]\n{wrong}\n", "run.toml"), "run.toml")
+    with pytest.raises(SpecError, match=r"unknown key compile\.enabled; did you mean enable\?$"):
+        torchtitan(parse_toml(f"{TORCHTITAN}[compile]\nenabled = true\n", "run.toml"), "run.toml")
 
 
 def test_sections_of_former_releases_of_torchtitan(tmp_path: Path) -> None:
