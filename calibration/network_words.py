@@ -1,4 +1,4 @@
-"""How fast is the network in a table's cell, per GPU? The cell has Gbit/s in words, or the name of an InfiniBand generation."""
+"""How fast is the network in a table's cell, per GPU or by its NICs? The cell has Gbit/s in words, or an InfiniBand generation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EFA_TOTALS: Final = (100.0, 400.0)
 LARGEST: Final = 800.0
 """Largest Gbit/s per GPU: that of the fastest NIC (NVIDIA's data sheet of ConnectX-8); what is read as more is not taken for a network."""
 _NUMBERS: Final = {
-    "one": 1, "single": 1, "two": 2, "dual": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8,
+    "one": 1, "single": 1, "two": 2, "dual": 2, "three": 3, "four": 4, "quad": 4, "five": 5, "six": 6, "seven": 7, "eight": 8,
 }  # fmt: skip
 _IN_NODE: Final = re.compile(r"nvlink|nvswitch|nvl\d|xgmi|infinity fabric", re.IGNORECASE)
 _OF_NICS: Final = re.compile(r"infiniband|\bib\b|ethernet|gbe\b|roce|rdma|efa\b|slingshot|connectx|\bcx-?\d|[xnhef]dr", re.IGNORECASE)
@@ -32,8 +32,6 @@ _COUNT: Final = r"(?<![-.\w])(\d{1,2})"
 _GBPS: Final = r"(?:gbps|gbit/s|gb/s|gb/sec|gbe|gb|g)\b"
 _ALL: Final = r"(?:[a-z][\w-]*\s+){0,2}?(?:(?:per|/|each)\s*(?:node|host|server|machine|instance|\d gpus|(?:gpu )?pair)\b|(?:in )?total\b)"
 _CARDS: Final = r"(?:rails?|nics?|ports?|hcas?|cards?)\b"
-
-
 _BESIDE: Final = (
     r"(?:(?:connectx|cx|bluefield|bf|thor|slingshot|e?cx)[- ]?\d*|mellanox|nvidia|broadcom|intel|infiniband|ib|roce|rdma|efa|ethernet|hca|"
     r"(?:dual|single|1|2)[- ]port|ports?(?: of)?)\s+"
@@ -71,13 +69,18 @@ def nics_stated(text: str) -> StatedNics | None:
 
 
 def _nics_in(part: str) -> StatedNics | None:
+    """Return what one *part* of a text says about NICs; None if it has neither a rate nor a generation."""
     rate, link = re.search(rf"(\d{{2,4}}(?:\.\d+)?)\s*{_GBPS}|\d\s*x\s*(\d{{2,3}})(?!\d)", part), re.search(_LINK, part)
     if rate is None and link is None:
         return None
     gbps = float(rate.group(1) or rate.group(2)) if rate else _of_link(link)
     beside = rf"{_COUNT}(?:\s*x\s*|\s+)(?:{_BESIDE}){{0,4}}(?:[xnhef]dr|slingshot|\d{{2,4}}(?:\.\d+)?\s*{_GBPS}|\d{{2,3}}(?![\d.]))"
-    counted = re.search(beside, part) or re.search(rf"{_COUNT}\s*x?\s*(?:[\w-]+\s+){{0,3}}?{_CARDS}", part)
-    count = int(counted.group(1)) * (2 if re.search(r"\b2[- ]port", part) else 1) if counted else 0
+    among = rf"{_COUNT}\s*x?\s*(?:[\w-]+\s+){{0,3}}?{_CARDS}|{_COUNT}-rail"
+    behind = r"(?<![-\w])x\s*(\d{1,2})\b(?!\s*x|\s*\d)"  # HDR x8
+    match = next((match for pattern in (beside, among, behind) if (match := re.search(pattern, part))), None)
+    counted = next(filter(None, match.groups()), None) if match else None
+    ports = 2 if re.search(r"\b2[- ]port", part) else 1
+    count = int(counted) * ports if counted else ports if ports > 1 else 0
     if re.search(r"(?:per|/|an?|each)\s*gpu\b", part):
         return StatedNics(per_gpu=count or 1, gbps=gbps)
     if not count and (gbps >= WHOLE_NODE or re.search(rf"{_GBPS}\s*{_ALL}", part)):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
@@ -22,6 +23,7 @@ from sim.spec.catalog import aliases_of, all_files
 from sim.spec.hardware import Hardware, Node
 from sim.spec.library import load_hardware
 from sim.spec.yaml import SpecError
+from sim.units import pluralized
 
 MACHINES: Final[Sequence[tuple[str, str]]] = (
     (r"p6e[- ]?gb[23]00|u-p6e", "p6e-gb200.36xlarge"), (r"p6[- ]?b300", "p6-b300.48xlarge"), (r"p6[- ]?b200", "p6-b200.48xlarge"),
@@ -89,7 +91,6 @@ _WITHOUT_GPUDIRECT: Final = re.compile(
 )
 _WITHOUT_PEERS: Final = re.compile(r"nccl_p2p_disable=1|\bp2p (off|disabled)|\bno p2p|without p2p", re.IGNORECASE)
 _WITHOUT_NVLINK: Final = re.compile(r"(no|without)( effective)? nvlink|nvlink (off|disabled)", re.IGNORECASE)
-
 _WITHOUT_RACK: Final = re.compile(r"mnnvl_enable=0|(without|no) mnnvl", re.IGNORECASE)
 
 
@@ -131,15 +132,20 @@ def system_meant(words: SystemWords) -> MeantSystem:
         node = _node(machine, overrides)
     per_node = words.gpus // nodes
     if per_node > node.gpu_count:
-        raise SpecError(f"{words.gpus} GPUs on {nodes} nodes are {per_node} of each, but {machine} has {node.gpu_count}")
+        raise SpecError(f"{words.gpus} GPUs on {pluralized(nodes, 'node')} are {per_node} of each, but {machine} has {node.gpu_count}")
     if _WITHOUT_NVLINK.search(text) or _WITHOUT_PEERS.search(text):
         overrides += ("node.topology.nvlink=null",) if node.nvlink else ()
         overrides += ("node.topology.peer_to_peer=none",) if _WITHOUT_PEERS.search(text) else ()
     networked = _network(words, text, machine, node, is_named) if nodes > 1 else ()
     overrides += networked
-    shown = " ".join([machine, *(f"--set {each}" for each in overrides)])
+    shown = " ".join([machine, *set_options(overrides)])
     lacks = "" if is_named else "; its host is assumed" if nodes == 1 or networked else "; its host and network are assumed"
     return MeantSystem(machine, overrides, nodes, per_node, shown + lacks)
+
+
+def set_options(overrides: Sequence[str]) -> Sequence[str]:
+    """Return *overrides* as options of a command line, in quotes where a shell needs them."""
+    return [f"--set {shlex.quote(each)}" for each in overrides]
 
 
 def network_meant_on(machine: str, network: str, nodes: int) -> tuple[str, ...]:
@@ -164,8 +170,12 @@ def _machine(words: SystemWords, text: str) -> tuple[str, tuple[str, ...], bool]
     if part and "sxm" in part and re.search(r"bridge|\bnv\d+ pairs|nvlink pairs", words.system, re.IGNORECASE):
         part = next(iter(catalog_gpus().meant(f"{number_of(part)} PCIe")), part)  # bridges join cards
     if part is None:
-        told = f"gpu '{words.gpu}': no description of this GPU" if words.gpu else f"'{words.system}': names no machine and no GPU"
-        raise SpecError(f"{told} ('python -m sim list gpus' shows those of the catalog)")
+        shows = "('python -m sim list gpus' shows those of the catalog)"
+        if not words.gpu and not words.system:
+            raise SpecError("system and gpu are blank; name the machine or its GPU in one of them")
+        if not words.gpu:
+            raise SpecError(f"'{words.system}': names no machine and no GPU; write the GPU into the column gpu {shows}")
+        raise SpecError(f"gpu '{words.gpu}': no description of this GPU {shows}")
     if re.search(r"nvl32|nvl4\b|nvl36", text, re.IGNORECASE) and part.startswith("gh200"):
         raise SpecError(f"'{words.system}': this rack of GH200 is not described")
     if (machine := _OF_GPU.get(part)) is not None:

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple, get_args
 
 from calibration.collectives.nccl_tests import is_nccl_tests, nccl_tests_rows, network_of
 from calibration.collectives.records import COLUMNS, NETWORKS, OPTIONAL_COLUMNS, CollectiveRecord, plan_of, record_of
-from calibration.collectives.systems import SystemWords, described, network_meant_on, system_meant, transport_meant
+from calibration.collectives.systems import SystemWords, described, network_meant_on, set_options, system_meant, transport_meant
 from calibration.run_words import NAMES_OF_COLUMNS, plain_name
 from sim.spec.algorithms import minor_release
 from sim.spec.catalog import all_names
@@ -45,9 +45,8 @@ _UNITS_OF_TIME: Final[Mapping[str, float]] = {
 }  # fmt: skip
 _NETWORK_WORDS: Final[Mapping[str, str]] = {
     r"nv(link|switch).*|nvl\d+": "nvlink", r"xgmi|infinity ?fabric.*": "xgmi", r"pcie.*|pci express.*": "pcie",
-    r"(ib|infiniband)\b.*|([nhexf]dr)\d*.*": "infiniband", r"roce.*": "roce", r"(aws )?efa.*": "efa",
-    r"(cray |hpe )?slingshot.*": "slingshot", r"tcp.*|ethernet.*|sockets?": "tcp",
 }  # fmt: skip
+"""Networks inside a node, by the words that mean them; for those between nodes see `transport_meant`."""
 _INSIDE: Final = ("nvlink", "xgmi", "pcie")
 """Networks inside a node; a rack whose GPUs NVLink connects is one node."""
 _NEWEST: Final = "2.30"
@@ -165,7 +164,7 @@ def _translated(row: Mapping[str, str], tells_nccl: bool) -> _RowRead:
     cells |= {name: meant(cells[name]) for name, meant in words.items() if cells.get(name)}
     if not overrides and told and nodes.isdigit() and int(nodes) > 1:
         overrides = network_meant_on(cells["hardware"], told, int(nodes))
-        notes += [f"network '{told}' on {cells['hardware']}: --set {' --set '.join(overrides)}"] if overrides else []
+        notes += [f"network '{told}' was read as {' '.join([cells['hardware'], *set_options(overrides)])}"] if overrides else []
     cells["bytes"], cells["time_s"] = _bytes_and_time(cells, row.get("op", "").strip().lower())
     stated = cells.get("nccl", "")
     cells["nccl"] = nccl_rules(stated)
@@ -251,11 +250,15 @@ def _bytes_and_time(cells: Mapping[str, str], printed: str) -> tuple[str, str]:
     if seconds and rate > 10 * _ROUNDED and not _agree(rate, nbytes / seconds / 1e9):
         column = "algbw" if algbw else "busbw"
         raise SpecError(
-            f"{column} {algbw or busbw:g} contradicts the time: {nbytes:g} bytes in {seconds:g} s are {nbytes / seconds / 1e9:.4g}"
+            f"{column} {algbw or busbw:g} contradicts the time: {nbytes:g} bytes in {seconds:g} s have an algbw of "
+            f"{nbytes / seconds / 1e9:.4g} GB/s; correct bytes, time or {column}"
         )
-    if not seconds and rate:
+    is_missing = re.fullmatch(r"-?|n/?a|nan|none", cells.get("time_s", "").lower()) is not None
+    if is_missing and not rate:
+        raise SpecError("time is missing; write it, or algbw or busbw in GB/s")
+    if is_missing:
         if rate < 10 * _ROUNDED:
-            raise SpecError(f"time is missing, and a bandwidth of {rate:g} GB/s is rounded too much to tell it")
+            raise SpecError(f"time is missing, and a bandwidth of {rate:g} GB/s is rounded too much to tell it; write the time")
         return f"{nbytes:.0f}", repr(nbytes / rate / 1e9)
     return f"{nbytes:.0f}", cells.get("time_s", "")
 

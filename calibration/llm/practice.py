@@ -20,6 +20,10 @@ _REPLICATES: Final = re.compile(r"\bddp\b|distributed.?data.?parallel|nano.?gpt"
 """Software or strategies without any axis but data parallelism (karpathy/nanoGPT train.py: DistributedDataParallel)."""
 EAGER_STACKS: Final = {name: f"{name}-eager" for name in ("torchtitan-2.x", "torchtitan-0.2")}
 """Stacks whose blocks torch.compile compiles, and those of the same software without it."""
+COMPILED_STACKS: Final = {"hf-fsdp1": "torchtitan-2.x"}
+"""Stacks that run operator by operator, and those that stand in for the same software with torch.compile."""
+_COMPILED_ZERO: Final = "hf-deepspeed"
+"""A stack whose software may compile, without another that stands in for it then."""
 _UNITS: Final = {"GiB": 2.0**30, "GB": 1e9}
 
 
@@ -56,8 +60,11 @@ def stack_with(stack: str, family: str, axes: Mapping[str, int], compiled: bool,
     """Return *stack* if its software splits models along all of *axes* with more than one rank, or else a stack that does.
 
     The other stack is the simulated one of the same kind: torchtitan for FSDP, Megatron-Core for the rest. It goes into *assumed*. A stack
-    of compiled blocks is that without if the run is not *compiled*.
+    of compiled blocks is that without if the run is not *compiled*, and the reverse.
     """
+    stack = COMPILED_STACKS.get(stack, stack) if compiled else stack
+    if compiled and stack == _COMPILED_ZERO:
+        assumed.append("operator by operator: compiled blocks under ZeRO are not described")
     mesh = load_part(Stack, stack, "workloads/stacks").mesh
     missing = [axis for axis, size in axes.items() if size > 1 and mesh is not None and axis not in mesh.axes]
     if not missing:
@@ -68,8 +75,10 @@ def stack_with(stack: str, family: str, axes: Mapping[str, int], compiled: bool,
 
 
 _COMPILES: Final = re.compile(
-    r"(?:\b(?P<no>no|not|without|w/o|non)[- ]+(?:torch\.)?)?(?<![a-z])compiled?\b(?:\s*[=:]?\s*(?P<off>off|false|no|none|disabled)\b)?"
+    r"(?:\b(?P<no>no|not|without|w/o|non|never)[- ]+(?:us(?:e|ing) )?)?(?<![a-z])(?:torch[. _]?)?compiled?\b"
+    r"(?! (?:from|with|against|for|on)\b)(?:(?: (?:is|was))?\s*[=:]?\s*(?P<off>off|false|no|none|not|disabled)\b)?"
 )
+"""Words on torch.compile, but not on what a library was compiled from or with."""
 
 
 def is_compiled(row: LlmRow, practice: Mapping[str, Any], assumed: list[str]) -> bool:
@@ -78,7 +87,7 @@ def is_compiled(row: LlmRow, practice: Mapping[str, Any], assumed: list[str]) ->
     By default, no software does; for software whose stack is compiled, this goes into *assumed*.
     """
     if said := row.text["compile"]:
-        return means_yes(said, False)
+        return means_yes(said, False) and "eager" not in said.lower()
     if words := _COMPILES.search(f"{row.text['framework']} {row.text['notes']}".lower()):
         return not (words["no"] or words["off"])
     if practice["stack"] in EAGER_STACKS:

@@ -202,15 +202,20 @@ def _refuse_mistakes(values: Mapping[str, Any]) -> None:
 
 
 def _refuse_other_size(row: LlmRow, values: Mapping[str, Any]) -> None:
-    """Raise CannotDescribe if the shape *values* of the model's name is not of the size in that name. Mixtures have several sizes."""
+    """Raise CannotDescribe if the shape *values* of the model's name is not of the size in that name.
+
+    The size of a mixture may be that of all parameters or of those that a token uses.
+    """
     stated = _SIZE.search(row.text["model"].lower())
-    if stated is None or values.get("experts") or count(row, "hidden") or count(row, "layers") or _LAYERS_IN_NAME.search(row.text["model"]):
+    if stated is None or count(row, "hidden") or count(row, "layers") or _LAYERS_IN_NAME.search(row.text["model"]):
         return
     size = float(stated.group(1)) * _SCALES[stated.group(2)]
-    parameters = parameter_count(Transformer(**{"activation": "swiglu", **values, "max_seq": values.get("max_seq") or 1}))
-    if abs(math.log(parameters / size)) > math.log(_OTHER_SIZE):
+    used = {"experts": values["experts_per_token"]} if values.get("experts") else {}
+    fields = {"activation": "swiglu", **values, "max_seq": values.get("max_seq") or 1}
+    totals = [parameter_count(Transformer(**fields)), parameter_count(Transformer(**(fields | used)))]
+    if min(abs(math.log(parameters / size)) for parameters in totals) > math.log(_OTHER_SIZE):
         raise CannotDescribe(
-            f"{row.text['model']!r}: the model known by this name has {parameters / 1e9:.1f} billion parameters; fill in layers, hidden, "
+            f"{row.text['model']!r}: the model known by this name has {totals[0] / 1e9:.1f} billion parameters; fill in layers, hidden, "
             "heads, ffn_hidden and vocab"
         )
 

@@ -224,7 +224,12 @@ def shards_of(text: str) -> Shards | None:
 
 def means_no_sharding(text: str) -> bool:
     """Return whether *text* on sharding is blank, or says that nothing is sharded, or that FSDP is one of several axes."""
-    return bool(re.fullmatch(r"(none|no|off|false|n/?a|-|0|d?dp|data.?parallel\w*|.*fsdp.*)?([,;( ].*)?", text.strip().lower()))
+    return bool(
+        re.fullmatch(
+            r"(none|no|off|false|n/?a|-|0|d?dp|data.?parallel\w*|unsharded|not sharded|replicated|.*fsdp.*)?([,;( ].*)?",
+            text.strip().lower(),
+        )
+    )
 
 
 def shards_of_software(text: str) -> Shards | None:

@@ -110,7 +110,7 @@ class Command(TyperCommand):
         try:
             refuse_empty(self, ctx, typed)
             refuse_repeated(self, ctx, typed)
-            refuse_unquoted(typed)
+            refuse_unquoted(self, ctx, typed)
             rest = super().parse_args(ctx, args)
         except Exception as error:
             raise explain_error(error, self, ctx, typed) from None

@@ -186,12 +186,19 @@ def refuse_repeated(command: Any, context: Any, typed: Sequence[str]) -> None:
         raise SpecError(f"{option}: appears {'twice' if repeats == 2 else f'{repeats} times'}, but takes one value; write it once")
 
 
-def refuse_unquoted(typed: Sequence[str]) -> None:
+def refuse_unquoted(command: Any, context: Any, typed: Sequence[str]) -> None:
     """Raise SpecError if *typed* has a number and its unit as two words after an option, as the shell divides them without quotes."""
     for name, value, unit in zip(typed, typed[1:], typed[2:], strict=False):
-        if name.startswith("--") and _NUMBER_AT_END.fullmatch(value) and any(unit in units for units in UNITS.values()):
+        written = name.startswith("--") and _NUMBER_AT_END.fullmatch(value) and any(unit in units for units in UNITS.values())
+        if written and not _is_count(name, command, context):
             key, equals, number = value.rpartition("=")
             raise SpecError(f"{name} {value} {unit}: a number with its unit is one word; write {name} {key}{equals}'{number} {unit}'")
+
+
+def _is_count(name: str, command: Any, context: Any) -> bool:
+    """Return whether the option *name* takes a number without a unit, by its help."""
+    shown = (parameter.get_help_record(context)[0] for parameter in command.get_params(context) if name in parameter.opts)
+    return any(re.search(r" (<(int|float)|N\b)", text) for text in shown)
 
 
 _NUMBER_AT_END: Final = re.compile(r"(?:[^=]+=)?\d[\d.,]*(?:\.\.\d[\d.,]*)?")

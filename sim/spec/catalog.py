@@ -141,14 +141,16 @@ def file_of(name: str, folder: str, near: SearchFolders = None, written_in: Path
     return None
 
 
+_MEASURED: Final = Path(__file__).resolve().parents[2] / "calibration" / "hardware"
+
+
 def _measured_machine(name: str) -> Path | None:
     """Return the description of the machine *name* on which committed runs were measured, None if there is none.
 
     A machine of one's own can extend it in `run` as in `calibration validate`. The catalog does not list these machines, because nobody
     can rent them.
     """
-    package = Path(__file__).resolve().parents[1]
-    path = package.parent / f"calibration/hardware/{name}{SUFFIX}"
+    path = _MEASURED / f"{name}{SUFFIX}"
     return path if is_file(path) else None
 
 
@@ -214,7 +216,8 @@ def unknown_name_hint(name: str, folder: str, path: bool = False) -> str:
         return f"; it is a layout, not a stack: use {layout} with --stack torchtitan-2.x or megatron-core"
     if folder == "hardware" and not path and (of_gpu := _with_gpu_in(name)):
         return f"; did you mean {any_of(of_gpu)}?"
-    if near := suggestions(name, list(catalog(folder))) or suggestions(name, file_names):
+    measured = list(_in_folders(_MEASURED)) if folder == "hardware" and not path else []
+    if near := suggestions(name, list(catalog(folder))) or suggestions(name, [*file_names, *measured]):
         alike = _joined(name) == _joined(near[0]) or difflib.SequenceMatcher(None, name.lower(), near[0].lower()).ratio() >= _TYPO
         another = folder == "workloads" and not path and not alike
         return f"; did you mean {any_of(near)}?{f' {_NEW_WORKLOAD}' if another else ''}"

@@ -235,10 +235,10 @@ def _variant(kind: type[BaseModel], document: Document, key: Key) -> _Variant | 
     return next((_Variant(block, each, value[each.key]) for each in tagged), None)
 
 
-_OF_LAYOUT: Final = re.compile(r"--(wrap|replicate|schedule) ")
+_OF_LAYOUT: Final = re.compile(r"--(wrap|replicate|schedule|parallel) ")
 _OPTIONS: Final = {
     "shard": "--shard ", "schedule": "--schedule ", "replicate": "--replicate ", "pipeline": "--pp ",
-    "virtual_stages": "--parallel virtual_stages=",
+    "virtual_stages": "--parallel virtual_stages=", "reshard_after_forward": "--parallel reshard_after_forward=",
 }  # fmt: skip
 """Options of a layout for the keys of `Parallel` that its problems name."""
 

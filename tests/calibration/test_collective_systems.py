@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import pytest
@@ -82,13 +83,14 @@ def test_sockets_have_nothing_of_the_plug_in_that_they_replace():
     ("system", "gpu", "nodes", "gpus", "reason"),
     [
         ("8 x Gaudi3", "Gaudi3", 1, 8, "no description of this GPU"),
-        ("cluster A", "", 2, 16, "names no machine and no GPU"),
+        ("cluster A", "", 2, 16, "names no machine and no GPU; write the GPU"),
+        ("", "", 2, 16, "system and gpu are blank"),
         ("8 x H100, SHARP on", "H100", 4, 32, "reduces in the network's switches"),
         ("8 x MI300X, MSCCL++ (mscclpp)", "MI300X", 1, 8, "another library"),
         ("2 nodes of 8 L40S", "L40S", 2, 16, "does not say which network"),
         ("2 nodes of 8 L40S, InfiniBand", "L40S", 2, 16, "does not say how fast"),
         ("AWS p5.48xlarge", "H200", 2, 16, "p5.48xlarge has H100"),
-        ("DGX A100", "A100", 1, 16, "has 8"),
+        ("DGX A100", "A100", 1, 16, "on 1 node are 16 of each, but dgx-a100-80gb has 8"),
         ("DGX A100", "A100", 3, 16, "do not divide evenly over 3 nodes"),
         ("GB200 NVL72", "GB200", 25, 101, "do not divide evenly over 25 nodes"),
         ("Summit", "V100", 4, 24, "not described"),
@@ -104,7 +106,8 @@ def test_what_is_not_described_is_told(system: str, gpu: str, nodes: int, gpus: 
     [
         ("8x400G", StatedNics(8, 0, 400)), ("16x HGX H100 80GB, 8 x NDR InfiniBand", StatedNics(8, 0, 400)),
         ("4 x GH200 a node, one 200 Gbps Slingshot 11 card a GPU", StatedNics(0, 1, 200)), ("single HDR200", StatedNics(1, 0, 200)),
-        ("2 x dual-port HDR100", StatedNics(4, 0, 100)), ("3.2 Tbps InfiniBand", StatedNics(0, 0, 3200, True)),
+        ("2 x dual-port HDR100", StatedNics(4, 0, 100)), ("HDR x8", StatedNics(8, 0, 200)), ("dual-port 100 GbE", StatedNics(2, 0, 100)),
+        ("quad-rail EDR", StatedNics(4, 0, 100)), ("3.2 Tbps InfiniBand", StatedNics(0, 0, 3200, True)),
         ("NVLink 900 GB/s, 8 x 50 GB/s IB", StatedNics(8, 0, 400)), ("8x A100-40GB/node, 16 RDMA NICs", None),
         ("400G InfiniBand (single NIC)", StatedNics(1, 0, 400)),
         ("8 H100 80 GB per node, 25 GbE", StatedNics(0, 0, 25)), ("InfiniBand (mlx5)", None),
@@ -135,8 +138,13 @@ def test_a_time_follows_from_either_bandwidth(tmp_path: Path):
     ("cells", "reason"),
     [
         ("all_reduce,1000000000,5833.3,171.43,160,", "busbw is 0.933 times algbw, not 1.75 times as with 8 GPUs"),
-        ("all_reduce,1000000000,9999,171.43,300,", "algbw 171.43 contradicts the time"),
-        ("all_reduce,1024,,0.05,,", "rounded too much"),
+        (
+            "all_reduce,1000000000,9999,171.43,300,",
+            "algbw 171.43 contradicts the time: 1e+09 bytes in 0.009999 s have an algbw of 100 GB/s; correct",
+        ),
+        ("all_reduce,1024,,0.05,,", "rounded too much to tell it; write the time"),
+        ("all_reduce,1024,,,,", "time is missing; write it, or algbw or busbw in GB/s"),
+        ("all_reduce,1000000000,fast,171.43,300,", "time_s: 'fast' is not a number above 0"),
         ("osu_allreduce,1024,20,,,", "OSU's benchmark of MPI"),
     ],
 )
@@ -183,6 +191,16 @@ def test_a_network_in_words_replaces_that_of_a_named_machine(tmp_path: Path):
     assert eight.overrides == ()
     times = [predicted_time(record, committed_constants()) for record in (one, eight)]
     assert times[0] > 1e9 / 25e9 > 5 * times[1]
+
+
+def test_the_note_on_a_machine_in_words_describes_it_on_a_command_line(tmp_path: Path):
+    """What a shell makes of the options in the note: the machine, and what differs from it."""
+    for system in ("HGX H100, 1 x HDR InfiniBand", "p4d.24xlarge over TCP, 16 GPUs"):
+        read = table(tmp_path, f's,"{system}",,2,16,all_reduce,1000000000,50000,,,')
+        (record,), (note,) = read.records, [note for note in read.notes if "was read as 2 x 8 GPUs" in note]
+        machine, *options = shlex.split(note.partition(", ")[2].rpartition(" over ")[2].partition(", ")[2].partition(";")[0])
+        assert (machine, tuple(options[1::2])) == (record.hardware, record.overrides)
+        assert set(options[::2]) == {"--set"}
 
 
 def test_no_system_in_words_is_predicted_above_its_wire():

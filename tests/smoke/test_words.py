@@ -170,3 +170,9 @@ def test_a_value_and_its_unit_without_quotes_are_one_word(words: str, remedy: st
     wrong = " ".join(words.split()[-3:])
     assert capsys.readouterr().err == f"{wrong}: a number with its unit is one word; write {remedy}\n"
     assert main([*words.split()[:-3], *shlex.split(remedy)]) == 0
+
+
+@pytest.mark.parametrize("option", ["--nodes 2 ms", "--gpus 8 GB", "--tokens 5 TB"])
+def test_counts_have_no_unit_that_quotes_would_help(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "p3.8xlarge", "alexnet", *option.split()]) == 2
+    assert "one word" not in capsys.readouterr().err

@@ -145,3 +145,10 @@ def test_machines_of_measured_runs_have_names_too_but_are_not_listed(tmp_path: P
 def test_a_name_with_a_slash_is_no_missing_file() -> None:
     assert unknown("ViT-B/16", "workloads") == "ViT-B/16: no such file, nor a name in the catalog (workloads/); did you mean vit_b_16?"
     assert unknown("nowhere/mine.yaml") == "nowhere/mine.yaml: no such file; 'python -m sim list hardware' lists all 188"
+
+
+def test_machines_on_which_runs_were_measured_are_suggested_though_not_listed() -> None:
+    for name, near in (("leonardo", "leonardo-booster"), ("perlmuter", "perlmutter"), ("juwels-boster", "juwels-booster")):
+        with pytest.raises(catalog.UnknownName, match=rf"did you mean {near}( or [a-z-]+)?\?$"):
+            catalog.locate(name, "hardware")
+    assert not {"leonardo-booster", "perlmutter"} & set(catalog.catalog("hardware"))

@@ -101,15 +101,15 @@ CASES: list[tuple[Scenario, str, Scenario | None]] = [
         scenario(LLAMA, shard="parameters"),
     ),
     (
-        scenario(LLAMA, replicate=2), "replicate is for sharded models .*write shard: parameters",
+        scenario(LLAMA, replicate=2), "replicate is for sharded models .*write --shard parameters",
         scenario(LLAMA, replicate=2, shard="parameters"),
     ),
     (
-        scenario(LLAMA, tp=2, wrap="layers.*"), r"^--parallel wrap=layers\.\*: wrap is for sharded parameters .*write shard: parameters",
+        scenario(LLAMA, tp=2, wrap="layers.*"), r"^--parallel wrap=layers\.\*: wrap is for sharded parameters .*write --shard parameters",
         scenario(LLAMA, tp=2, wrap="layers.*", shard="parameters"),
     ),
     (
-        scenario(LLAMA, pp=2, schedule="interleaved_1f1b"), "^--parallel schedule=interleaved_1f1b: .*write virtual_stages: 2",
+        scenario(LLAMA, pp=2, schedule="interleaved_1f1b"), "^--parallel schedule=interleaved_1f1b: .*write --parallel virtual_stages=2",
         scenario(LLAMA, pp=2, schedule="interleaved_1f1b", virtual_stages=2, micro_batches=2),
     ),
     (
@@ -240,7 +240,7 @@ def test_lists_are_pointed_to_the_way_that_takes_them(text: str) -> None:
 
 def test_resharding_needs_sharded_parameters() -> None:
     given = scenario(LLAMA, tp=2, reshard_after_forward="true")
-    assert "but shard is none; write shard: parameters, or leave reshard_after_forward out" in refused(given)
+    assert "but shard is none; write --shard parameters, or leave reshard_after_forward out" in refused(given)
     assert layout_answer(scenario(LLAMA, tp=2, shard="parameters", reshard_after_forward="true")).run.mesh.parallel.reshard_after_forward
 
 

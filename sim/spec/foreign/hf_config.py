@@ -17,6 +17,7 @@ from sim.spec.foreign.hf_defaults import DEFAULTS
 from sim.spec.foreign.hf_families import FAMILIES, MEANT, NAMES, NEEDED, shape_of
 from sim.spec.foreign.hf_keys import Config, Shape, listed
 from sim.spec.yaml import SpecError
+from sim.units import any_of
 
 _USUAL: Final[tuple[str, ...]] = ("llama", "qwen3_moe", "mixtral", "deepseek_v3")
 """Families on which many others are modeled, in the order in which messages list them."""
@@ -141,9 +142,7 @@ def _advice(kind: str, said: Mapping[str, Any]) -> str:
         return f": its layers have {unlike}, which is not modeled{traced}"
     similar = _similar_families(kind, said)
     similar_hint = (
-        f"; if its layers are like those of {' or '.join(similar)}, set model_type to that in a copy of the file"
-        if similar and kind
-        else ""
+        f"; if its layers are like those of {any_of(similar)}, set model_type to that in a copy of the file" if similar and kind else ""
     )
     fields = "layers: ..., hidden: ..., heads: ..., ffn: ..., vocab: ..."
     sizes = f"; or describe a decoder by its sizes: model: {{transformer: {{{fields}}}, sequence: ...}}" if kind else ""

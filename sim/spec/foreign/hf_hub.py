@@ -86,7 +86,6 @@ def _olmo_of_hub(config: Config, shape: Shape) -> Shape:
 
 def _grok(config: Config, shape: Shape) -> Shape:
     """Return *shape* with the layers of Grok-1: gated GELU in each expert, norms before and after attention and experts."""
-    config.get("num_experts_per_tok", default=2)
     return mixtral_experts(config, shape) | {"activation": "geglu", "norms_per_layer": 4}
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from sim.spec.defaults import EAGER_STACK, PARALLEL_STACK
+from sim.spec.defaults import EAGER_STACK, PARALLEL_STACK, SHARDED_TRANSFORMERS
 from sim.spec.fields import Fp8Recipe
 from sim.spec.foreign.launch_accelerate_keys import compiler, key_notes
 from sim.spec.foreign.launch_deepspeed import zero_notes, zero_stack
@@ -43,7 +43,7 @@ ACCELERATE_8BIT: Final[Mapping[Fp8Recipe, Mapping[str, str | bool]]] = {
 (accelerate/utils/transformer_engine.py, ao.py)."""
 
 
-EAGER: Final = "fsdp_config runs on torchtitan's stack (FSDP2), operator by operator, as dynamo_config compiles nothing"
+EAGER: Final = "fsdp_config runs operator by operator, as dynamo_config compiles nothing"
 
 
 def accelerate(config: Mapping[str, Any], place: str) -> LaunchSettings:
@@ -68,10 +68,13 @@ def accelerate(config: Mapping[str, Any], place: str) -> LaunchSettings:
     if sharded:
         _add_fsdp({key if "fsdp" in key else f"fsdp_{key}": value for key, value in sharded.items()}, told, place, machines)
         if "shard" in told.parallel:
-            compiled = bool(compiler(config, place))
-            told.training["stack"] = PARALLEL_STACK if compiled else EAGER_STACK
-            told.notes += [] if compiled else [EAGER]
+            first = _fsdp_version(sharded, place) == 1 and not mesh and precision != "fp8"  # these need the second
+            eager = SHARDED_TRANSFORMERS if first else EAGER_STACK
+            told.training["stack"] = PARALLEL_STACK if compiler(config, place) else eager
+            told.notes += [] if compiler(config, place) else [EAGER]
     _add_mesh(mesh, told, place)
+    if "stack" in told.training and zero and {"tensor", "context"} & told.parallel.keys():
+        told.training["stack"] = EAGER_STACK  # that of ZeRO has no such ranks
     if layout and distributed in ("MEGATRON_LM", "NO"):
         _add_megatron(layout, told, place)
     elif layout:
@@ -200,6 +203,14 @@ def _add_fsdp(sharded: Mapping[str, Any], told: LaunchSettings, place: str, mach
         told.parallel["replicate"] = machines
     note_offloading("fsdp_config.fsdp_offload_params", sharded.get("fsdp_offload_params"), told)
     told.training |= {"activation_checkpointing": "blocks"} if sharded.get("fsdp_activation_checkpointing") is True else {}
+
+
+def _fsdp_version(sharded: Mapping[str, Any], place: str) -> int:
+    """Return the version of FSDP in the block ``fsdp_config``, 1 if it is left out. Raise SpecError for another than 1 and 2."""
+    version = str(sharded.get("fsdp_version", sharded.get("version", 1)))
+    if version not in ("1", "2"):
+        raise SpecError(f"{place}: fsdp_config.fsdp_version {shorten(version)}: write 1 or 2")
+    return int(version)
 
 
 def _recipe(said: Mapping[str, Any], place: str) -> dict[str, str]:

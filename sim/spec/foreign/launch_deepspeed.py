@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Mapping
 from typing import Any, Final
 
-from sim.spec.defaults import EAGER_STACK
+from sim.spec.defaults import ZERO_TRANSFORMERS
 from sim.spec.foreign.launch_settings import ALIKE_KEYS, LaunchSettings, block_of, note_offloading, refuse_misspelled
 from sim.spec.parallel import SHARDS
 from sim.spec.yaml import SpecError
@@ -97,20 +97,14 @@ _READ_OF_ZERO: Final = (
 )
 
 
-def zero_stack(stage: int) -> dict[str, Any]:
-    """Return the stack for ZeRO of *stage*: with 1 and 2, weights and gradients have 16 bits, and a rank's share of a master copy 32."""
-    return {"stack": {"extends": EAGER_STACK, "mesh": dict(_NARROW)}} if stage in (1, 2) else {"stack": EAGER_STACK} if stage else {}
+def zero_stack(stage: int) -> dict[str, str]:
+    """Return the stack for ZeRO of *stage*: the modeling code of transformers under DeepSpeed; empty if nothing is sharded."""
+    return {"stack": ZERO_TRANSFORMERS} if stage else {}
 
 
 def zero_notes(stage: int, written: str) -> list[str]:
-    """Return a note on what the stack for ZeRO of *stage*, *written* in a file, does otherwise than DeepSpeed; empty if nothing."""
-    if stage != 3:
-        return []
-    return [f"{written} runs on torchtitan's stack (FSDP2) without torch.compile, which gathers whole blocks; DeepSpeed gathers modules"]
-
-
-_NARROW: Final = {"weights": "bf16", "master": True, "gradients": "bf16", "reduction": "bf16"}
-"""deepspeed/runtime/zero/stage_1_and_2.py (single_partition_of_fp32_groups); engine.py, get_data_types: gradients as weights with ZeRO."""
+    """Return a note on what the simulator does otherwise than DeepSpeed with ZeRO of *stage*, *written* in a file; empty if nothing."""
+    return [f"{written}: whole blocks are gathered; DeepSpeed gathers modules"] if stage == 3 else []
 
 
 def _optimizer(block: Mapping[str, Any], told: LaunchSettings) -> None:

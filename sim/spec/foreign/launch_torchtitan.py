@@ -47,6 +47,7 @@ _FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
         "context_parallel_rotate_method", "context_parallel_load_balancer", "expert_tensor_parallel_degree", "expert_parallel_comm_backend",
     ),
     "activation_checkpoint": ("mode", "selective_ac_option"),
+    "compile": ("enable", "components", "backend"),
 }  # fmt: skip
 """Fields of the sections that decide a step. Another one is a typo, which torchtitan refuses, if it is spelled almost like one of these."""
 _PARTS: Final = "pipeline_parallel_microbatches"
@@ -228,8 +229,9 @@ def _stages(layout: Mapping[str, Any], told: LaunchSettings, place: str) -> dict
         parts = len(named)
     if parts % pipeline or (parts > pipeline) != several:
         allowed = f"a multiple of {pipeline}, at least {2 * pipeline}" if several else f"{pipeline}"
+        points = ", one more than pipeline_parallel_split_points" if layout.get("pipeline_parallel_split_points") else ""
         raise SpecError(
-            f"{place}: {layout.get('pipeline_parallel_schedule', '1F1B')} with {parts} stages on {pipeline} ranks; write {allowed}"
+            f"{place}: {layout.get('pipeline_parallel_schedule', '1F1B')} with {parts} stages on {pipeline} ranks; write {allowed}{points}"
         )
     if parts > shape.layers or max(first, last) > (shape.layers + first + last) // parts:
         raise SpecError(

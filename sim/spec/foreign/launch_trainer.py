@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from sim.spec.defaults import EAGER_STACK, PARALLEL_STACK
+from sim.spec.defaults import PARALLEL_STACK, SHARDED_FUSED, SHARDED_TRANSFORMERS
 from sim.spec.foreign.launch_options import Arguments
 from sim.spec.foreign.launch_settings import JobLength, LaunchSettings, note_offloading
 from sim.spec.foreign.launch_unread import refuse_typos
@@ -25,7 +25,7 @@ _USUAL_BATCH: Final = 8
 STACK: Final = "hf-transformers"
 """The stack that runs the modeling code of transformers as it is, in plain data parallelism."""
 _OTHER_CODE: Final = ("torch-compile", "use-liger-kernel")
-"""Options with which a Trainer runs other kernels than those of the modeling code."""
+"""Options with which a Trainer runs other kernels than those of the modeling code; the first one decides the stack of --fsdp."""
 _STEPS: Final = "gradient-accumulation-steps"
 _CHECKPOINTED: Final = ("gradient-checkpointing", "activation-checkpointing")
 """The second is the name since transformers 5."""
@@ -93,7 +93,8 @@ def trainer(options: Arguments, text: str) -> LaunchSettings:
     _add_fsdp(said, text, options.place, told)
     told.sequence = next((length for option in _LENGTHS if (length := options.number(option))), None)
     told.length = _length(said)
-    if unread := [f"--{option.replace('-', '_')}" for option in _NOT_MODELED if is_set(said, option)]:
+    understood = next((name for name in _OTHER_CODE if is_set(said, name)), None) if "stack" in told.training else None
+    if unread := [f"--{option.replace('-', '_')}" for option in _NOT_MODELED if is_set(said, option) and option != understood]:
         told.notes.append(f"not read, although a step may depend on it: {', '.join(unread)}")
     return told
 
@@ -144,10 +145,15 @@ def _add_fsdp(said: Mapping[str, str], text: str, place: str, told: LaunchSettin
     told.parallel["shard"] = "parameters"
     told.parallel |= {"reshard_after_forward": False} if strategy in _GATHERED_ONCE else {}
     note_offloading("--fsdp offload", "offload" in words, told)
-    compiled = is_set(said, "torch-compile")
-    told.training["stack"] = PARALLEL_STACK if compiled else EAGER_STACK
-    how = "compiled" if compiled else "operator by operator, as --torch_compile is not set"
-    told.notes.append(f"--fsdp runs on torchtitan's stack (FSDP2), {how}")
+    if is_set(said, "torch-compile"):
+        told.training["stack"] = PARALLEL_STACK
+        told.notes.append("--fsdp with --torch_compile runs on torchtitan's stack (FSDP2), whose blocks are compiled")
+    elif is_set(said, "use-liger-kernel"):
+        told.training["stack"] = SHARDED_FUSED
+        told.notes.append(f"--fsdp with --use_liger_kernel runs on the stack {SHARDED_FUSED}, whose loss and norms are fused")
+    else:
+        told.training["stack"] = SHARDED_TRANSFORMERS
+        told.notes.append("--fsdp runs the modeling code of transformers operator by operator, as --torch_compile is not set")
 
 
 def _length(said: Mapping[str, str]) -> JobLength | None:

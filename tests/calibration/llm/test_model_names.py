@@ -54,3 +54,9 @@ def test_a_name_with_another_size_than_the_model_known_by_it_is_refused(tmp_path
     )
     assert case_of(tmp_path, model="Command-R 104B", status="oom").shape.hidden == 4096, "columns say it"
     assert case_of(tmp_path, model="Llama 3.1 8B (4 layers)", **_BLANK).shape.layers == 4
+
+
+def test_the_size_of_a_mixture_is_that_of_all_parameters_or_of_those_that_a_token_uses(tmp_path: Path) -> None:
+    assert "has 671.0 billion parameters" in refusal(tmp_path, model="DeepSeek-V3 16B", **_BLANK)
+    for model in ("DeepSeek-V3 671B", "DeepSeek-V3 37B", "Llama 4 Scout 17B", "Mixtral 8x7B", "Qwen3-30B-A3B"):
+        assert case_of(tmp_path, model=model, **_MANY, **_BLANK).shape.experts, model

@@ -13,6 +13,11 @@ from calibration.llm.describe import describe
 from calibration.llm.engine import memory_need
 from calibration.llm.priors import defaults
 from calibration.llm.table import read_table
+from sim.spec.foreign.launch_accelerate import accelerate
+from sim.spec.foreign.launch_deepspeed import deepspeed
+from sim.spec.foreign.launch_settings import LaunchSettings
+from sim.spec.foreign.launch_torchtitan import torchtitan
+from sim.spec.parallel import SHARDS
 from tests.calibration.llm.tables import table
 from tests.calibration.llm.test_case import one
 
@@ -81,13 +86,48 @@ def test_tcp_is_the_transport_of_a_network_that_says_so(tmp_path: Path) -> None:
         ({"compile": "yes"}, True), ({"compile": "no"}, False), ({}, False), ({"framework": "torchtitan (FSDP2 + torch.compile)"}, True),
         ({"notes": "compiled blocks"}, True), ({"notes": "no torch.compile"}, False), ({"notes": "compile=False"}, False),
         ({"notes": "without compile", "compile": "yes"}, True), ({"framework": "FSDP2", "compile": "true"}, True),
+        ({"notes": "no torch compile"}, False), ({"notes": "not using torch.compile"}, False), ({"notes": "torch.compile is off"}, False),
+        ({"notes": "NCCL compiled from source"}, False), ({"compile": "eager"}, False), ({"compile": "inductor"}, True),
     ],
 )  # fmt: skip
 def test_blocks_are_compiled_only_if_a_row_says_so(tmp_path: Path, row: dict[str, str], compiled: bool) -> None:
     """By default, neither torchtitan (config/job_config.py, Compile) nor torch compiles anything."""
     case = one(tmp_path, **{"framework": "torchtitan", "zero_stage": "3", "status": "oom", **row})
     assert (case.is_compiled, case.stack) == (compiled, "torchtitan-2.x" if compiled else "torchtitan-2.x-eager")
-    assert ("not compiled, which is the default" in case.assumptions) == (row == {})
+    assert ("not compiled, which is the default" in case.assumptions) == (row == {} or "NCCL" in row.get("notes", ""))
+
+
+FSDP = {"distributed_type": "FSDP", "fsdp_config": {"fsdp_version": 1}}
+SECOND = {"distributed_type": "FSDP", "fsdp_config": {"fsdp_version": 2}}
+INDUCTOR = {"dynamo_config": {"dynamo_backend": "INDUCTOR"}}
+
+
+def zero(stage: int) -> LaunchSettings:
+    return deepspeed({"bf16": {"enabled": True}, "zero_optimization": {"stage": stage}}, "d.json")
+
+
+@pytest.mark.parametrize(
+    ("row", "launched"),
+    [
+        ({"framework": "HF Accelerate", "fsdp_mode": "FULL_SHARD"}, accelerate(FSDP, "a.yaml")),
+        ({"framework": "HF Accelerate", "fsdp_mode": "FSDP2"}, accelerate(SECOND, "a.yaml")),
+        ({"framework": "HF Accelerate", "fsdp_mode": "FULL_SHARD", "compile": "yes"}, accelerate({**FSDP, **INDUCTOR}, "a.yaml")),
+        ({"framework": "LLaMA-Factory with ds_z2_config"}, zero(2)),
+        ({"framework": "HF Trainer ZeRO-3"}, zero(3)),
+        ({"framework": "torchtitan", "fsdp_mode": "FULL_SHARD"}, torchtitan({"model": {"name": "llama3", "flavor": "8B"}}, "t.toml")),
+    ],
+)
+def test_a_row_and_the_launch_file_of_the_same_run_have_the_same_stack(
+    tmp_path: Path, row: dict[str, str], launched: LaunchSettings
+) -> None:
+    case = one(tmp_path, **{"zero_stage": "", "fsdp_mode": "", "status": "oom", **row})
+    assert case.stack == launched.training["stack"]
+    assert SHARDS[case.zero] == launched.parallel["shard"]
+
+
+def test_compiled_zero_says_that_it_is_not_described(tmp_path: Path) -> None:
+    case = one(tmp_path, framework="HF Trainer ZeRO-2", zero_stage="", fsdp_mode="", status="oom", compile="yes")
+    assert case.stack == "hf-deepspeed" and "operator by operator: compiled blocks under ZeRO are not described" in case.assumptions
 
 
 def test_operators_one_by_one_take_longer_than_compiled_blocks(tmp_path: Path) -> None:
@@ -185,6 +225,7 @@ def test_sharding_in_other_words_is_read_or_refused_but_never_dropped(tmp_path: 
     for mode, stage, stack in (
         ("FSDP=8", 3, "torch-fsdp1"), ("FSDP8", 3, "torch-fsdp1"), ("FSDP2", 3, "torchtitan-2.x-eager"), ("none", 0, "torch-fsdp1"),
         ("fully_shard", 3, "torchtitan-2.x-eager"), ("DP", 0, "torch-fsdp1"), ("no", 0, "torch-fsdp1"), ("-", 0, "torch-fsdp1"),
+        ("replicated", 0, "torch-fsdp1"),
     ):  # fmt: skip
         case = one(tmp_path, **row, fsdp_mode=mode)
         assert (case.zero, case.stack) == (stage, stack), mode

@@ -189,14 +189,21 @@ def test_accelerate_and_deepspeed_compile_nothing_unless_told_to() -> None:
     """Oracle: accelerate/utils/dataclasses.py, TorchDynamoPlugin: no backend by default; DeepSpeed's JSON has none."""
     compiled = accelerate({**yaml.safe_load(WRITTEN), "dynamo_config": {"dynamo_backend": "INDUCTOR"}}, "a.yaml")
     assert (compiled.training["stack"], compiled.notes) == ("torchtitan-2.x", [])
-    assert accelerate(yaml.safe_load(WRITTEN), "a.yaml").training["stack"] == "torchtitan-2.x-eager"
+    with pytest.raises(SpecError, match=r"^a\.yaml: fsdp_config\.fsdp_version '3': write 1 or 2$"):
+        accelerate({"distributed_type": "FSDP", "fsdp_config": {"fsdp_version": 3}}, "a.yaml")
+    for version, eager in ((1, "hf-fsdp1"), (2, "torchtitan-2.x-eager")):
+        config = {"distributed_type": "FSDP", "fsdp_config": {"fsdp_version": version}}
+        assert accelerate(config, "a.yaml").training["stack"] == eager
     replicated = accelerate({"distributed_type": "MULTI_GPU", "dynamo_config": {"dynamo_backend": "INDUCTOR"}}, "a.yaml")
     assert replicated.notes == ["dynamo_backend INDUCTOR is not read: the stack decides whether blocks are compiled"]
     stacks = [
         deepspeed({"bf16": {"enabled": True}, "zero_optimization": {"stage": stage}}, "d").training.get("stack") for stage in range(4)
     ]
-    assert stacks[0] is None and stacks[3] == "torchtitan-2.x-eager"
-    assert all(stack["extends"] == "torchtitan-2.x-eager" and stack["mesh"]["master"] for stack in stacks[1:3])
+    assert stacks == [None, *["hf-deepspeed"] * 3]
+    zero = accelerate({"distributed_type": "DEEPSPEED", "mixed_precision": "bf16", "deepspeed_config": {"zero_stage": 2}}, "a.yaml")
+    assert zero.training["stack"] == "hf-deepspeed"
+    block = {"mixed_precision": "bf16", "deepspeed_config": {"zero_stage": 3}, "parallelism_config": {"parallelism_config_tp_size": 2}}
+    assert accelerate({"distributed_type": "DEEPSPEED", **block}, "a.yaml").training["stack"] == "torchtitan-2.x-eager"
 
 
 def test_keys_of_fsdp_may_lack_their_prefix() -> None:
@@ -255,7 +262,10 @@ REFUSED: dict[str, tuple[Callable[[], LaunchSettings], str]] = {
     ),
     "split points beyond the model": (lambda: titan({**PIPED, "pipeline_parallel_split_points": ["layers.40"]}), "up to layers.31"),
     "split points that are no blocks": (lambda: titan({**PIPED, "pipeline_parallel_split_points": ["attention"]}), "up to layers.31"),
-    "too few split points": (lambda: titan({**PIPED, "pipeline_parallel_split_points": ["layers.16"]}), "1F1B with 2 stages on 4 ranks"),
+    "too few split points": (
+        lambda: titan({**PIPED, "pipeline_parallel_split_points": ["layers.16"]}),
+        "2 stages on 4 ranks; write 4, one more than",
+    ),
     "letters": (lambda: megatron(SIZES + "--pipeline-model-parallel-layout Etx|L", "m"), "write E, t, m and L"),
     "letters without end": (lambda: megatron(SIZES + "--pipeline-model-parallel-layout E(t*9999)*9999|L", "m"), "write E, t"),
     "too few letters": (

@@ -94,12 +94,12 @@ def test_a_script_names_its_model_and_machine(tmp_path: Path) -> None:
         made = new_workload([str(tmp_path / "job.sh")], tmp_path / f"{number}.yaml")
         assert load_workload(str(made.path)).spec.model.name == name
         assert made.command.startswith(f"python -m sim run {machine} ") and " --nodes 2" in made.command
-        assert any("--fsdp runs on torchtitan's stack" in note for note in made.left_out)
+        assert any("--fsdp runs the modeling code of transformers" in note for note in made.left_out)
     for stage, name in ((2, "z2"), (3, "z3")):
         (tmp_path / "zero.json").write_text(f'{{"zero_optimization": {{"stage": {stage}}}, "bf16": {{"enabled": true}}}}')
         line = f"deepspeed --num_gpus 8 {trainer.format('Qwen/Qwen2.5-7B').replace(' --fsdp full_shard', '')} --deepspeed zero.json"
         zero = new_workload([line, str(tmp_path / "zero.json")], tmp_path / f"{name}.yaml")
-        assert any("stage 3 runs on torchtitan's stack (FSDP2)" in note for note in zero.left_out) == (stage == 3)
+        assert any("stage 3: whole blocks are gathered" in note for note in zero.left_out) == (stage == 3)
     (tmp_path / "job.sh").write_text("#SBATCH -N 2\n#SBATCH --gpus-per-node=zx9:4\ntorchrun " + trainer.format("gpt2"))
     assert (
         "no machine in the catalog has a GPU zx9; the command below uses hgx-h100"
@@ -229,7 +229,7 @@ def test_a_layout_that_does_not_fit_is_changed_with_a_note(tmp_path: Path, monke
     monkeypatch.chdir(tmp_path)
     Path("zero.json").write_text(json.dumps({**ZERO, "zero_optimization": {"stage": 1}}))
     made = new_workload(["llama-3.1-8b", "zero.json"], Path("a.yaml"))
-    changed = "--tp 2 --shard parameters"
+    changed = "--shard parameters"  # the stack of ZeRO has no tensor ranks
     assert f" --nodes 4 {changed}" in made.command and any(note.endswith(f"the command below uses {changed}") for note in made.left_out)
 
 

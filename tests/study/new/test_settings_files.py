@@ -39,13 +39,13 @@ def test_what_deepspeed_and_accelerate_offload_is_named(tmp_path: Path) -> None:
         return made.left_out
 
     stack, optimizer, offloaded, plus = said("zero.json")
-    assert stack.startswith("zero_optimization.stage 3 runs on torchtitan's stack (FSDP2)")
+    assert stack.startswith("zero_optimization.stage 3: whole blocks are gathered")
     assert optimizer == "optimizer OneBitAdam is not modeled: the workload uses adam"
     assert offloaded.startswith("zero_optimization.offload_optimizer (cpu) is not modeled: ")
     assert plus == "zero_optimization.zero_hpz_partition_size 8 is not modeled: the workload uses plain ZeRO"
     (tmp_path / "compiled.yaml").write_text(accelerate + "dynamo_config: {dynamo_backend: INDUCTOR}\n")
     about_blocks, offloading = sorted(said("accelerate.yaml"), key=lambda note: "offload" in note)
-    assert about_blocks.startswith("fsdp_config runs on torchtitan's stack (FSDP2), operator by operator")
+    assert about_blocks.startswith("fsdp_config runs operator by operator")
     assert offloading.startswith("fsdp_config.fsdp_offload_params (cpu) is ")
     assert said("compiled.yaml") == (offloading,)
     assert said("plain.json") == (stack,)
@@ -164,6 +164,8 @@ def test_blocks_are_compiled_only_if_a_file_of_torchtitan_says_so(section: str, 
     for wrong in ('enable = "yes"', 'components = ["optimizer"]'):
         with pytest.raises(SpecError, match=rf"run\.toml: compile\.{wrong.split(' ')[0]} "):
             torchtitan(parse_toml(f"{TORCHTITAN}[compile]\n{wrong}\n", "run.toml"), "run.toml")
+    with pytest.raises(SpecError, match=r"unknown key compile\.enabled; did you mean enable\?$"):
+        torchtitan(parse_toml(f"{TORCHTITAN}[compile]\nenabled = true\n", "run.toml"), "run.toml")
 
 
 def test_sections_of_former_releases_of_torchtitan(tmp_path: Path) -> None:

@@ -77,8 +77,11 @@ def test_other_kernels_and_layouts_have_other_stacks(option: str, tmp_path: Path
     assert training.stack.name != "hf-transformers"
     assert not any("hf-transformers" in note for note in made.left_out)
     if "--fsdp" in option:
-        assert training.stack.name == "torchtitan-2.x-eager"
-        assert made_of(f"{RUN} {option} --torch_compile", tmp_path)[1].stack.name == "torchtitan-2.x"
+        assert training.stack.name == "hf-fsdp1"
+        for other, stack in (("--torch_compile", "torchtitan-2.x"), ("--use_liger_kernel", "torch-fsdp1")):
+            made, training = made_of(f"{RUN} {option} {other}", tmp_path)
+            assert training.stack.name == stack
+            assert not any(f"depend on it: {other}" in note for note in made.left_out), "the stack follows from it"
 
 
 PRECISIONS = {
@@ -127,8 +130,10 @@ def test_what_argparse_accepts_is_no_typo(tmp_path: Path) -> None:
 
 def test_options_that_a_description_cannot_have_are_one_note(tmp_path: Path) -> None:
     made, _ = made_of(f'{RUN} --bf16 --torch_compile --use_liger_kernel True --group_by_length False --fsdp "full_shard offload"', tmp_path)
-    assert "not read, although a step may depend on it: --torch_compile, --use_liger_kernel" in made.left_out
+    assert "not read, although a step may depend on it: --use_liger_kernel" in made.left_out
     assert any("--fsdp offload (cpu) is not modeled" in note for note in made.left_out)
+    made, _ = made_of(f"{RUN} --bf16 --torch_compile --use_liger_kernel True", tmp_path)
+    assert "not read, although a step may depend on it: --torch_compile, --use_liger_kernel" in made.left_out
 
 
 def test_quantized_weights_have_a_note_without_adapters_too(tmp_path: Path) -> None:

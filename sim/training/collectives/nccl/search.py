@@ -87,6 +87,7 @@ def _intra_path(rings: Channels) -> Literal["nvlink", "pcie"]:
 
 
 def _is_direct(hop: Hop, capability: int) -> bool:
+    """Return whether *hop* is as near to its NIC as LL128 needs: from sm90 on, also through another GPU (src/graph/tuning.cc)."""
     return not hop.staged and PATH_CLASSES.index(hop.route.path_class) <= (_PXN if capability >= 90 else _PXB)
 
 
