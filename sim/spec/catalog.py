@@ -141,7 +141,7 @@ def file_of(name: str, folder: str, near: SearchFolders = None, written_in: Path
     return None
 
 
-_MEASURED: Final = Path(__file__).resolve().parents[2] / "calibration" / "hardware"
+_MEASURED: Final = Path(__file__).resolve().parents[2] / "calibration/hardware"
 
 
 def _measured_machine(name: str) -> Path | None:
