@@ -25,7 +25,7 @@ from sim.spec.foreign.hf_experts import (
 )
 from sim.spec.foreign.hf_hub import OF_THE_HUB
 from sim.spec.foreign.hf_hybrids import bamba, granite_hybrid, nemotron_h, qwen_hybrid
-from sim.spec.foreign.hf_keys import Config, Family, Shape
+from sim.spec.foreign.hf_keys import Config, Family, Shape, with_latent_attention
 from sim.spec.foreign.hf_windows import global_period, layer_mixture, layer_types, typed_window, used_window, window
 from sim.spec.yaml import SpecError
 
@@ -170,15 +170,8 @@ def _phi3(config: Config, shape: Shape) -> Shape:
 
 
 def _deepseek(config: Config, shape: Shape) -> Shape:
-    latent = {
-        "q_rank": config.size("q_lora_rank", default=0),
-        "kv_rank": config.due("kv_lora_rank"),
-        "nope_dim": config.due("qk_nope_head_dim"),
-        "rope_dim": config.due("qk_rope_head_dim"),
-        "value_dim": config.due("v_head_dim"),
-    }
     config.read.add("qk_head_dim")  # nope_dim + rope_dim
-    shape = {name: value for name, value in shape.items() if name not in ("head_dim", "kv_heads")} | {"mla": latent}
+    shape = with_latent_attention(config, shape, config.due("v_head_dim"))
     return shape if config.size(*EXPERTS) is None else deepseek_experts(config, shape)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from sim.spec.foreign.hf_experts import EXPERTS, deepseek_experts, mixtral_experts
-from sim.spec.foreign.hf_keys import Config, Family, Shape
+from sim.spec.foreign.hf_keys import Config, Family, Shape, with_latent_attention
 from sim.spec.foreign.hf_windows import used_window, window
 from sim.spec.yaml import SpecError
 
@@ -116,14 +116,7 @@ def _minicpm(config: Config, shape: Shape) -> Shape:
 
 def _minicpm3(config: Config, shape: Shape) -> Shape:
     """Return *shape* with MiniCPM3's latent attention."""
-    latent = {
-        "q_rank": config.size("q_lora_rank", default=0),
-        "kv_rank": config.due("kv_lora_rank"),
-        "nope_dim": config.due("qk_nope_head_dim"),
-        "rope_dim": config.due("qk_rope_head_dim"),
-        "value_dim": config.size("v_head_dim", default=shape["hidden"] // shape["heads"]),
-    }
-    return {name: value for name, value in shape.items() if name not in ("head_dim", "kv_heads")} | {"mla": latent}
+    return with_latent_attention(config, shape, config.size("v_head_dim", default=shape["hidden"] // shape["heads"]))
 
 
 def _deepseek_moe(config: Config, shape: Shape) -> Shape:

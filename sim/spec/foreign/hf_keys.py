@@ -170,6 +170,18 @@ class Family:
     """Whether a file may list its layers without giving their number."""
 
 
+def with_latent_attention(config: Config, shape: Shape, value_dim: int | None) -> Shape:
+    """Return *shape* with multi-head latent attention, whose values have *value_dim* entries per head, in place of heads of one size."""
+    latent = {
+        "q_rank": config.size("q_lora_rank", default=0),
+        "kv_rank": config.due("kv_lora_rank"),
+        "nope_dim": config.due("qk_nope_head_dim"),
+        "rope_dim": config.due("qk_rope_head_dim"),
+        "value_dim": value_dim,
+    }
+    return {name: value for name, value in shape.items() if name not in ("head_dim", "kv_heads")} | {"mla": latent}
+
+
 def listed(keys: Mapping[str, Any]) -> str:
     """Return *keys* with their values as text for a message."""
     return ", ".join(f"{name} {_short(value)}" for name, value in keys.items())
