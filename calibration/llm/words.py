@@ -194,8 +194,11 @@ _STAGE: Final = re.compile(
     r"(?<![a-z])(?:zero[-_ =:]*(?:stage[-_ =:]*)?|deepspeed[-_ ,(]*stage[-_ =:]*|(?:ds[-_])?z[-_ ]?)([0-3])(?!\.?\d)"
 )
 """A stage of ZeRO: in words, as LLaMA-Factory names its files (ds_z3_config.json), and as people shorten it (Z3)."""
-_WHOLE: Final = re.compile(r"((?:megatron[-_ ]|custom[-_ ])?fsdp ?[12]?|fully_shard|fsdp ?=? ?\d+)([,;( ].*)?")
-"""FSDP without a strategy, whose default shards parameters, perhaps with its degree; not with another word such as ``FSDP+DP``."""
+_WHOLE: Final = re.compile(
+    r"((?:megatron[-_ ]|custom[-_ ])?fsdp ?[12]?|fully_shard|fsdp ?=? ?\d+|full(?:y)?(?: ?sharded)?|sharded|yes|true|on)([,;( ].*)?"
+)
+"""FSDP without a strategy, whose default shards parameters, perhaps with its degree, or a cell that only says that it is used; not with
+another word such as ``FSDP+DP``."""
 _OTHER_SHARDING: Final = re.compile(r"(?<![a-z])(mics|zero ?\+\+|hpz|qwz|qgz)(?![a-z])")
 """Sharding that moves other data than a stage of ZeRO: inside groups of ranks (MiCS, arXiv 2205.00119; hpZ) or quantized (ZeRO++)."""
 _DISTRIBUTED: Final = re.compile(r"(?<!no )(?<!without )(?<!w/o )(?<!non-)distributed optimizer")
@@ -209,7 +212,7 @@ def shards_of(text: str) -> Shards | None:
 
     Raise CannotDescribe for sharding that is neither.
     """
-    plain = re.sub(r"\b(full|hybrid|no)[ -]shard(?:ing)?", r"\1_shard", text.lower())
+    plain = re.sub(r"\b(full|hybrid|no)[ -]shard(?:ing)?|^\s*(hybrid)\s*$", r"\1\2_shard", text.lower())
     if other := _OTHER_SHARDING.search(plain):
         raise CannotDescribe(f"{other.group(1)} in {text!r} is not modeled; only ZeRO's stages and FSDP's strategies are")
     stage = _STAGE.search(plain)
