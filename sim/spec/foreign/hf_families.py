@@ -211,7 +211,7 @@ def _gpt_oss(config: Config, shape: Shape) -> Shape:
 
 
 def _nemotron(config: Config, shape: Shape) -> Shape:
-    return shape | {"norm_bias": True}
+    return shape | {"norm_bias": True, "bias": config.biases()}
 
 
 def _llama4(config: Config, shape: Shape) -> Shape:

@@ -42,7 +42,7 @@ def test_the_window_that_a_file_leaves_out_is_that_of_the_class(kind: str) -> No
     assert decoder_of(said | {"use_sliding_window": True}, "config.json").shape["window"] == 4096
 
 
-@pytest.mark.parametrize("kind", ["olmo", "olmo2", "olmo3", "gemma", "gemma2", "gemma3_text"])
+@pytest.mark.parametrize("kind", ["olmo", "olmo2", "olmo3", "gemma", "gemma2", "gemma3_text", "nemotron"])
 def test_biases_of_attention_are_read(kind: str) -> None:
     """Oracle: attention_bias in modeling_*.py of transformers: products of queries, keys, values and of the output."""
     biases = [decoder_of({"model_type": kind, **SMALL, "attention_bias": each}, "config.json").shape["bias"] for each in (False, True)]
