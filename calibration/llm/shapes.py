@@ -69,7 +69,7 @@ def _family_entry(model: str) -> dict[str, Any]:
     for entry in records_yaml("families.yaml"):
         if match := re.search(entry["match"], model.lower().replace("_", " ")):
             same = _cataloged(match.expand(entry["catalog"])) if "catalog" in entry else {}
-            return same | {key: value for key, value in entry.items() if key not in ("match", "source", "catalog")}
+            return same | {key: value for key, value in entry.items() if key not in ("match", "source", "read", "catalog")}
     return {}
 
 

@@ -26,7 +26,16 @@ from sim.spec.foreign.hf_experts import (
 from sim.spec.foreign.hf_hub import OF_THE_HUB
 from sim.spec.foreign.hf_hybrids import bamba, granite_hybrid, nemotron_h, qwen_hybrid
 from sim.spec.foreign.hf_keys import Config, Family, Shape, with_latent_attention
-from sim.spec.foreign.hf_windows import global_period, layer_mixture, layer_types, typed_window, used_window, window
+from sim.spec.foreign.hf_windows import (
+    alternate_window,
+    global_period,
+    last_layers_window,
+    layer_mixture,
+    layer_types,
+    typed_window,
+    used_window,
+    window,
+)
 from sim.spec.yaml import SpecError
 
 NAMES: Final[Mapping[str, tuple[str, ...]]] = {
@@ -75,9 +84,12 @@ def _qwen2(config: Config, shape: Shape) -> Shape:
     return shape | {"bias": "qkv"} | used_window(config, shape["layers"])
 
 
+def _qk_normed(config: Config, shape: Shape) -> Shape:
+    return shape | {"qk_norm": "head", "bias": "qkv_output" if config.get("attention_bias") else "none"}
+
+
 def _qwen3(config: Config, shape: Shape) -> Shape:
-    bias = "qkv_output" if config.get("attention_bias") else "none"
-    return shape | {"qk_norm": "head", "bias": bias} | used_window(config, shape["layers"])
+    return _qk_normed(config, shape) | used_window(config, shape["layers"])
 
 
 def _smollm3(config: Config, shape: Shape) -> Shape:
@@ -96,11 +108,13 @@ def _mixtral(config: Config, shape: Shape) -> Shape:
 
 
 def _qwen2_moe(config: Config, shape: Shape) -> Shape:
-    return qwen_experts(config, _qwen2(config, shape))
+    bias = "qkv" if config.get("qkv_bias", default=True) else "none"
+    return qwen_experts(config, shape | {"bias": bias} | alternate_window(config, shape["layers"]))
 
 
 def _qwen3_moe(config: Config, shape: Shape) -> Shape:
-    return qwen_experts(config, _qwen3(config, shape))
+    local = window(config) if config.get("use_sliding_window") else {}  # of all layers: there is no max_window_layers
+    return qwen_experts(config, _qk_normed(config, shape) | local)
 
 
 def _gpt2(config: Config, shape: Shape) -> Shape:
@@ -149,7 +163,7 @@ def _falcon(config: Config, shape: Shape) -> Shape:
 
 
 def _gemma(config: Config, shape: Shape) -> Shape:
-    return shape | {"activation": "geglu"}
+    return shape | {"activation": "geglu", "bias": config.biases()}
 
 
 def _gemma2(config: Config, shape: Shape) -> Shape:
@@ -197,7 +211,7 @@ def _gpt_oss(config: Config, shape: Shape) -> Shape:
 
 
 def _nemotron(config: Config, shape: Shape) -> Shape:
-    return shape | {"norm_bias": True}
+    return shape | {"norm_bias": True, "bias": config.biases()}
 
 
 def _llama4(config: Config, shape: Shape) -> Shape:
@@ -208,11 +222,11 @@ def _llama4(config: Config, shape: Shape) -> Shape:
 
 
 def _olmo(config: Config, shape: Shape) -> Shape:
-    return shape | {"norm": "nonparametric"}
+    return shape | {"norm": "nonparametric", "bias": config.biases()}
 
 
 def _olmo2(config: Config, shape: Shape) -> Shape:
-    return shape | {"qk_norm": "all"}
+    return shape | {"qk_norm": "all", "bias": config.biases()}
 
 
 def _starcoder2(config: Config, shape: Shape) -> Shape:
@@ -273,11 +287,13 @@ def _glm4_moe_lite(config: Config, shape: Shape) -> Shape:
 
 
 def _dots(config: Config, shape: Shape) -> Shape:
-    return deepseek_experts(config, _qwen3(config, shape))
+    return deepseek_experts(config, _qk_normed(config, shape) | last_layers_window(config, shape["layers"], 62))
 
 
 def _olmoe(config: Config, shape: Shape) -> Shape:
-    return olmoe_experts(config, shape) | ({"qk_norm": "all"} if config.get("use_qk_norm", default=True) else {})
+    return olmoe_experts(config, shape | {"bias": config.biases()}) | (
+        {"qk_norm": "all"} if config.get("use_qk_norm", default=True) else {}
+    )
 
 
 def _phimoe(config: Config, shape: Shape) -> Shape:

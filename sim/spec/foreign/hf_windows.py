@@ -17,12 +17,27 @@ def window(config: Config, every: int | None = None) -> Shape:
 
 
 def used_window(config: Config, layers: int) -> Shape:
-    """Return the window of Qwen's classes: layers from ``max_window_layers`` on have it."""
-    shape = window(config) if config.get("use_sliding_window") else {}
-    first = min(config.size("max_window_layers", default=28) or 0, layers)
+    """Return the window of Qwen's classes, which ``use_sliding_window`` turns on: layers from ``max_window_layers`` on have it."""
+    return last_layers_window(config, layers, 28) if config.get("use_sliding_window") else {}
+
+
+def last_layers_window(config: Config, layers: int, usual: int) -> Shape:
+    """Return the window of the layers from ``max_window_layers`` on, *usual* if the file does not say it."""
+    shape = window(config)
+    first = min(config.size("max_window_layers", default=usual) or 0, layers)
     if not shape or layer_types(config):
         return shape
     return shape | layer_mixture(config, layers, ["full_attention"] * first + ["sliding_attention"] * (layers - first), "max_window_layers")
+
+
+def alternate_window(config: Config, layers: int) -> Shape:
+    """Return the window of Qwen2-MoE's class, if it is used: every second layer below ``max_window_layers`` has it, from the first on."""
+    shape = window(config) if config.get("use_sliding_window") else {}
+    first = config.size("max_window_layers", default=28) or 0
+    if not shape or layer_types(config):
+        return shape
+    kinds = ["full_attention" if layer % 2 or layer >= first else "sliding_attention" for layer in range(layers)]
+    return shape | layer_mixture(config, layers, kinds, "max_window_layers")
 
 
 def global_period(config: Config, default: int) -> int:

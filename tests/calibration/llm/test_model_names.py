@@ -20,7 +20,7 @@ PUBLISHED = {
     "granite-4.0-h-micro": 3.19e9, "Bamba-9B": 9.78e9, "DeepSeek-R1-Distill-Llama-70B": 70.55e9, "DeepSeek-R1-Distill-Llama-8B": 8.03e9,
     "DeepSeek-R1-Distill-Qwen-32B": 32.76e9, "DeepSeek-R1-0528-Qwen3-8B": 8.19e9, "DeepSeek-R1": 671e9, "Qwen-14B": 14.17e9,
     "Qwen-72B": 72.3e9, "Qwen1.5-32B": 32.5e9, "CodeGemma-7B": 8.54e9, "bloomz-560m": 0.559e9, "GPT-Neo-2.7B": 2.65e9,
-    "gpt-neo 1.3B": 1.32e9,
+    "gpt-neo 1.3B": 1.32e9, "DeepSeek-V2-Lite": 15.71e9, "Moonlight-16B-A3B": 15.96e9,
     "CodeGen-16B": 16.03e9, "codegen-2b-mono": 2.78e9, "SantaCoder": 1.125e9, "XGen-7B": 6.9e9, "MiniCPM-2B": 2.72e9, "MiniCPM3-4B": 4.07e9,
     "XVERSE-65B": 66.4e9, "Jais-13B": 13.0e9, "Seed-Coder-8B": 8.25e9, "OLMo-1B": 1.18e9, "phi-1.5": 1.42e9, "phi-1_5": 1.42e9,
     "Megatron-Turing NLG 530B": 530e9, "Turing-NLG 17B": 17.2e9, "WizardLM-13B": 13.0e9,
