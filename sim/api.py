@@ -51,6 +51,7 @@ from sim.study.options import (
     SizeOptions,
     StepOptions,
     SweepOptions,
+    Weeks,
     WhatifOptions,
     WholeJobOptions,
     arguments_of,
@@ -61,7 +62,6 @@ from sim.study.options import (
 from sim.study.scenario import answer, has_layout, workload_name
 from sim.study.space import points_of
 from sim.study.sweep import sweep as sweep_points
-from sim.study.weeks import Weeks
 from sim.study.whatif import whatif as ask_whatif
 from sim.study.whole_job import plan_due, plan_of
 
@@ -394,6 +394,7 @@ def goodput(
 
     from sim.analysis.failure_law import BUILT_IN
     from sim.documents import weeks_document
+    from sim.study.weeks import check_weeks
     from sim.study.whole_job import token_count
 
     name_by_argument = arguments_of(Weeks)
@@ -411,7 +412,7 @@ def goodput(
     weeks = {name: str(value) if isinstance(value, PathLike) else value for name, value in weeks.items()}
     token_total = None if tokens is None else token_count(tokens)
     settings = Weeks(days=days, tokens=token_total, epochs=epochs, trials=trials, seed=seed, **weeks)
-    settings.check()
+    check_weeks(settings)
     document = weeks_document(scenario, settings, changes=False)
     table = pandas.DataFrame(document.pop("distribution"))
     table.attrs.update(document)

@@ -41,6 +41,7 @@ from sim.study.layout import LayoutAnswer, layout_answer
 from sim.study.least_epoch import LeastRun
 from sim.study.not_validated import not_validated
 from sim.study.one_batch import own_batch_option, usual_global_batch
+from sim.study.options import Weeks
 from sim.study.plan.machines import (
     needs_layout,
     planned_rows,
@@ -54,7 +55,7 @@ from sim.study.pretraining import parts_of
 from sim.study.recommend import MARKETS, Budget, Candidate, recommend, require_one_budget, unrentable
 from sim.study.saving import slowdown_by_store
 from sim.study.scenario import Answer, Scenario, answer, has_layout, refuse_parts, sorted_overrides, workload_name
-from sim.study.weeks import Weeks, reliability_of
+from sim.study.weeks import reliability_of
 from sim.study.whole_job import in_epochs
 
 

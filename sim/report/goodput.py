@@ -28,8 +28,9 @@ from sim.spec.hardware import Hardware
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 from sim.study.goodput import DAY, Change, Goodput, overall_share, simulate_weeks, time_of_changes
+from sim.study.options import Weeks
 from sim.study.power_cap import SlowerRuns
-from sim.study.weeks import Slowed, Steps, Weeks, rents_another, with_reliability
+from sim.study.weeks import Slowed, Steps, check_weeks, rents_another, with_reliability
 from sim.units import pluralized, rounded_dollars, show
 
 QUANTILES = 40
@@ -75,7 +76,7 @@ def goodput_of_run(
     weeks = Weeks(days=plan.time / DAY) if plan.time is not None else Weeks(tokens=plan.tokens, epochs=plan.epochs)
     weeks = replace(weeks, store=store or weeks.store, power_cap=power_cap, mean_lifetime=mean_lifetime, spares=spares)
     weeks = with_reliability(weeks, reliability)
-    weeks.check()
+    check_weeks(weeks)
     shown = goodput_of(document, machine, workload, weeks, changes=False, slowed=slowed, slower=slower)
     return shown | {"notes": [*shown["notes"], *_differences(plan)]}
 

@@ -34,14 +34,13 @@ from sim.spec.reliability import Reliability
 from sim.spec.stores import Store
 from sim.spec.yaml import SpecError
 from sim.study.checkpoint_intervals import Intervals, SaveSlowdown
+from sim.study.options import MODES, Weeks
 from sim.study.power_cap import LimitedSteps, limit_steps
 from sim.study.saved_parts import require_room, saved_parts
 from sim.study.weeks import (
-    MODES,
     SPARES,
     Slowed,
     Steps,
-    Weeks,
     bursts_of,
     long_run,
     reliability_of,

@@ -26,8 +26,9 @@ from sim.spec.sections import with_fields
 from sim.spec.stack import Stack
 from sim.study.goodput import simulate_weeks, time_of_changes
 from sim.study.layout import layout_answer
+from sim.study.options import Weeks
 from sim.study.scenario import Scenario
-from sim.study.weeks import Weeks, long_run, reliability_of, steps_of
+from sim.study.weeks import long_run, reliability_of, steps_of
 from sim.study.whole_job import plan_of
 from tests.study.weeks_asked import DAY, SCENARIO, steps, weeks
 
