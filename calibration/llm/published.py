@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from math import sqrt
@@ -40,12 +39,12 @@ from calibration.llm.score import (
     vote_by_source,
 )
 from calibration.llm.simulated import NONE_KEPT, SimulatedRun, simulated_runs
+from calibration.validate.published import BLOCK
 from calibration.validate.validation_report import number, pair, percent
 from sim.report.layouts.layout_error import SUMMARY, decoder_family, group_names
 from sim.spec.whole_file import write_file
 
 PAGE: Final = "docs/trust/transformers.md"
-BLOCK: Final = re.compile(r"<!-- validated -->\n.*?<!-- end -->", re.DOTALL)
 PREDICTORS: Final = ("closed form", "simulator", "both")
 MOST_QUOTED: Final = 24
 """Maximum number of runs of a source in expected errors, sampled evenly: one source has as many runs as all others together."""

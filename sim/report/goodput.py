@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from sim import __version__
 from sim.analysis.energy import KWH
+from sim.analysis.energy_error import INTERVALS
 from sim.analysis.expected_share import first_start
 from sim.analysis.long_run import LOST_CATEGORIES, Courses
 from sim.analysis.whole_job import JobPlan
@@ -42,7 +43,6 @@ NAMES = {
     "checkpoint": "saving checkpoints", "spare_wait": "waiting for spares", "degraded": "slow or missing nodes",
     "planned": "planned stops",
 }  # fmt: skip
-_INTERVALS = {"interval50": (0.25, 0.75), "interval95": (0.025, 0.975)}
 _SHOWN_SLOWDOWN = 1e-3
 """Least part of what a checkpoint costs training that slower steps are mentioned for."""
 
@@ -125,7 +125,7 @@ def goodput_document(answer: Goodput) -> dict[str, Any]:
         "lost_s": lost,
         **{
             name: {key: None if values is None else np.quantile(values, ends).tolist() for key, values in figures.items()}
-            for name, ends in _INTERVALS.items()
+            for name, ends in INTERVALS.items()
         },
         "median": {key: None if values is None else float(np.median(values)) for key, values in figures.items()},
         "trials": drawn.elapsed.size,
@@ -167,7 +167,7 @@ def _died(answer: Goodput) -> dict[str, Any] | None:
         return None
     died = answer.courses.death_times
     days = died[np.isfinite(died)] / DAY
-    spread = {name: np.quantile(days, ends).tolist() if days.size else None for name, ends in _INTERVALS.items()}
+    spread = {name: np.quantile(days, ends).tolist() if days.size else None for name, ends in INTERVALS.items()}
     return {"share": days.size / died.size, "median_days": float(np.median(days)) if days.size else None, **spread}
 
 
@@ -409,7 +409,7 @@ def _rows(document: Mapping[str, Any]) -> list[list[str]]:
         if document[key] is None:
             continue
         write = rounded_dollars if key == "cost_usd" else partial(_formatted, scale, form)
-        ends = [[write(value) for value in document[interval][key]] for interval in _INTERVALS]
+        ends = [[write(value) for value in document[interval][key]] for interval in INTERVALS]
         rows.append([name, write(document[key]), *(f"{low} .. {high}" for low, high in ends)])
     for key, name in (("energy_per_token_j", "energy per token"), ("energy_per_sample_j", "energy per sample")):
         if document[key] is not None:
