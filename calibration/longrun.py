@@ -100,7 +100,7 @@ def read_rows(name: str) -> list[dict[str, str]]:
 
 def reliability_level(name: str = "middle") -> Reliability:
     """Return the reliability data of the level *name*."""
-    return load_part(Reliability, name, "hardware/parts/reliability")
+    return load_part(Reliability, name)
 
 
 # --- counts ------------------------------------------------------------------------------------------------------------

@@ -36,7 +36,7 @@ def replace_values(text: str, values: dict[str, str]) -> str:
 
 def gpu_values(path: Path, factors: Factors) -> dict[str, str]:
     """Return new values for the fitted fields that the GPU's file *path* itself sets."""
-    gpu = load_part(Gpu, path.stem, "hardware/parts/gpus")
+    gpu = load_part(Gpu, path.stem)
     own = gpu_factors(SAME_MULTIPROCESSOR.get(gpu.compute_capability, gpu.compute_capability), factors)
     shared = gpu_factors("", factors)
     sources = _sources(path)
@@ -46,7 +46,7 @@ def gpu_values(path: Path, factors: Factors) -> dict[str, str]:
 
 def stack_values(path: Path, factors: Factors) -> dict[str, str]:
     """Return new values for the fitted fields that the stack's file *path* itself sets."""
-    values = stack_factors(load_part(Stack, path.stem, "workloads/stacks"), path.stem, factors)
+    values = stack_factors(load_part(Stack, path.stem), path.stem, factors)
     sources = _sources(path)
     return {
         key: f"{value * 1e6:.3g} us" if key == "launch_cpu" else f"{value:.3g}"

@@ -108,7 +108,7 @@ class FactorRow:
 @lru_cache(maxsize=256)
 def gpu_part(name: str) -> Gpu:
     """Return a GPU of the catalog."""
-    return load_part(Gpu, name, "hardware/parts/gpus")
+    return load_part(Gpu, name)
 
 
 @lru_cache(maxsize=512)

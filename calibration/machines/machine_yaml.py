@@ -50,7 +50,7 @@ def gpu_named_by_driver(name: str) -> Gpu | None:
     from sim.study.new.parts import named_like
 
     stem = named_like(name)
-    return load_part(Gpu, stem, "hardware/parts/gpus") if stem else None
+    return load_part(Gpu, stem) if stem else None
 
 
 class Sources:

@@ -124,6 +124,6 @@ def _machine(job: JobDescription) -> JobMachine:
 def _catalog_name(node: Node) -> str | None:
     """Return the catalog's name of the GPU of *node* if it is equal to that GPU of the catalog, else None."""
     try:
-        return node.gpu.name if load_part(Gpu, node.gpu.name, "hardware/parts/gpus") == node.gpu else None
+        return node.gpu.name if load_part(Gpu, node.gpu.name) == node.gpu else None
     except SpecError:
         return None

@@ -310,15 +310,15 @@ def _original(dataset: Dataset, key: str) -> Dataset | None:
     """Return the data set of the catalog that *dataset* is, or from which it has the time *key* and its prepared size or other times."""
     names = catalog("workloads/datasets")
     if dataset.name in names:
-        return load_part(Dataset, dataset.name, "workloads/datasets")
+        return load_part(Dataset, dataset.name)
     others = ("prepared", *(name for name in _PREP.values() if name != key and getattr(dataset, name)))
     kept: dict[str, int] = {}
     for name in names if getattr(dataset, key) else ():
-        original = load_part(Dataset, name, "workloads/datasets")
+        original = load_part(Dataset, name)
         if getattr(dataset, key) == getattr(original, key):
             kept[name] = sum(getattr(dataset, other) == getattr(original, other) for other in others)
     best = max(kept, key=lambda name: kept[name], default=None)
-    return load_part(Dataset, best, "workloads/datasets") if best and kept[best] else None
+    return load_part(Dataset, best) if best and kept[best] else None
 
 
 def _overfull(group: Group, workload: Workload) -> Iterator[str]:

@@ -138,7 +138,7 @@ def missing_factor(stack: Stack, gpu: Gpu) -> float:
     """
     if stack.kernels.factor_by_kernels or stack.kernels.compute_factor != 1.0:
         return 1.0
-    fitted = load_part(Stack, _OF_LAYOUTS, "workloads/stacks").kernels
+    fitted = load_part(Stack, _OF_LAYOUTS).kernels
     return fitted.compute_factor * (gpu.kernels.whole_steps if gpu.kernels is not None else 1.0)
 
 

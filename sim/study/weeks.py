@@ -229,13 +229,13 @@ def with_reliability(weeks: Weeks, level: str | None) -> Weeks:
 def reliability_of(level: str) -> Reliability:
     """Return the reliability data named *level*. Raise SpecError for a name that is neither in the catalog nor a file."""
     with _named_by("--reliability", level):
-        return load_part(Reliability, level, "hardware/parts/reliability")
+        return load_part(Reliability, level)
 
 
 def store_of(name: str) -> Store | None:
     """Return the store named *name*; None for the nodes' own disks. Raise SpecError if there is no such store."""
     with _named_by("--store", name, "disk is the disk of each node"):
-        return None if name == "disk" else load_part(Store, name, "hardware/parts/stores")
+        return None if name == "disk" else load_part(Store, name)
 
 
 @contextmanager

@@ -94,7 +94,7 @@ def test_what_ran_fits(name: str, gpu: str, precision: str, optimizer: str, batc
     kind = "fp16" if masters else precision
     settings = {"precision": kind, "optimizer.name": optimizer, "batch": batch}
     workload = load_workload(name, [f"training.{key}={value}" for key, value in settings.items()]).spec
-    device = load_part(Gpu, gpu, "hardware/parts/gpus")
+    device = load_part(Gpu, gpu)
     assert gpu_memory(workload, device).total + masters * workload.model.parameters <= device.memory
     assert masters or largest_batch(workload, device) >= batch
 

@@ -19,12 +19,12 @@ PAIRED = [
 
 @cache
 def link(name: str) -> Link:
-    return load_part(Link, name, "hardware/parts/links")
+    return load_part(Link, name)
 
 
 @cache
 def transport(name: str) -> Transport:
-    return load_part(Transport, name, "hardware/parts/transports")
+    return load_part(Transport, name)
 
 
 def node(gpu_count: int, topology: dict[str, Any], **keys: Any) -> Node:

@@ -47,7 +47,7 @@ def test_ranks_with_sequences_of_their_own_wait_in_v0_7_alone() -> None:
 @pytest.fixture(scope="module")
 def sharded() -> list[tuple[RunQuestion, LayoutRun]]:
     """Rows of DistributedFusedLAMB, with its optimizer divided among the GPUs of a node in place of the scalars of those rows."""
-    stack = load_part(Stack, "mlperf-pytorch-bert-sharded", "workloads/stacks")
+    stack = load_part(Stack, "mlperf-pytorch-bert-sharded")
     runs = []
     for row in read_records(COMMITTED_RUNS).records:
         if row.source == "mlperf" and row.stack == "mlperf-pytorch-bert":

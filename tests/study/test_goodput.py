@@ -212,7 +212,7 @@ def test_shares_of_causes_are_of_unplanned_incidents() -> None:
 def test_timeouts_of_the_stack_end_hangs(stack: str, seconds: float | None) -> None:
     """At the levels at which somebody notices; without a timeout that is known, those of the level."""
     workload = steps().workload
-    training = workload.training.model_copy(update={"stack": load_part(Stack, stack, "workloads/stacks")})
+    training = workload.training.model_copy(update={"stack": load_part(Stack, stack)})
     job = steps()._replace(workload=workload.model_copy(update={"training": training}))
     for name, unknown in (("low", (100.0, 600.0)), ("middle", (600.0, 600.0)), ("high", None)):
         level = reliability_of(name)

@@ -258,7 +258,7 @@ def test_checkpointed_blocks_run_their_forward_twice() -> None:
     from sim.spec.library import load_part, load_workload
     from sim.spec.segments import segments
 
-    device = load_part(Gpu, "a100-sxm4-40gb", "hardware/parts/gpus")
+    device = load_part(Gpu, "a100-sxm4-40gb")
     settings = ["training.stack.launch_cpu=0 us"]
     plain = load_workload("gpt2", settings).spec
     again = load_workload("gpt2", [*settings, "training.activation_checkpointing=blocks"]).spec

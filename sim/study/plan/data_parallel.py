@@ -150,7 +150,7 @@ def simulate_replicas(setting: DataParallelSetting, candidate: LayoutCandidate) 
 
 def replicated_layout(setting: DataParallelSetting, workload: Workload) -> Layout:
     """Return the mesh, and the micro-batches, of *workload*; its other fields are those of replicas under a stack for layouts."""
-    update = {"stack": load_part(Stack, PARALLEL_STACK, "workloads/stacks")}
+    update = {"stack": load_part(Stack, PARALLEL_STACK)}
     workload = workload.model_copy(update={"training": workload.training.model_copy(update=update)})
     own = workload.input.model_copy(update={"own_loader": None})
     return prepare(setting.hardware, workload.model_copy(update={"input": own}), setting.gpus_per_node, check_deadlock=False)
