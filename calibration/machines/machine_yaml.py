@@ -15,9 +15,10 @@ import numpy as np
 
 from calibration.machines.gloo_fit import BETWEEN, INSIDE, gloo_class
 from calibration.machines.layer_factors import NETWORK_PASSES, NETWORK_PRODUCTS
-from calibration.machines.machine_fit import CONVOLUTIONS, FACTOR, FIXED, JITTER, RATE, Fit, MergedRecords, median_time
+from calibration.machines.machine_fit import FACTOR, FIXED, JITTER, RATE, Fit, MergedRecords, median_time
 from calibration.machines.posterior import PosteriorEstimate
 from calibration.machines.product_shares import ProductShare, product_shares
+from sim.spec.fields import CONVOLUTIONS
 from sim.spec.hardware import Gpu
 from sim.spec.library import load_part
 from sim.spec.yaml import SpecError

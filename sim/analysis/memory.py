@@ -20,7 +20,7 @@ from itertools import accumulate, pairwise
 from typing import NamedTuple, assert_never
 
 from sim.spec.composed import composed_elements, composed_saved
-from sim.spec.fields import OperatorClass, Precision
+from sim.spec.fields import CONVOLUTIONS, OperatorClass, Precision
 from sim.spec.hardware import Gpu
 from sim.spec.identity import IdentityKey, field_identities
 from sim.spec.layer import Layer
@@ -33,8 +33,7 @@ from sim.spec.workload import Workload
 
 _MIB = 2.0**20
 
-_CONVOLUTIONS: frozenset[OperatorClass] = frozenset({"conv", "pointwise_conv", "direct_conv", "depthwise_conv"})
-_MATRIX: frozenset[OperatorClass] = _CONVOLUTIONS | {"gemm", "attention", "rnn"}
+_MATRIX: frozenset[OperatorClass] = frozenset({*CONVOLUTIONS, "gemm", "attention", "rnn"})
 _FP32_UNDER_AUTOCAST: frozenset[OperatorClass] = frozenset({"softmax", "loss", "embedding"})
 """torch.amp documentation: softmax and losses autocast to FP32; an embedding returns its FP32 weights."""
 
@@ -371,7 +370,7 @@ def _kept_in_fp32(model: Model, precision: Precision) -> frozenset[OperatorClass
     if PRECISION_TRAITS[precision].weight <= PRECISION_TRAITS[precision].activation:
         # training loops of decoders widen the logits themselves (logits.float() in torchtitan, Megatron-LM and Hugging Face)
         return frozenset({"loss"}) if model.transformer is not None else frozenset()
-    batch_norm = model.buffers > 0 and any(layer.op in _CONVOLUTIONS for layer in model.layers)
+    batch_norm = model.buffers > 0 and any(layer.op in CONVOLUTIONS for layer in model.layers)
     return _FP32_UNDER_AUTOCAST if batch_norm else _FP32_UNDER_AUTOCAST | {"norm"}
 
 

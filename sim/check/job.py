@@ -78,7 +78,7 @@ def check_run(hardware: Loaded[Hardware], workload: Loaded[Workload], *, gpus: i
 
 def job_warnings(hardware: Hardware, workload: Workload, ranks_per_node: int | None = None, ranks: int | None = None) -> list[str]:
     """Return warnings about *workload* on *hardware*: unusual, but not wrong; *ranks* is the total number of GPUs, all of them if None."""
-    ranks = ranks or sum(group.count * group.node.gpu_count for group in hardware.worker_groups)
+    ranks = ranks or hardware.worker_gpus
     slow = [
         *_without_half_units(hardware, workload),
         *recipe_warnings(workload),

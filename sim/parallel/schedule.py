@@ -13,7 +13,7 @@ from itertools import chain, islice, pairwise
 from typing import Final, NamedTuple
 
 from sim.parallel.program import PassPart
-from sim.spec.parallel import SPLIT_STAGES
+from sim.spec.parallel import SPLIT_STAGES, UNSPLIT_STAGES
 from sim.spec.yaml import SpecError
 
 PASSES: Final[dict[PassPart, str]] = {"F": "forward", "B": "backward", "I": "input gradient", "W": "weight gradient"}
@@ -90,7 +90,7 @@ def check_schedule(schedule: str, stages: int, chunks: int, micro_batches: int) 
     if schedule in SPLIT_STAGES and chunks != 2:
         advice = "write virtual_stages: 2" if stages > 1 else "write pipeline: 2 or more, or schedule: 1f1b"
         raise SpecError(f"schedule {schedule} has 2 chunks on each stage, not {chunks}; {advice}")
-    if schedule in ("gpipe", "1f1b", "zb_h1") and chunks > 1:
+    if schedule in UNSPLIT_STAGES and chunks > 1:
         raise SpecError(
             f"schedule {schedule} has 1 chunk on each stage, not {chunks}; write virtual_stages: 1, or schedule: interleaved_1f1b"
         )

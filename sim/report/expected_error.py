@@ -20,6 +20,7 @@ from sim.cluster.topology import node_graph
 from sim.report.layouts.layout_error import decoder_error
 from sim.report.validated import ExpectedError, spread_text, validated_groups
 from sim.simulate import Run
+from sim.spec.fields import CONVOLUTIONS
 from sim.spec.hardware import Gpu, Node
 from sim.spec.library import load_part
 from sim.spec.model import Model
@@ -215,6 +216,6 @@ def family_of(model: Model) -> str:
         return "a recurrent model"
     if "attention" in ops or ("softmax" in ops and "conv" not in ops):
         return "a transformer"
-    if ops & {"conv", "pointwise_conv", "direct_conv", "depthwise_conv"}:
+    if not ops.isdisjoint(CONVOLUTIONS):
         return "a convolutional network"
     return "a recommender or perceptron"

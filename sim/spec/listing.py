@@ -266,7 +266,7 @@ def _hardware_row(hardware: Hardware) -> Row:
         "name": hardware.name,
         "provider": hardware.provider,
         "nodes": sum(group.count for group in groups),
-        "gpus": sum(group.count * group.node.gpu_count for group in groups if group.role == "worker"),
+        "gpus": hardware.worker_gpus,
         "gpu": node.gpu.name,
         "gpu_memory": node.gpu.memory,
         "nic": node.nic.bandwidth * node.nic.count,

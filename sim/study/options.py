@@ -17,6 +17,10 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
+Objective = Literal["time", "cost", "energy"]
+"""What a plan minimizes per step."""
+
+
 class OptionTerms(NamedTuple):
     """Everything about an option except its name and type."""
 
@@ -195,7 +199,7 @@ class PlanOptions(StepOptions, TokenOptions, SpareOptions, PowerOptions, total=F
 
     gpus: Annotated[int | None, OptionTerms("total number of GPUs, on as many nodes as they need unless --nodes is given", least=1)]
     objective: Annotated[
-        Literal["time", "cost", "energy"],
+        Objective,
         OptionTerms("minimize the time of a step, its cost, or its energy", "time", metavar="time|cost|energy", typed=str),
     ]
     max_memory: Annotated[

@@ -232,7 +232,6 @@ def prepare(scenario: Scenario) -> CheckedScenario:
     check_run(machine, loaded)
     _refuse_two_batches(loaded.spec, scenario)
     requested_gpus = _requested_gpus(machine.spec, scenario)
-    nodes = sum(group.count for group in machine.spec.groups if group.role == "worker")
     gpus = [group.node.gpu for group in machine.spec.worker_groups]
     try:
         require(check_job(machine.spec, loaded.spec, gpus=scenario.gpus))
@@ -242,7 +241,7 @@ def prepare(scenario: Scenario) -> CheckedScenario:
             loaded, scenario, job.ranks, lambda: largest_fitting_batch(gpus, job.workload, job.ranks, ring_channels_of(machine.spec, job))
         )
     except SpecError as error:
-        raise Infeasible(error.problems, nodes, requested_gpus) from None
+        raise Infeasible(error.problems, machine.spec.worker_nodes, requested_gpus) from None
     channels = ring_channels_of(machine.spec, Job(loaded.spec, placement))
     if scenario.batch == "max":
         loaded = _with_batch(loaded, largest_fitting_batch(gpus, loaded.spec, job.ranks, channels), "--batch max")
@@ -489,4 +488,4 @@ def market_of(text: str) -> Market:
 
 def _requested_gpus(hardware: Hardware, scenario: Scenario) -> int:
     """Return how many GPUs the scenario requests, even if the hardware has fewer."""
-    return scenario.gpus or sum(group.count * group.node.gpu_count for group in hardware.groups if group.role == "worker")
+    return scenario.gpus or hardware.worker_gpus

@@ -85,7 +85,7 @@ def machines_of(choice: Choice, rows: Iterable[Row]) -> list[str]:
 
 def _gpus_of(own: str) -> int:
     """Return the number of GPUs in the description *own*, a file. Raise SpecError if it is not a description."""
-    return sum(group.count * group.node.gpu_count for group in load_hardware(own).spec.groups if group.role == "worker")
+    return load_hardware(own).spec.worker_gpus
 
 
 # --- what workers compute -----------------------------------------------------------------------------------------------

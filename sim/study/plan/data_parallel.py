@@ -25,9 +25,10 @@ from sim.spec.library import load_part
 from sim.spec.parallel import Parallel
 from sim.spec.segments import segments
 from sim.spec.stack import Stack
+from sim.spec.training import Checkpointing
 from sim.spec.workload import Workload
 from sim.study.plan.floor import Floors, Setting
-from sim.study.plan.space import Checkpointing, LayoutCandidate, Space, candidates, checkpointing_modes, divisors, parse_fixed, precisions
+from sim.study.plan.space import LayoutCandidate, Space, candidates, checkpointing_modes, divisors, parse_fixed, precisions
 from sim.study.scenario import refuse_parts, refuse_parts_of_blocks
 from sim.training.job import Job
 from sim.training.layouts.scene import GROUPS, PlayedLayout, StageStep

@@ -77,7 +77,7 @@ class Setting:
     @property
     def nodes(self) -> int:
         """Return the number of nodes."""
-        return sum(group.count for group in self.hardware.groups if group.role == "worker")
+        return self.hardware.worker_nodes
 
     def has_own_cuts(self, candidate: LayoutCandidate) -> bool:
         """Return whether *candidate* has as many chunks as the workload's own layout cuts its model into."""

@@ -56,8 +56,7 @@ def shared_batch(scenario: Scenario, names: Sequence[str], nodes: Sequence[int])
     for name in names:
         try:
             hardware = load_hardware(name, for_hardware).spec
-            own = sum(group.count for group in hardware.groups if group.role == "worker")
-            gpus.append(worker_node(hardware).gpu_count * max(nodes, default=own))
+            gpus.append(worker_node(hardware).gpu_count * max(nodes, default=hardware.worker_nodes))
         except SpecError:
             continue
     return training.batch * training.gradient_accumulation_steps * max(gpus)

@@ -30,10 +30,10 @@ from sim.spec.yaml import SpecError
 from sim.study.infeasible import Infeasible
 from sim.study.journal import Journal
 from sim.study.nccl_names import nccl_variables_named
+from sim.study.options import Objective
 from sim.study.plan.ahead import Workers, refiner
 from sim.study.plan.data_parallel import layouts_of, setting_of
 from sim.study.plan.floor import Setting
-from sim.study.plan.objective import Objective
 from sim.study.plan.refine import LocalRefiner, PlacedLayout, bounds, fits, usable_memory
 from sim.study.plan.search import Limits, Outcome, Tally, search
 from sim.study.plan.space import ALLOWED, DEFAULT, FIXED, LayoutCandidate, Space, parse_fixed, precisions, unsupported_option
@@ -317,8 +317,7 @@ def is_transformer(model: Model) -> bool:
 
 def _sizes(hardware: Hardware, question: PlanQuestion) -> list[tuple[int, int]]:
     """Return (nodes, GPUs per node) of every cluster to try."""
-    most = worker_node(hardware).gpu_count
-    own = sum(group.count for group in hardware.groups if group.role == "worker")
+    most, own = worker_node(hardware).gpu_count, hardware.worker_nodes
     gpus = question.gpus
     if gpus is None:
         return [(nodes, most) for nodes in (question.nodes or [own])]
