@@ -77,8 +77,6 @@ def collective(
     html: HtmlOption = None,
 ) -> None:
     """Time a collective in isolation for each size, as nccl-tests does, or all groups of one kind of a layout at the same time."""
-    if as_json and as_csv:
-        raise SpecError("--json and --csv: write one of the two")
     if group is None and (layout or stage is not None):
         raise SpecError(f"{layout[0][0] if layout else '--stage'}: needs --group, the groups of the collective, such as --group dp")
     if op == "parameter_server":

@@ -62,8 +62,6 @@ def run(
     ] = None,
 ) -> None:
     """Simulate a training job, or a Chakra execution trace (run HW traces/job.et), and show where its time goes."""
-    if as_json and as_csv:
-        raise SpecError("--json and --csv: write one of the two")
     from sim.report.extras import RunExtras
     from sim.spec.foreign.chakra_files import trace_paths
     from sim.study.ranges import whole_numbers
