@@ -15,6 +15,7 @@ from sim.spec.sections import with_fields
 from sim.spec.workload import Workload
 
 MIB, GIB = 2.0**20, 2.0**30
+NCCL = 2 * 2 * (4 * MIB + 4800 * 1024 + 512 * 1024)  # channels x connections x (Simple, LL128, LL)
 CUBLAS = 8.125 * MIB
 VGG16_PARAMETERS = 138_357_544
 PRECISIONS = ["fp32", "tf32", "amp_fp16", "amp_bf16", "fp16", "bf16", "fp8"]
@@ -226,23 +227,21 @@ def test_types_of_the_models_own_win_over_the_precisions() -> None:
     assert (doubles.weights, doubles.gradients) == (80, 80)
 
 
-def test_ddp_buckets_hold_the_gradients_again_unless_gradients_live_in_them() -> None:
+def test_ddp_buckets_hold_the_gradients_again() -> None:
     """pytorch pull 41954 measured it: gradients as views lowered the peak of a ResNet with 97 MB of parameters by 101 MB."""
     resnet = workload([layer("conv", 0, 25_557_032)], 25_557_032)  # torchvision's resnet50: 97.5 MiB
-    copied = gpu_memory(resnet, gpu(), ranks=8)
-    viewed = gpu_memory(resnet, gpu(), ranks=8, gradient_as_bucket_view=True)
-    assert copied.total - viewed.total == 4 * 25_557_032
-    assert copied.total - viewed.total == pytest.approx(101 * MIB, rel=0.05)
+    copies = gpu_memory(resnet, gpu(), ranks=8).communication_buffers - NCCL
+    assert copies == 4 * 25_557_032
+    assert copies == pytest.approx(101 * MIB, rel=0.05)
 
 
 def test_communication_buffers_by_strategy() -> None:
     """Flat: one copy of all gradients. Per tensor: a copy of the largest, linear layer 1 with 25 088 x 4 096 weights."""
-    nccl = 2 * 2 * (4 * MIB + 4800 * 1024 + 512 * 1024)  # channels x connections x (Simple, LL128, LL)
     flat, per_tensor = (gpu_memory(workload(strategy=name), gpu(), ranks=2) for name in ("flat", "apex_per_tensor"))
-    assert flat.communication_buffers == 4 * VGG16_PARAMETERS + nccl
-    assert per_tensor.communication_buffers == 4 * 25088 * 4096 + nccl
+    assert flat.communication_buffers == 4 * VGG16_PARAMETERS + NCCL
+    assert per_tensor.communication_buffers == 4 * 25088 * 4096 + NCCL
     more = gpu_memory(workload(strategy="flat"), gpu(), ranks=2, channels=12)
-    assert more.communication_buffers - flat.communication_buffers == pytest.approx(5 * nccl)
+    assert more.communication_buffers - flat.communication_buffers == pytest.approx(5 * NCCL)
 
 
 def test_synthetic_input_is_one_batch_and_hopper_has_a_larger_cublas_workspace() -> None:
@@ -372,7 +371,6 @@ def test_what_was_asked_before_changes_no_answer() -> None:
         {},
         {"ranks": 8},
         {"ranks": 8, "channels": 4},
-        {"ranks": 8, "gradient_as_bucket_view": True},
         {"batch": 7},
     ]
     questions = [(job, one, more) for job in jobs for one in chips for more in options]
