@@ -21,10 +21,10 @@ from sim.study.compare import ComparedMachine, ExclusionRule, MachinePoint, boun
 from sim.study.computing import ALL_CORES, Computing
 from sim.study.jobs_file import jobs_file
 from sim.study.layout import LayoutAnswer
+from sim.study.plan.progress import progress_text
 from sim.study.plan.question import LayoutPlan, PlanQuestion, any_fits, plan, prepare_plan, workloads_of
 from sim.study.plan.search import Limits, Tally
 from sim.study.plan.space import LayoutCandidate
-from sim.study.plan.told import progress_text
 from sim.study.pool import LEAST_FOR_PROCESSES, process_count, runs_here
 from sim.study.scenario import Scenario, sorted_overrides, split_overrides
 from sim.units import pluralized
