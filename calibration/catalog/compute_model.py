@@ -105,6 +105,11 @@ class FactorRow:
         return "fp32 convolution" if self.is_image_model and not self.on_tensor_cores.any() else "tensor cores and BERT"
 
 
+def multiprocessor_of(gpu: Gpu) -> str:
+    """Return the compute capability whose factors *gpu* shares."""
+    return SAME_MULTIPROCESSOR.get(gpu.compute_capability, gpu.compute_capability)
+
+
 @lru_cache(maxsize=256)
 def gpu_part(name: str) -> Gpu:
     """Return a GPU of the catalog."""
@@ -169,7 +174,7 @@ def factor_row(record: RunRecord) -> FactorRow:
     weight = [(work.products * gpu.peak[work.peak], work.peak) for _, work in works if work.products]
     return FactorRow(
         record=record,
-        capability=SAME_MULTIPROCESSOR.get(gpu.compute_capability, gpu.compute_capability),
+        capability=multiprocessor_of(gpu),
         peak=gpu.peak[max(weight)[1]],
         flop=training.batch * sum(layer.forward + layer.backward for layer in layers),
         measured=measured_time(record),

@@ -99,9 +99,9 @@ def _rows() -> tuple[FactorRow, ...]:
 
 def _gpu(gpu: Gpu, factors: Factors) -> Gpu:
     """Return *gpu* with the *factors* of its architecture, or unchanged if the architecture has no rows."""
-    from calibration.catalog.compute_model import SAME_MULTIPROCESSOR
+    from calibration.catalog.compute_model import multiprocessor_of
 
-    capability = SAME_MULTIPROCESSOR.get(gpu.compute_capability, gpu.compute_capability)
+    capability = multiprocessor_of(gpu)
     if all(row.capability != capability for row in _rows()):
         return gpu
     return gpu.model_copy(update=gpu_factors(capability, factors))
