@@ -221,8 +221,9 @@ def test_a_cluster_that_loses_its_workers_is_waited_for(machines: Machines, monk
     (said,) = heard
     assert re.fullmatch(r"dask://\S+ has lost its workers after \d of 8 runs; waiting 60 s for new ones", said)
     monkeypatch.setattr("sim.study.cluster._PATIENCE", 0.5)
-    with pytest.raises(SpecError, match=r"no workers are left after \d of 8 runs; once some are back, the same command resumes from there"):
-        sweep(BASE, POINTS, row, cluster=machines.address, progress=kill_all)
+    many = grid([axis(f"batch={','.join(map(str, range(8, 808, 8)))}")])  # more than a worker can do before it is killed
+    with pytest.raises(SpecError, match=r"no workers are left after \d+ of 100 runs; once some are back, the same command resumes"):
+        sweep(BASE, many, row, cluster=machines.address, progress=kill_all)
 
 
 def test_wrong_addresses_are_told_apart_at_once() -> None:
