@@ -125,9 +125,9 @@ def workload_of(name: str, stack: str, overrides: str) -> Workload:
 def workload_and_gpu(record: RunRecord) -> tuple[Workload, Gpu]:
     """Return the workload and the GPU of *record*."""
     workload = workload_of(record.workload, record.stack or "", record.overrides)
-    precision = record.precision or workload.training.precision
-    training = workload.training.model_copy(update={"batch": record.batch_per_gpu or workload.training.batch, "precision": precision})
-    return workload.model_copy(update={"training": training}), gpu_part(record.hardware)
+    training = workload.training
+    batch, precision = record.batch_per_gpu or training.batch, record.precision or training.precision
+    return workload.with_training(batch=batch, precision=precision), gpu_part(record.hardware)
 
 
 def measured_time(record: RunRecord) -> float:
@@ -152,7 +152,7 @@ def without_fitted_factors(workload: Workload, gpu: Gpu) -> tuple[Workload, Gpu]
     plain = gpu.model_copy(
         update={"vector_factor": 1.0, "tensor_core_factor": 1.0, "tensor_core_gemm_factor": 1.0, "memory_efficiency": MEMORY_EFFICIENCY}
     )
-    return workload.model_copy(update={"training": workload.training.model_copy(update={"stack": stack})}), plain
+    return workload.with_training(stack=stack), plain
 
 
 def read_rows(path: Path = ROWS) -> tuple[FactorRow, ...]:

@@ -79,7 +79,7 @@ def workload_without(source: str, workload: Workload, overrides: tuple[str, ...]
     fields = stack_factors(training.stack, name, factors_without(source))
     kept = {field: value for field, value in fields.items() if not any(f"stack.{field}" in text for text in overrides)}
     stack = with_fields(training.stack, **kept)
-    return workload.model_copy(update={"training": training.model_copy(update={"stack": stack})})
+    return workload.with_training(stack=stack)
 
 
 @lru_cache(maxsize=16)

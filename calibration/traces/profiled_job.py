@@ -90,7 +90,7 @@ def job_of(profile: ImportedJob, job: JobDescription, path: Path) -> ProfiledJob
 def with_stack(workload: Workload, **fields: Any) -> Workload:
     """Return *workload* with *fields* of its stack changed."""
     training = workload.training
-    return workload.model_copy(update={"training": training.model_copy(update={"stack": with_fields(training.stack, **fields)})})
+    return workload.with_training(stack=with_fields(training.stack, **fields))
 
 
 def _require(profile: ImportedJob, job: JobDescription) -> None:

@@ -74,6 +74,6 @@ def _with_micro_batches(run: LayoutRun) -> float | None:
         return None
     training = run.workload.training
     more = {"gradient_accumulation_steps": 2 * training.gradient_accumulation_steps}
-    workload = run.workload.model_copy(update={"training": training.model_copy(update=more)})
+    workload = run.workload.with_training(**more)
     longer = run_layout(run.hardware, workload, run.mesh.gpus_per_node)
     return run.throughput / longer.throughput

@@ -458,11 +458,10 @@ def _sized(loaded: Loaded[Workload], scenario: Scenario, ranks: int, largest: Ca
 
 def _with_batch(loaded: Loaded[Workload], batch: int, option: str) -> Loaded[Workload]:
     """Return *loaded* with *batch* samples per GPU; messages about them name the *option*."""
-    training = loaded.spec.training.model_copy(update={"batch": batch})
     top = MarkedValue(loaded.document.value, loaded.document.root)
     top = put(top, "training", put(child(top, "training"), "batch", MarkedValue(batch, Mark(option))))
     document = Document(top.value, top.mark, loaded.document.implied)
-    return Loaded(loaded.spec.model_copy(update={"training": training}), fingerprint(top.value), document)
+    return Loaded(loaded.spec.with_training(batch=batch), fingerprint(top.value), document)
 
 
 def batch_of(text: str) -> int | Literal["max"]:

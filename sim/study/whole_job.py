@@ -157,4 +157,4 @@ def _as_run(document: Mapping[str, Any], workload: Workload) -> Workload:
     same = document["stack"] == training.stack.name
     stack = training.stack if same else load_part(Stack, document["stack"])
     changed = {"parallel": type(training.parallel).model_validate(layout), "stack": stack}
-    return workload.model_copy(update={"training": training.model_copy(update=changed)})
+    return workload.with_training(**changed)

@@ -280,7 +280,7 @@ def test_the_optimizers_moment_counts_where_activations_are_small(optimizer: str
     """Three layers of 3, 3 and 4 gradients without activations: backward needs 4 of them at once, foreach copies all 10."""
     job = workload([layer("gemm", 0, size) for size in (3, 3, 4)], 10, batch=1)
     stack = with_fields(job.training.stack, optimizer=optimizer)
-    job = job.model_copy(update={"training": job.training.model_copy(update={"stack": stack})})
+    job = job.with_training(stack=stack)
     assert gpu_memory(job, gpu()).workspace == 4 * max(4, copies) + CUBLAS
 
 
@@ -302,7 +302,7 @@ def checkpointed(wanted: str) -> Workload:
         {"name": f"block.{i // 2}.{i % 2}", "op": "gemm", "saved": "10 B", "read": "4 B", "segment": int(i // 2 == 1)} for i in range(8)
     ]
     job = workload(layers, 1, batch=1)
-    return job.model_copy(update={"training": job.training.model_copy(update={"activation_checkpointing": wanted})})
+    return job.with_training(activation_checkpointing=wanted)
 
 
 @pytest.mark.parametrize(("wanted", "held"), [("none", 8 * 10 + 4), ("model", 6 * 10 + 4 + 4), ("blocks", 4 * 4 + 2 * 10 + 4)])
@@ -354,7 +354,7 @@ def test_what_was_asked_before_changes_no_answer() -> None:
     plain = workload()
 
     def trained(**keys: Any) -> Workload:
-        return plain.model_copy(update={"training": plain.training.model_copy(update=keys)})
+        return plain.with_training(**keys)
 
     stack, small = plain.training.stack, {"layers": plain.model.layers[:5]}
     jobs = [
@@ -403,8 +403,8 @@ def test_gradients_that_a_step_frees_are_not_there_while_activations_peak() -> N
     """
     job = workload([layer("gemm", saved, size) for saved, size in ((0, 3), (0, 3), (1000, 4))], 10, batch=1)
     stack = with_fields(job.training.stack, frees_gradients=True, optimizer="fused")
-    freed = job.model_copy(update={"training": job.training.model_copy(update={"stack": stack})})
+    freed = job.with_training(stack=stack)
     assert (gpu_memory(job, gpu()).gradients, gpu_memory(freed, gpu()).gradients) == (4 * 10, 0)
     assert [moment.gradients for moment in memory._moments(freed, 1, freed=True)] == [4 * 10, 4 * 7, 4 * 4, 0]
-    several = freed.model_copy(update={"training": freed.training.model_copy(update={"gradient_accumulation_steps": 2})})
+    several = freed.with_training(gradient_accumulation_steps=2)
     assert gpu_memory(several, gpu()).gradients == 4 * 10

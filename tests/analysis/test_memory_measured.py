@@ -108,5 +108,5 @@ def test_every_row_that_compute_is_judged_by_fits() -> None:
         masters = 0
         if record.precision == "amp_fp16" and record.workload in ("bert-base-seq384", "bert-large-seq384"):
             masters = 12 * workload.model.parameters
-            workload = workload.model_copy(update={"training": workload.training.model_copy(update={"precision": "fp16"})})
+            workload = workload.with_training(precision="fp16")
         assert gpu_memory(workload, device).total + masters <= device.memory, record.where

@@ -55,7 +55,7 @@ def sharded() -> list[tuple[RunQuestion, LayoutRun]]:
             training = run_question.workload.training
             own = with_fields(stack, elementwise_traffic=training.stack.kernels.elementwise_traffic)
             layout = {"stack": own, "parallel": Parallel(shard="optimizer", replicate=run_question.nodes)}
-            workload = run_question.workload.model_copy(update={"training": training.model_copy(update=layout)})
+            workload = run_question.workload.with_training(**layout)
             runs.append((run_question, run_layout(run_question.hardware, workload, len(run_question.job.placement[0].gpus))))
     return runs
 

@@ -29,5 +29,4 @@ def weeks(**keys: object) -> Goodput:
 
 def laid_out(nodes: int, layout: dict[str, object]) -> Steps:
     workload = steps().workload
-    training = workload.training.model_copy(update={"parallel": Parallel.model_validate(layout)})
-    return steps()._replace(nodes=nodes, gpus=8 * nodes, workload=workload.model_copy(update={"training": training}))
+    return steps()._replace(nodes=nodes, gpus=8 * nodes, workload=workload.with_training(parallel=Parallel.model_validate(layout)))

@@ -26,7 +26,7 @@ def moved(workload: Workload, part: str, **changed: object) -> Workload:
     training = workload.training
     if part == "stack":
         changed = {"stack": with_fields(training.stack, **changed)}
-    return workload.model_copy(update={"training": training.model_copy(update=changed)})
+    return workload.with_training(**changed)
 
 
 def unpadded(workload: Workload, mean: float) -> Workload:

@@ -19,7 +19,7 @@ def workload(name: str, **servers: object) -> Workload:
     exchange = loaded.training.stack.exchange
     assert isinstance(exchange, ServerExchange)
     stack = with_fields(loaded.training.stack, servers=exchange.servers.model_copy(update=servers))
-    return loaded.model_copy(update={"training": loaded.training.model_copy(update={"stack": stack})})
+    return loaded.with_training(stack=stack)
 
 
 def dealt(name: str, **servers: object) -> list[tuple[float, float]]:

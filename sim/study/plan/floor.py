@@ -92,12 +92,10 @@ class Setting:
         kept |= {"expert_imbalance": min(own.expert_imbalance, float(candidate.expert))}
         if self.has_own_cuts(candidate):
             kept |= {"cuts": own.cuts, "layers_per_stage": own.layers_per_stage}
-        update = {
-            "parallel": candidate.parallel.model_copy(update=kept), "batch": candidate.batch,
-            "gradient_accumulation_steps": candidate.micro_batches, "activation_checkpointing": candidate.checkpointing,
-            "precision": candidate.precision,
-        }  # fmt: skip
-        return self.workload.model_copy(update={"training": training.model_copy(update=update)})
+        return self.workload.with_training(
+            parallel=candidate.parallel.model_copy(update=kept), batch=candidate.batch, precision=candidate.precision,
+            gradient_accumulation_steps=candidate.micro_batches, activation_checkpointing=candidate.checkpointing,
+        )  # fmt: skip
 
 
 class PassRows(NamedTuple):

@@ -235,8 +235,8 @@ def _require_able(hardware: Hardware, workloads: Sequence[Workload], space: Spac
 
 def _unable(hardware: Hardware, workload: Workload, precision: str, space: Space) -> str:
     """Return why *workload* is not tried in *precision*; empty if it is."""
-    training = workload.training.model_copy(update={"precision": precision})
-    for problem in check_job(hardware, workload.model_copy(update={"training": training})):
+    training = workload.training
+    for problem in check_job(hardware, workload.with_training(precision=precision)):
         key, _, text = problem.partition(": ")
         if key == "training.fp8_recipe":
             return f"--fp8-recipe {training.fp8_recipe}: {text}"
