@@ -20,6 +20,7 @@ from sim.spec.library import load_part, load_workload
 from sim.spec.sections import with_fields
 from sim.spec.stack import Stack
 from sim.spec.transformer import Transformer
+from tests.cluster.machines import stack
 
 PLAIN = {
     "name": "plain", "sm_count": 100, "product_share": {"bf16": 0.8, "fp8": 0.8}, "sustained": 0.5, "tile_edge": 1e-6, "pipeline_fill": 0,
@@ -38,11 +39,6 @@ def gpu(**changes):
         "efficiency": {"gemm": {"bf16": 0.5}}, "kernel_time": "0 us", "context_memory": "1 GiB", "source": "test",
         "kernels": PLAIN | changes,
     })  # fmt: skip
-
-
-def stack(**keys):
-    described = {"name": "s", "strategy": "ddp", "gradient_copy_passes": 4, "optimizer": "fused", "launch_cpu": "5 us", "source": "test"}
-    return Stack.model_validate(described | keys)
 
 
 def test_products_of_one_wave_take_the_time_of_one_tile():
