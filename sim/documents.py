@@ -50,6 +50,7 @@ from sim.study.plan.machines import (
     shared_batch,
     with_planned_layouts,
 )
+from sim.study.pool import Progress
 from sim.study.power_cap import slower_runs
 from sim.study.pretraining import parts_of
 from sim.study.recommend import MARKETS, Budget, Candidate, recommend, require_one_budget, unrentable
@@ -74,9 +75,7 @@ def _one_job(scenario: Scenario, keep_log: bool = True) -> Answer:
     return answered
 
 
-def weeks_document(
-    scenario: Scenario, weeks: Weeks, changes: bool = True, progress: Callable[[int, int], None] = lambda done, of: None
-) -> dict[str, Any]:
+def weeks_document(scenario: Scenario, weeks: Weeks, changes: bool = True, progress: Progress = lambda done, of: None) -> dict[str, Any]:
     """Return the document of *weeks* of *scenario*; with *changes* it also has the effect of other settings. Raise SpecError.
 
     *progress* is called with the number of parts that are done and their total.
@@ -177,7 +176,7 @@ class RentalOptions:
 
 
 def recommendation(
-    scenario: Scenario, renting: RentalOptions, counter: Callable[[str], Callable[[int, int], None] | None] = lambda what: None
+    scenario: Scenario, renting: RentalOptions, counter: Callable[[str], Progress | None] = lambda what: None
 ) -> tuple[dict[str, Any], list[str]]:
     """Return the document of what to rent for *scenario*, and the machines that can run it. Raise SpecError.
 
@@ -232,7 +231,7 @@ class _RowsLeft(NamedTuple):
 
 def _rows_left(
     scenario: Scenario, names: Sequence[str], global_batch: int | None, markets: Sequence[Market], make_document: Documents,
-    renting: RentalOptions, counter: Callable[[str], Callable[[int, int], None] | None],
+    renting: RentalOptions, counter: Callable[[str], Progress | None],
 ) -> _RowsLeft:  # fmt: skip
     """Return the rows of *names* for the job of *scenario*, as it is or planned; the arguments are those of `recommendation`."""
     without_batch, counts = replace(scenario, plan=None, global_batch=None), list(renting.nodes)
@@ -272,9 +271,7 @@ def _rows_left(
     return _RowsLeft(rows, global_batch, needs_plan, contest, bounds)
 
 
-def _with_best(
-    hears: Callable[[int, int], None] | None, exclusion: Exclusion | None, notice: Callable[[str], None]
-) -> Callable[[int, int], None] | None:
+def _with_best(hears: Progress | None, exclusion: Exclusion | None, notice: Callable[[str], None]) -> Progress | None:
     """Return *hears*, which also gives *notice* of the best candidate so far."""
     if exclusion is None:
         return hears
@@ -341,7 +338,7 @@ def comparison_rows(
     names: Sequence[str],
     nodes: Sequence[int] = (),
     processes: int | None = None,
-    counter: Callable[[str], Callable[[int, int], None] | None] = lambda what: None,
+    counter: Callable[[str], Progress | None] = lambda what: None,
     power_cap: str | None = None,
 ) -> list[ComparedMachine]:
     """Return a row for each machine of *names* and each number of *nodes*; a decoder gets a layout on machines where it needs one.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import sqrt
 from pathlib import Path
 from statistics import fmean, median
@@ -43,6 +43,7 @@ from calibration.validate.published import BLOCK
 from calibration.validate.validation_report import number, pair, percent
 from sim.report.layouts.layout_error import SUMMARY, decoder_family, group_names
 from sim.spec.whole_file import write_file
+from sim.study.pool import Progress
 
 PAGE: Final = "docs/trust/transformers.md"
 PREDICTORS: Final = ("closed form", "simulator", "both")
@@ -242,7 +243,7 @@ def block(described: Sequence[Case], runs: Sequence[SimulatedRun], rows: Sequenc
 
 def publish(
     described: Sequence[Case],
-    progress: Callable[[int, int], None],
+    progress: Progress,
     processes: int | None = None,
     root: Path = FOLDER.parent,
     keep_steps: bool = False,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -30,6 +30,7 @@ from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 from sim.study.goodput import DAY, Change, Goodput, overall_share, simulate_weeks, time_of_changes
 from sim.study.options import Weeks
+from sim.study.pool import Progress
 from sim.study.power_cap import SlowerRuns
 from sim.study.weeks import Slowed, Steps, check_weeks, rents_another, with_reliability
 from sim.units import pluralized, rounded_dollars, show
@@ -49,7 +50,7 @@ _SHOWN_SLOWDOWN = 1e-3
 
 def goodput_of(
     document: Mapping[str, Any], machine: Hardware, workload: Workload, weeks: Weeks, changes: bool = True,
-    progress: Callable[[int, int], None] = lambda done, of: None, slowed: Slowed = lambda store: 0.0, slower: SlowerRuns | None = None,
+    progress: Progress = lambda done, of: None, slowed: Slowed = lambda store: 0.0, slower: SlowerRuns | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Return the document of *weeks* of the run of *workload* on *machine*, from the run's *document*. Raise SpecError.
 

@@ -35,7 +35,8 @@ from sim.study.jobs_file import jobs_file, place_jobs
 from sim.study.layout_options import FIELDS
 from sim.study.memory_fit import largest_fitting_batch, memory_problem, memory_shortage
 from sim.study.nccl_names import nccl_variables_named
-from sim.study.sensitivity import Progress, estimate_warnings
+from sim.study.pool import Progress
+from sim.study.sensitivity import estimate_warnings
 from sim.training.job import Job
 from sim.units import ambiguous_count
 

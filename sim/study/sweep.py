@@ -28,6 +28,7 @@ from sim.study.jobs_file import jobs_file
 from sim.study.journal import Journal, RowFigures
 from sim.study.layout_options import FIELDS
 from sim.study.order import compute_order
+from sim.study.pool import Progress
 from sim.study.scenario import OPTION_KEYS, Scenario, prepare
 from sim.study.space import Point
 
@@ -86,7 +87,7 @@ def sweep_rows(
     run: Runner,
     journal: Path | None = None,
     processes: int | None = None,
-    progress: Callable[[int, int], None] = lambda done, of: None,
+    progress: Progress = lambda done, of: None,
     cluster: str | None = None,
     notice: Callable[[str], None] = lambda text: None,
     alone: bool = False,

@@ -25,7 +25,7 @@ from sim.study.plan.progress import progress_text
 from sim.study.plan.question import LayoutPlan, PlanQuestion, any_fits, plan, prepare_plan, workloads_of
 from sim.study.plan.search import Limits, Tally
 from sim.study.plan.space import LayoutCandidate
-from sim.study.pool import LEAST_FOR_PROCESSES, process_count, runs_here
+from sim.study.pool import LEAST_FOR_PROCESSES, Progress, process_count, runs_here
 from sim.study.scenario import Scenario, sorted_overrides, split_overrides
 from sim.units import pluralized
 
@@ -94,7 +94,7 @@ def planned_rows(
     names: Sequence[str],
     nodes: Sequence[int],
     document_of: Callable[[LayoutAnswer], Mapping[str, Any]],
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
     power_cap: str | None = None,
     computing: Computing = ALL_CORES,
     exclusion: ExclusionRule | None = None,
@@ -128,7 +128,7 @@ def _planned(
     document_of: Callable[[LayoutAnswer], Mapping[str, Any]],
     power_cap: str | None,
     points: Sequence[MachinePoint],
-    progress: Callable[[int, int], None] | None,
+    progress: Progress | None,
     computing: Computing,
     exclusion: ExclusionRule | None,
     searching: Callable[[str], None] | None,
@@ -141,7 +141,7 @@ def _planned(
     def key_of(point: MachinePoint) -> str:
         return fingerprint([computing.question, "planned", asdict(job), fixed_fields, power_cap, point])
 
-    def plan_all(some: Sequence[MachinePoint], cutoffs: Sequence[float], counted: Callable[[int, int], None] | None = None) -> None:
+    def plan_all(some: Sequence[MachinePoint], cutoffs: Sequence[float], counted: Progress | None = None) -> None:
         """Add the rows of *some*, each with its cutoff; *counted* gets the number done and their total."""
         tasks = [(key_of(point), (point, cutoff)) for point, cutoff in zip(some, cutoffs, strict=True)]
         alone = computing.cluster is None and runs_here(len(some), computing.processes)
@@ -182,7 +182,7 @@ def with_planned_layouts(
     scenario: Scenario,
     rows: Sequence[ComparedMachine],
     document_of: Callable[[LayoutAnswer], Mapping[str, Any]],
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
     but: Collection[str] = (),
     power_cap: str | None = None,
     computing: Computing = ALL_CORES,

@@ -6,7 +6,6 @@ the point at which another layout takes the lead.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
@@ -18,6 +17,7 @@ from sim.study.plan.floor import Setting
 from sim.study.plan.question import LayoutPlan, prepare_plan
 from sim.study.plan.refine import LocalRefiner
 from sim.study.plan.search import EQUAL, Outcome, PlacedCandidates, search
+from sim.study.pool import Progress
 from sim.study.scenario import Scenario
 from sim.training.layouts.prices import PriceBook
 
@@ -65,9 +65,7 @@ class _KnobChange(NamedTuple):
     knob: Knob
 
 
-def sensitivity(
-    layout_plan: LayoutPlan, progress: Callable[[int, int], None] | None = None, crew: Workers | None = None
-) -> list[ChangeEffect]:
+def sensitivity(layout_plan: LayoutPlan, progress: Progress | None = None, crew: Workers | None = None) -> list[ChangeEffect]:
     """Return the effect of each change on the best layout of *layout_plan*. After Ctrl-C, changes not searched are marked so."""
     best = layout_plan.tally.best
     if best is None:
