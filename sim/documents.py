@@ -43,6 +43,7 @@ from sim.study.not_validated import not_validated
 from sim.study.one_batch import own_batch_option, usual_global_batch
 from sim.study.options import Weeks
 from sim.study.plan.machines import (
+    MachinePlanning,
     needs_layout,
     planned_rows,
     require_readable_workload,
@@ -259,12 +260,11 @@ def _rows_left(
         if contest is not None and (needs_plan or rows_to_plan(with_batch, rows, excluded)):
             exclusion = Exclusion(contest, () if needs_plan else rows)
         hears = _with_best(hears, exclusion, notice)
+        planning = MachinePlanning(of_layout, renting.power_cap, by, exclusion, hears, renting.searching)
         if needs_plan:
-            rows = (
-                planned_rows(with_batch, rentable, counts, of_layout, hears, renting.power_cap, by, exclusion, renting.searching) + unpriced
-            )
+            rows = planned_rows(with_batch, rentable, counts, planning) + unpriced
         else:
-            rows = with_planned_layouts(with_batch, rows, of_layout, hears, excluded, renting.power_cap, by, exclusion, renting.searching)
+            rows = with_planned_layouts(with_batch, rows, planning, excluded)
     left = {(row.hardware, row.nodes) for row in rows} | {(name, count) for name in excluded for count in counts}
     rules = [(exclusion if point in simulated else as_it_is, point) for point in product(names, counts) if point not in left]
     bounds = [least for rule, point in rules if rule is not None for least in rule.least(point)]
@@ -351,9 +351,8 @@ def comparison_rows(
     make_document = Documents(power_cap=power_cap)
     by = Computing(processes)
     rows = compare(scenario, names, make_document, nodes=nodes, computing=by, progress=counter("machines"))
-    return with_planned_layouts(
-        scenario, rows, make_document.layout_document, counter("machines planned"), power_cap=power_cap, computing=by
-    )
+    planning = MachinePlanning(make_document.layout_document, power_cap, by, progress=counter("machines planned"))
+    return with_planned_layouts(scenario, rows, planning)
 
 
 def row(scenario: Scenario) -> dict[str, Any]:
