@@ -24,12 +24,12 @@ LEAST_ROWS: Final = 3
 NOVELTIES: Final = ("new stack", "new GPU", "new scale", "new model family", "nothing new")
 
 
-def listed_names(option: str, text: str, known: Collection[str]) -> list[str]:
-    """Return the names in *text*, the comma-separated value of *option*. Raise SpecError if one is not *known*."""
+def listed_names(option: str, text: str, choices: Collection[str]) -> list[str]:
+    """Return the names in *text*, the comma-separated value of *option*. Raise SpecError for one that is not in *choices*."""
     names = [name.strip() for name in text.split(",") if name.strip()]
     for name in names:
-        if name not in known:
-            raise SpecError(f"{option} {text}: '{name}' is unknown; choose from {','.join(known)}")
+        if name not in choices:
+            raise SpecError(f"{option} {text}: '{name}' is unknown; choose from {','.join(choices)}")
     return names
 
 

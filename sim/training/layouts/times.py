@@ -50,7 +50,7 @@ from sim.spec.transformer import Transformer
 from sim.spec.workload import Workload
 from sim.training.layouts.group_price import MessageLoad
 from sim.training.layouts.pairs import pair_time
-from sim.training.layouts.prices import LayoutPrices, PriceBook
+from sim.training.layouts.prices import KernelTimes, LayoutPrices, PieceTimes, PriceBook
 from sim.training.layouts.unit_time import (
     Burst,
     ExposedWait,
@@ -85,11 +85,11 @@ class UnitTimes:
     """Times of the backward passes of pairs, by the units of both passes."""
     _shared: dict[object, UnitTime] = field(default_factory=dict)
     """Times by the content of a unit, shared with other layouts."""
-    _passes: dict[tuple[int, bool], tuple[KernelWork, Layer]] = field(default_factory=dict)
-    """Kernels of a pass by the identity of its layer, shared with layouts with other groups; the value keeps the layer alive."""
-    _layers: dict[tuple[int, bool, float], tuple[UnitTime, LayerPiece]] = field(default_factory=dict)
-    """Times of one pass over a layer by the identity of its piece, shared with layouts with other recomputation or sharding."""
-    _layers_alone: dict[tuple[int, bool, float], tuple[UnitTime, LayerPiece]] = field(default_factory=dict)
+    _passes: KernelTimes = field(default_factory=dict)
+    """Shared with layouts with other groups."""
+    _layers: PieceTimes = field(default_factory=dict)
+    """Shared with layouts with other recomputation or sharding."""
+    _layers_alone: PieceTimes = field(default_factory=dict)
     """The same for layers without messages, shared with layouts that place groups elsewhere, also on another number of nodes."""
 
     def share(self, book: PriceBook) -> None:
