@@ -125,7 +125,7 @@ class LimitedRun(NamedTuple):
     @property
     def part(self) -> Gpu:
         """Return the GPU of the catalog."""
-        return load_part(Gpu, _PARTS[self.gpu], "hardware/parts/gpus")
+        return load_part(Gpu, _PARTS[self.gpu])
 
     @property
     def mix(self) -> KernelMix:
@@ -161,7 +161,7 @@ def products_draw(gpu: str) -> float:
     Kernels bound by memory draw as much less as on an H200, and starting kernels what an idle GPU draws.
     """
     model = power_model()
-    hopper = gpu_power(load_part(Gpu, "h200-sxm-141gb", "hardware/parts/gpus"), model)
+    hopper = gpu_power(load_part(Gpu, "h200-sxm-141gb"), model)
     assert hopper.products is not None and hopper.memory is not None
     runs = [run for run in limited_runs([BERT]) if run.gpu == gpu]
     measured = statistics.mean(run.draw / max(run.by_limit) for run in runs)

@@ -31,9 +31,10 @@ from sim.spec.library import load_part
 from sim.spec.reliability import Reliability
 from sim.study.goodput import simulate_weeks
 from sim.study.layout import layout_answer
+from sim.study.options import Weeks
 from sim.study.saving import slowdown_by_store
 from sim.study.scenario import Scenario
-from sim.study.weeks import Slowed, Steps, Weeks, long_run
+from sim.study.weeks import Slowed, Steps, long_run
 
 FOLDER = RECORDS / "longrun"
 DAY = 86400.0
@@ -99,7 +100,7 @@ def read_rows(name: str) -> list[dict[str, str]]:
 
 def reliability_level(name: str = "middle") -> Reliability:
     """Return the reliability data of the level *name*."""
-    return load_part(Reliability, name, "hardware/parts/reliability")
+    return load_part(Reliability, name)
 
 
 # --- counts ------------------------------------------------------------------------------------------------------------

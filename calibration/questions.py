@@ -431,5 +431,5 @@ def scale_job(question: RunQuestion, compute_scale: float) -> Job:
         return question.job
     training = question.workload.training
     stack = with_fields(training.stack, launch_cpu=training.stack.kernels.launch_cpu * compute_scale)
-    changed = training.model_copy(update={"compute_factor": training.compute_factor * compute_scale, "stack": stack})
-    return replace(question.job, workload=question.workload.model_copy(update={"training": changed}))
+    workload = question.workload.with_training(compute_factor=training.compute_factor * compute_scale, stack=stack)
+    return replace(question.job, workload=workload)

@@ -42,6 +42,7 @@ from sim.study.layout_options import layout_of, schedule_name, texts_of
 from sim.study.options import (
     CompareOptions,
     ExtrasOptions,
+    GoodputOptions,
     PlainRunOptions,
     PlanOptions,
     PointOptions,
@@ -51,6 +52,7 @@ from sim.study.options import (
     SizeOptions,
     StepOptions,
     SweepOptions,
+    Weeks,
     WhatifOptions,
     WholeJobOptions,
     arguments_of,
@@ -61,7 +63,6 @@ from sim.study.options import (
 from sim.study.scenario import answer, has_layout, workload_name
 from sim.study.space import points_of
 from sim.study.sweep import sweep as sweep_points
-from sim.study.weeks import Weeks
 from sim.study.whatif import whatif as ask_whatif
 from sim.study.whole_job import plan_due, plan_of
 
@@ -357,7 +358,7 @@ def recommend(
 
 
 @names_arguments(Weeks)
-@documents_options(Weeks)
+@documents_options(GoodputOptions, Weeks)
 def goodput(
     hardware: Name,
     workload: Name,
@@ -369,18 +370,8 @@ def goodput(
     micro_batches: int | None = None,
     overrides: Mapping[str, object] | None = None,
     nodes: int | None = None,
-    gpus: int | None = None,
-    batch: int | None = None,
-    global_batch: int | None = None,
-    sequence: int | None = None,
-    precision: str | None = None,
-    fp8_recipe: str | None = None,
-    stack: str | None = None,
-    market: str = "on-demand",
-    trials: int = 2000,
-    seed: int = 0,
     prices: object = None,
-    **weeks: Any,
+    **options: Any,
 ) -> DataFrame:
     """Simulate a long job with failures *trials* times and return 41 of these runs, at even steps from the worst to the best.
 
@@ -394,24 +385,25 @@ def goodput(
 
     from sim.analysis.failure_law import BUILT_IN
     from sim.documents import weeks_document
+    from sim.study.weeks import check_weeks
     from sim.study.whole_job import token_count
 
     name_by_argument = arguments_of(Weeks)
     for argument, name in name_by_argument.items():
-        if argument != name and {argument, name} <= weeks.keys():
+        if argument != name and {argument, name} <= options.keys():
             raise SpecError(f"{argument} and {name}: are the same option; write {argument}")
-    weeks = {name_by_argument.get(argument, argument): value for argument, value in weeks.items()}
+    of_run = select_options(options, GoodputOptions)
+    weeks = {name_by_argument.get(argument, argument): value for argument, value in options.items() if argument not in of_run}
     scenario = scenario_of(
-        hardware, workload, overrides, market, nodes=nodes, gpus=gpus, batch=batch, global_batch=global_batch, precision=precision,
-        fp8_recipe=fp8_recipe, stack=stack, layout=layout_of(texts_of(parallel or {}), micro_batches=micro_batches), sequence=sequence,
-        prices=price_source(prices),
+        hardware, workload, overrides, nodes=nodes, layout=layout_of(texts_of(parallel or {}), micro_batches=micro_batches),
+        prices=price_source(prices), **of_run,
     )  # fmt: skip
     if not isinstance(weeks.get("law", ""), str):
         weeks["law"] = register(FAILURE_LAWS, weeks["law"], BUILT_IN)
     weeks = {name: str(value) if isinstance(value, PathLike) else value for name, value in weeks.items()}
     token_total = None if tokens is None else token_count(tokens)
-    settings = Weeks(days=days, tokens=token_total, epochs=epochs, trials=trials, seed=seed, **weeks)
-    settings.check()
+    settings = Weeks(days=days, tokens=token_total, epochs=epochs, **weeks)
+    check_weeks(settings)
     document = weeks_document(scenario, settings, changes=False)
     table = pandas.DataFrame(document.pop("distribution"))
     table.attrs.update(document)

@@ -41,7 +41,9 @@ from sim.study.layout import LayoutAnswer, layout_answer
 from sim.study.least_epoch import LeastRun
 from sim.study.not_validated import not_validated
 from sim.study.one_batch import own_batch_option, usual_global_batch
+from sim.study.options import Weeks
 from sim.study.plan.machines import (
+    MachinePlanning,
     needs_layout,
     planned_rows,
     require_readable_workload,
@@ -49,12 +51,13 @@ from sim.study.plan.machines import (
     shared_batch,
     with_planned_layouts,
 )
+from sim.study.pool import Progress
 from sim.study.power_cap import slower_runs
 from sim.study.pretraining import parts_of
 from sim.study.recommend import MARKETS, Budget, Candidate, recommend, require_one_budget, unrentable
 from sim.study.saving import slowdown_by_store
 from sim.study.scenario import Answer, Scenario, answer, has_layout, refuse_parts, sorted_overrides, workload_name
-from sim.study.weeks import Weeks, reliability_of
+from sim.study.weeks import reliability_of
 from sim.study.whole_job import in_epochs
 
 
@@ -73,9 +76,7 @@ def _one_job(scenario: Scenario, keep_log: bool = True) -> Answer:
     return answered
 
 
-def weeks_document(
-    scenario: Scenario, weeks: Weeks, changes: bool = True, progress: Callable[[int, int], None] = lambda done, of: None
-) -> dict[str, Any]:
+def weeks_document(scenario: Scenario, weeks: Weeks, changes: bool = True, progress: Progress = lambda done, of: None) -> dict[str, Any]:
     """Return the document of *weeks* of *scenario*; with *changes* it also has the effect of other settings. Raise SpecError.
 
     *progress* is called with the number of parts that are done and their total.
@@ -176,7 +177,7 @@ class RentalOptions:
 
 
 def recommendation(
-    scenario: Scenario, renting: RentalOptions, counter: Callable[[str], Callable[[int, int], None] | None] = lambda what: None
+    scenario: Scenario, renting: RentalOptions, counter: Callable[[str], Progress | None] = lambda what: None
 ) -> tuple[dict[str, Any], list[str]]:
     """Return the document of what to rent for *scenario*, and the machines that can run it. Raise SpecError.
 
@@ -231,7 +232,7 @@ class _RowsLeft(NamedTuple):
 
 def _rows_left(
     scenario: Scenario, names: Sequence[str], global_batch: int | None, markets: Sequence[Market], make_document: Documents,
-    renting: RentalOptions, counter: Callable[[str], Callable[[int, int], None] | None],
+    renting: RentalOptions, counter: Callable[[str], Progress | None],
 ) -> _RowsLeft:  # fmt: skip
     """Return the rows of *names* for the job of *scenario*, as it is or planned; the arguments are those of `recommendation`."""
     without_batch, counts = replace(scenario, plan=None, global_batch=None), list(renting.nodes)
@@ -259,21 +260,18 @@ def _rows_left(
         if contest is not None and (needs_plan or rows_to_plan(with_batch, rows, excluded)):
             exclusion = Exclusion(contest, () if needs_plan else rows)
         hears = _with_best(hears, exclusion, notice)
+        planning = MachinePlanning(of_layout, renting.power_cap, by, exclusion, hears, renting.searching)
         if needs_plan:
-            rows = (
-                planned_rows(with_batch, rentable, counts, of_layout, hears, renting.power_cap, by, exclusion, renting.searching) + unpriced
-            )
+            rows = planned_rows(with_batch, rentable, counts, planning) + unpriced
         else:
-            rows = with_planned_layouts(with_batch, rows, of_layout, hears, excluded, renting.power_cap, by, exclusion, renting.searching)
+            rows = with_planned_layouts(with_batch, rows, planning, excluded)
     left = {(row.hardware, row.nodes) for row in rows} | {(name, count) for name in excluded for count in counts}
     rules = [(exclusion if point in simulated else as_it_is, point) for point in product(names, counts) if point not in left]
     bounds = [least for rule, point in rules if rule is not None for least in rule.least(point)]
     return _RowsLeft(rows, global_batch, needs_plan, contest, bounds)
 
 
-def _with_best(
-    hears: Callable[[int, int], None] | None, exclusion: Exclusion | None, notice: Callable[[str], None]
-) -> Callable[[int, int], None] | None:
+def _with_best(hears: Progress | None, exclusion: Exclusion | None, notice: Callable[[str], None]) -> Progress | None:
     """Return *hears*, which also gives *notice* of the best candidate so far."""
     if exclusion is None:
         return hears
@@ -340,7 +338,7 @@ def comparison_rows(
     names: Sequence[str],
     nodes: Sequence[int] = (),
     processes: int | None = None,
-    counter: Callable[[str], Callable[[int, int], None] | None] = lambda what: None,
+    counter: Callable[[str], Progress | None] = lambda what: None,
     power_cap: str | None = None,
 ) -> list[ComparedMachine]:
     """Return a row for each machine of *names* and each number of *nodes*; a decoder gets a layout on machines where it needs one.
@@ -353,9 +351,8 @@ def comparison_rows(
     make_document = Documents(power_cap=power_cap)
     by = Computing(processes)
     rows = compare(scenario, names, make_document, nodes=nodes, computing=by, progress=counter("machines"))
-    return with_planned_layouts(
-        scenario, rows, make_document.layout_document, counter("machines planned"), power_cap=power_cap, computing=by
-    )
+    planning = MachinePlanning(make_document.layout_document, power_cap, by, progress=counter("machines planned"))
+    return with_planned_layouts(scenario, rows, planning)
 
 
 def row(scenario: Scenario) -> dict[str, Any]:

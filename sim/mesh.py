@@ -13,7 +13,7 @@ from functools import cache, cached_property, lru_cache
 from itertools import accumulate, chain
 from statistics import stdev
 
-from sim.analysis.layout_memory import FitVerdict, StageMemory, memory_by_stage, memory_timeline
+from sim.analysis.layout_memory import FitVerdict, StageMemory, memory_by_stage, memory_timeline, worst_verdict
 from sim.analysis.utilization import model_flops_utilization
 from sim.cluster.build import with_nodes
 from sim.cluster.shared_gpu import remaining_gpu
@@ -47,8 +47,6 @@ from sim.training.layouts.times import UnitTimes, optimizer_time
 from sim.training.layouts.turning import play_steadily
 from sim.training.sequences import layers_run, length_variation
 from sim.units import shorten
-
-VERDICTS: tuple[FitVerdict, ...] = ("fits", "thrashes", "does_not_fit")
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,7 +124,7 @@ class LayoutRun:
     @property
     def memory_verdict(self) -> FitVerdict:
         """Return whether every rank fits into memory: the worst verdict of all stages."""
-        return max((stage.verdict(self.node.gpu) for stage in self.memory), key=VERDICTS.index)
+        return worst_verdict(self.memory, self.node.gpu)
 
     def memory_over_time(self, stage: int) -> list[tuple[float, float, StageMemory]]:
         """Return (begin, end, memory) of each simulated instruction of *stage* in the last step: seconds, and bytes of one rank."""
@@ -169,7 +167,7 @@ def prepare(
     Without *check_deadlock*, a built-in schedule is not checked for deadlock.
     """
     node = worker_node(hardware)
-    count = sum(group.count for group in hardware.groups if group.role == "worker") if nodes is None else nodes
+    count = hardware.worker_nodes if nodes is None else nodes
     training = workload.training
     parallel, options = training.parallel, _on_host(mesh_options(workload), node.host.cpu)
     schedule = parallel.schedule or ("interleaved_1f1b" if parallel.virtual_stages > 1 else "1f1b")

@@ -221,6 +221,9 @@ _SHOWN: Final[dict[str, list[tuple[float, str]]]] = {
 """Units for showing each dimension. ``binary size``, ``bit rate`` and ``billed energy`` are alternative units of size, bandwidth and
 energy."""
 
+PARSED: Final = {"binary size": "size", "bit rate": "bandwidth"}
+"""Dimension in which `parse` reads quantities of a dimension that only `show` knows."""
+
 
 def dollars(usd: float) -> str:
     """Return an amount of *usd* as text: with cents, and below ten cents with two significant digits (``0.0003``)."""

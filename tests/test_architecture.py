@@ -110,6 +110,13 @@ print(*sys.modules)
     assert [heavy for heavy in LAZY if heavy in loaded] == []
 
 
+def test_the_list_of_commands_imports_no_simulator() -> None:
+    code = "import sys; from sim.cli import main; main(['--help']); print(*sys.modules)"
+    loaded = fresh_interpreter(code).splitlines()[-1].split()
+    assert "sim.commands.goodput" in loaded
+    assert [heavy for heavy in (*LAZY, "numpy", "simpy", "sim.simulate") if heavy in loaded] == []
+
+
 def test_annotations_of_descriptions_are_evaluated_with_their_classes() -> None:
     # pydantic would otherwise compile each field's annotation from text: 10 ms of every command
     for path in (ROOT / "sim" / "spec").rglob("*.py"):

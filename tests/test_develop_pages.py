@@ -57,7 +57,9 @@ def test_page_works_as_it_stands(page: Path, tmp_path: Path) -> None:
     module, *uses = by_language["python"]
     [announced] = [tomllib.loads(body)["project"]["entry-points"] for body in by_language["toml"]]
     assert module.startswith("# ") and uses and by_language["commands"]
-    (tmp_path / module.split("\n")[0][2:]).write_text(module, encoding="utf-8")
+    file = tmp_path / module.split("\n")[0][2:]
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(module, encoding="utf-8")
     for use in uses:
         done = typed([sys.executable, "-W", "error", "-c", use], tmp_path)
         assert done.returncode == 0, done.stderr

@@ -236,17 +236,22 @@ def test_without_a_period_the_mean_of_later_steps_stands_for_the_rest(monkeypatc
     assert full.first.interval is None
 
 
-@pytest.mark.parametrize(("drift", "simulated"), [(1e-6, sim.epoch.LEAST_LIVE_STEPS), (1e-3, sim.epoch.MOST_LIVE_STEPS)])
-def test_steps_that_hardly_drift_need_not_all_be_simulated(monkeypatch, drift, simulated):
-    """Oracle: every step simulated. A clock that drifts by a share of a step at each is added to the state, so that none recurs."""
+def drift_by(monkeypatch, drift):
+    """Add a clock to the state that drifts by the share *drift* of a step at each, so that no state recurs."""
     observe = sim.epoch.PeriodDetector.observe
 
     def drifting(self, step, now, state):
         return observe(self, step, now, state._replace(times=(*state.times, drift * step * state.scale)))
 
+    monkeypatch.setattr(sim.epoch.PeriodDetector, "observe", drifting)
+
+
+@pytest.mark.parametrize(("drift", "simulated"), [(1e-6, sim.epoch.LEAST_LIVE_STEPS), (1e-3, sim.epoch.MOST_LIVE_STEPS)])
+def test_steps_that_hardly_drift_need_not_all_be_simulated(monkeypatch, drift, simulated):
+    """Oracle: every step simulated."""
     workload = toy_workload([layer(0.03, 0.06, 1000)], loader="pytorch", prep=0.01, samples=3000)
     hardware = machine(1, cores=2, disk=volume())
-    monkeypatch.setattr(sim.epoch.PeriodDetector, "observe", drifting)
+    drift_by(monkeypatch, drift)
     short, full = both(hardware, workload)
     assert len(short.first.log.steps[0]) == pytest.approx(simulated, abs=2)  # the epoch ends once the log tells of all waits
     assert not short.first.exact
@@ -256,16 +261,11 @@ def test_steps_that_hardly_drift_need_not_all_be_simulated(monkeypatch, drift, s
 @pytest.mark.parametrize(("drift", "simulated"), [(0.0, sim.epoch.LEAST_LIVE_STEPS), (1e-3, sim.epoch.MOST_LIVE_STEPS)])
 def test_jobs_without_a_common_period_are_simulated_until_each_is_steady(monkeypatch, drift, simulated):
     """Oracle: every step simulated. A step of one takes the square root of two times as long; where states drift, 400 are simulated."""
-    observe = sim.epoch.PeriodDetector.observe
-
-    def drifting(self, step, now, state):
-        return observe(self, step, now, state._replace(times=(*state.times, drift * step * state.scale)))
-
     jobs = [
         Job(toy_workload([layer(share * 0.03, share * 0.06, 1000)], loader="pytorch", prep=0.01, samples=1500), (Placement(0, (gpu,)),))
         for gpu, share in enumerate((2**0.5, 1.0))
     ]
-    monkeypatch.setattr(sim.epoch.PeriodDetector, "observe", drifting)
+    drift_by(monkeypatch, drift)
     short, full = (simulate(machine(2, cores=4, disk=volume()), jobs, exact=exact).jobs for exact in (False, True))
     assert len(short[0].warm.log.steps[0]) == pytest.approx(simulated, abs=2)
     for one, other in zip(short, full, strict=True):

@@ -110,7 +110,7 @@ def test_most_micro_batches_are_left_out(prep: float, no_sync: bool) -> None:
 def test_each_drawn_step_settles_by_itself() -> None:
     workload = toy_workload([layer(0.03, 0.06, 10**6)], samples=2 * 6000, accumulation=40, noise=0.05)
     noise = workload.training.noise.model_copy(update={"draw": True})
-    drawn = workload.model_copy(update={"training": workload.training.model_copy(update={"noise": noise})})
+    drawn = workload.with_training(noise=noise)
     few, every = both(machine(2), drawn, seed=3)
     assert len(left_out(few.jobs[0].warm)) >= 100
     assert_same(few.jobs[0].warm, every.jobs[0].warm)

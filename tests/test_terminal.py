@@ -79,8 +79,6 @@ def test_one_form_at_a_time(capsys: pytest.CaptureFixture[str]) -> None:
     for forms, shown in (((True, False), '{\n  "a": 1\n}\n'), ((False, True), "csv"), ((False, False), "text\n")):
         show_table({"a": 1}, "text", "csv", *forms)
         assert capsys.readouterr().out == shown
-    with pytest.raises(SpecError, match="--json and --csv"):
-        show_table({}, "", "", True, True)
 
 
 def test_a_result_is_written_in_all_its_forms(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

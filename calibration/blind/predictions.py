@@ -114,7 +114,7 @@ def _megatron_document(run: BlindTraining, machine: str) -> dict[str, Any]:
     """Return the simulator's document of *run*, a decoder that Megatron-Core trains with the distributed optimizer over one rank."""
     from stallsim import run as simulate
 
-    loss = load_part(Stack, LOSS_STACK, "workloads/stacks").kernels.operator_traffic["loss"]
+    loss = load_part(Stack, LOSS_STACK).kernels.operator_traffic["loss"]
     overrides = {"input.loader": "synthetic", "training.stack.operator_traffic.loss": loss} | megatron_overrides(run)
     if run.settings["recipe"]:
         overrides["training.fp8_recipe"] = run.settings["recipe"]
@@ -146,9 +146,7 @@ def _attention(row: AnswerRow, node: Node) -> float:
     heads, kv_heads, tokens, size = row["shape"]
     shape = Attention(heads=heads, kv_heads=kv_heads, head_dim=size, queries=tokens, keys=tokens, causal=row["causal"])
     ways = (False, True) if row["way"] == "both" else (False,)
-    kernel = {"flash": "flash2", "cudnn": "cudnn"}.get(
-        row.get("kernel", ""), load_part(Stack, STACK, "workloads/stacks").kernels.attention_kernel
-    )
+    kernel = {"flash": "flash2", "cudnn": "cudnn"}.get(row.get("kernel", ""), load_part(Stack, STACK).kernels.attention_kernel)
     return sum(kernels.attention_time(node.gpu, row["precision"], shape, 1, way, kernel, burst=True) + node.gpu.kernel_time for way in ways)
 
 
@@ -174,7 +172,7 @@ def _layer(gpu: Gpu, precision: StepPrecision, batch: int, target: str, inputs: 
 
     model = trace_model(target, inputs, tuple(f"{name}={value}" for name, value in arguments.items()))
     layer = next(layer for layer in model.layers if layer.forward)
-    stack = full_precision(load_part(Stack, STACK, "workloads/stacks"))
+    stack = full_precision(load_part(Stack, STACK))
     return layer_time(layer, gpu, precision, stack, batch).time
 
 
@@ -187,7 +185,7 @@ def _pass(row: AnswerRow, node: Node) -> float:
 def _launch(row: AnswerRow, node: Node) -> float:
     if row["clock"] == "device":
         return node.gpu.kernel_time
-    return load_part(Stack, STACK, "workloads/stacks").kernels.launch_cpu / node.host.cpu.launching
+    return load_part(Stack, STACK).kernels.launch_cpu / node.host.cpu.launching
 
 
 def _copy(row: AnswerRow, node: Node) -> float | None:

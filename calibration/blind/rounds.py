@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
@@ -14,9 +13,10 @@ from calibration.blind.table import prediction_row, question_key, read_table, ro
 from sim.spec.library import load_hardware
 from sim.spec.whole_file import write_file
 from sim.spec.yaml import SpecError
+from sim.study.pool import Progress
 
 
-def predict(machine: str, output: Path, progress: Callable[[int, int], None] = lambda done, count: None) -> int:
+def predict(machine: str, output: Path, progress: Progress = lambda done, count: None) -> int:
     """Write the predictions for *machine* to *output*, and return how many questions have one.
 
     A case that the machine cannot run, such as a batch beyond its memory, has a note instead. Raise SpecError if there is no such machine.
@@ -35,7 +35,7 @@ def predict(machine: str, output: Path, progress: Callable[[int, int], None] = l
     return sum(row["predicted"] != "" for row in rows)
 
 
-def measure(path: Path, output: Path, progress: Callable[[int, int], None] = lambda done, count: None) -> int:
+def measure(path: Path, output: Path, progress: Progress = lambda done, count: None) -> int:
     """Measure the questions of the table at *path* on this machine's GPU, write the answers to *output* and return their number.
 
     Failures are noted in their row. Raise SpecError if there is no GPU, or if the table contains an unknown question.

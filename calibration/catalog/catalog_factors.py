@@ -14,7 +14,7 @@ from typing import Final
 import yaml
 
 from calibration.catalog.compute import Factors, fit
-from calibration.catalog.compute_model import SAME_MULTIPROCESSOR, read_rows
+from calibration.catalog.compute_model import multiprocessor_of, read_rows
 from calibration.catalog.without_source import gpu_factors, stack_factors
 from sim.spec.catalog import all_files
 from sim.spec.hardware import Gpu
@@ -36,8 +36,8 @@ def replace_values(text: str, values: dict[str, str]) -> str:
 
 def gpu_values(path: Path, factors: Factors) -> dict[str, str]:
     """Return new values for the fitted fields that the GPU's file *path* itself sets."""
-    gpu = load_part(Gpu, path.stem, "hardware/parts/gpus")
-    own = gpu_factors(SAME_MULTIPROCESSOR.get(gpu.compute_capability, gpu.compute_capability), factors)
+    gpu = load_part(Gpu, path.stem)
+    own = gpu_factors(multiprocessor_of(gpu), factors)
     shared = gpu_factors("", factors)
     sources = _sources(path)
     values = {key: f"{value:.3g}" for key, value in own.items() if FITTED_SOURCE in sources.get(key, "")}
@@ -46,7 +46,7 @@ def gpu_values(path: Path, factors: Factors) -> dict[str, str]:
 
 def stack_values(path: Path, factors: Factors) -> dict[str, str]:
     """Return new values for the fitted fields that the stack's file *path* itself sets."""
-    values = stack_factors(load_part(Stack, path.stem, "workloads/stacks"), path.stem, factors)
+    values = stack_factors(load_part(Stack, path.stem), path.stem, factors)
     sources = _sources(path)
     return {
         key: f"{value * 1e6:.3g} us" if key == "launch_cpu" else f"{value:.3g}"

@@ -105,10 +105,15 @@ class FactorRow:
         return "fp32 convolution" if self.is_image_model and not self.on_tensor_cores.any() else "tensor cores and BERT"
 
 
+def multiprocessor_of(gpu: Gpu) -> str:
+    """Return the compute capability whose factors *gpu* shares."""
+    return SAME_MULTIPROCESSOR.get(gpu.compute_capability, gpu.compute_capability)
+
+
 @lru_cache(maxsize=256)
 def gpu_part(name: str) -> Gpu:
     """Return a GPU of the catalog."""
-    return load_part(Gpu, name, "hardware/parts/gpus")
+    return load_part(Gpu, name)
 
 
 @lru_cache(maxsize=512)
@@ -120,9 +125,9 @@ def workload_of(name: str, stack: str, overrides: str) -> Workload:
 def workload_and_gpu(record: RunRecord) -> tuple[Workload, Gpu]:
     """Return the workload and the GPU of *record*."""
     workload = workload_of(record.workload, record.stack or "", record.overrides)
-    precision = record.precision or workload.training.precision
-    training = workload.training.model_copy(update={"batch": record.batch_per_gpu or workload.training.batch, "precision": precision})
-    return workload.model_copy(update={"training": training}), gpu_part(record.hardware)
+    training = workload.training
+    batch, precision = record.batch_per_gpu or training.batch, record.precision or training.precision
+    return workload.with_training(batch=batch, precision=precision), gpu_part(record.hardware)
 
 
 def measured_time(record: RunRecord) -> float:
@@ -147,7 +152,7 @@ def without_fitted_factors(workload: Workload, gpu: Gpu) -> tuple[Workload, Gpu]
     plain = gpu.model_copy(
         update={"vector_factor": 1.0, "tensor_core_factor": 1.0, "tensor_core_gemm_factor": 1.0, "memory_efficiency": MEMORY_EFFICIENCY}
     )
-    return workload.model_copy(update={"training": workload.training.model_copy(update={"stack": stack})}), plain
+    return workload.with_training(stack=stack), plain
 
 
 def read_rows(path: Path = ROWS) -> tuple[FactorRow, ...]:
@@ -169,7 +174,7 @@ def factor_row(record: RunRecord) -> FactorRow:
     weight = [(work.products * gpu.peak[work.peak], work.peak) for _, work in works if work.products]
     return FactorRow(
         record=record,
-        capability=SAME_MULTIPROCESSOR.get(gpu.compute_capability, gpu.compute_capability),
+        capability=multiprocessor_of(gpu),
         peak=gpu.peak[max(weight)[1]],
         flop=training.batch * sum(layer.forward + layer.backward for layer in layers),
         measured=measured_time(record),

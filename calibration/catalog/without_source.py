@@ -79,7 +79,7 @@ def workload_without(source: str, workload: Workload, overrides: tuple[str, ...]
     fields = stack_factors(training.stack, name, factors_without(source))
     kept = {field: value for field, value in fields.items() if not any(f"stack.{field}" in text for text in overrides)}
     stack = with_fields(training.stack, **kept)
-    return workload.model_copy(update={"training": training.model_copy(update={"stack": stack})})
+    return workload.with_training(stack=stack)
 
 
 @lru_cache(maxsize=16)
@@ -99,9 +99,9 @@ def _rows() -> tuple[FactorRow, ...]:
 
 def _gpu(gpu: Gpu, factors: Factors) -> Gpu:
     """Return *gpu* with the *factors* of its architecture, or unchanged if the architecture has no rows."""
-    from calibration.catalog.compute_model import SAME_MULTIPROCESSOR
+    from calibration.catalog.compute_model import multiprocessor_of
 
-    capability = SAME_MULTIPROCESSOR.get(gpu.compute_capability, gpu.compute_capability)
+    capability = multiprocessor_of(gpu)
     if all(row.capability != capability for row in _rows()):
         return gpu
     return gpu.model_copy(update=gpu_factors(capability, factors))

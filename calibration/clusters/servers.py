@@ -119,8 +119,7 @@ def _simulated(row: RunQuestion, costs: ServerCosts, factor: float) -> JobRun:
     if (servers := _servers_of(row)) is not None:
         own = servers.model_copy(update={"update_cpu": costs.per_update, "byte_cpu": costs.per_byte})
         stack = with_fields(stack, servers=own)
-    changed = training.model_copy(update={"stack": stack, "compute_factor": factor})
-    job = replace(row.job, workload=row.workload.model_copy(update={"training": changed}))
+    job = replace(row.job, workload=row.workload.with_training(stack=stack, compute_factor=factor))
     return simulate(row.hardware, [job], cold=False).jobs[0]
 
 

@@ -200,7 +200,7 @@ def committed_constants() -> dict[str, dict[str, float]]:
         if name == "host":
             constants[name] = {"launch": LAUNCH}
             continue
-        transport = load_part(Transport, name, "hardware/parts/transports")
+        transport = load_part(Transport, name)
         flat = transport.model_copy(update={"efficiency": transport.efficiency[-1][1]})
         constants[name] = {key: float(getattr(flat, key)) for key in values}
     return constants

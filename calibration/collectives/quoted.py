@@ -20,13 +20,13 @@ from calibration.collectives.fit import BANDS, band_of, layout_of
 from calibration.collectives.scores import (
     ERRORS,
     PredictedCollective,
-    error_csv,
     error_rows,
     leave_systems_out,
     predict_all,
     score_all,
 )
 from sim.report.collective_error import SUMMARY
+from sim.report.figures import figures_csv
 from sim.spec.whole_file import write_file
 
 COVERED: Final = 0.9
@@ -145,6 +145,6 @@ def publish() -> list[dict[str, str]]:
     """Score all committed rows, write the table and the summary that `sim collective` quotes, and return the table's rows."""
     systems = leave_systems_out()
     rows = error_rows(score_all(systems))
-    write_file(ERRORS, error_csv(rows))
+    write_file(ERRORS, figures_csv(rows))
     write_file(FOLDER.parent / SUMMARY, json.dumps(summary(predict_all(systems)), indent=1) + "\n")
     return rows

@@ -6,8 +6,6 @@ classes that bound its network, set by its own largest message there, which is t
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -190,15 +188,6 @@ def _calibrated(score: BandScore | None) -> dict[str, str]:
     if score is None:
         return {"calibrated_points": "0", "calibrated_median": "", "calibrated_p90": ""}
     return {"calibrated_points": str(score.points), "calibrated_median": f"{score.median:.3f}", "calibrated_p90": f"{score.p90:.3f}"}
-
-
-def error_csv(rows: Sequence[Mapping[str, str]]) -> str:
-    """Return *rows* as CSV text."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
 
 
 def error_text(rows: Sequence[Mapping[str, str]]) -> str:

@@ -75,14 +75,14 @@ def validate(
     from calibration.questions import Folders
     from calibration.run_records import COMMITTED_RUNS
     from calibration.validate.calibrated_files import calibrated_files
-    from calibration.validate.carry_over import parse_kinds, score_left_out
+    from calibration.validate.carry_over import KINDS, score_left_out
     from calibration.validate.condition import read_condition
-    from calibration.validate.groups import parse_keys
+    from calibration.validate.groups import KEYS, listed_names
     from calibration.validate.validation import validate as validation
     from calibration.validate.validation_report import explanation, named_files, validation_document, validation_table
 
     conditions = [read_condition(text) for text in fail_if]
-    keys, kinds = parse_keys(by), parse_kinds(left_out)
+    keys, kinds = listed_names("--by", by, KEYS), listed_names("--left-out", left_out, KINDS)
     if _are_transformer_tables(files, memory, no_leave_out):
         if keys or kinds:
             raise SpecError(

@@ -122,7 +122,7 @@ def _row(cells: dict[str, str]) -> KernelRow:
 def catalog_gpu(name: str) -> Gpu | None:
     """Return the GPU *name* of the catalog; None if there is none."""
     try:
-        return load_part(Gpu, name.lower(), "hardware/parts/gpus")
+        return load_part(Gpu, name.lower())
     except UnknownName:
         return None
 

@@ -151,7 +151,7 @@ class Case:
     @cached_property
     def stack_file(self) -> Stack:
         """Return the stack of this run."""
-        return load_part(Stack, self.stack, "workloads/stacks")
+        return load_part(Stack, self.stack)
 
     @cached_property
     def torch_ring(self) -> Ring | None:

@@ -121,7 +121,7 @@ def _named(name: str) -> NamedChip | None:
 
 def part_of(chip: Chip) -> Gpu:
     """Return the catalog's part of *chip*."""
-    return load_part(Gpu, chip.part or chip.name.lower(), "hardware/parts/gpus")
+    return load_part(Gpu, chip.part or chip.name.lower())
 
 
 def host_factor_of(chip: Chip) -> float:
@@ -154,7 +154,7 @@ def _gpus() -> GpuNames:
 @lru_cache(maxsize=64)
 def _chip_of_part(name: str) -> NamedChip | None:
     """Return the part *name* of the catalog; None if it lacks 16-bit products, or is no GPU (TPUs are joined in a torus)."""
-    gpu = load_part(Gpu, name, PARTS_FOLDER)
+    gpu = load_part(Gpu, name)
     narrow = gpu.dense_16bit
     if not narrow or gpu.architecture.startswith("tpu"):
         return None

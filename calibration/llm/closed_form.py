@@ -32,14 +32,13 @@ from sim.parallel.routing import (
     expert_operations,
 )
 from sim.spec.parallel import Parallel
+from sim.spec.stack.exchange import TORCH_BUCKET_CAP
 from sim.spec.transformer import Transformer
 
 FORWARD_COLLECTIVES: Final = 4
 """Tensor-parallel collectives of a block's forward: gathers before two products, reduce-scatters after two."""
 BACKWARD_COLLECTIVES: Final = 6
 """The same for its backward: two inputs gathered again, two gradients gathered, two reduced (nanotron tensor_parallel/functional.py)."""
-BUCKET_BYTES: Final = 25 * 2.0**20
-"""``bucket_cap_mb`` of torch's DistributedDataParallel."""
 OVERLAPPED_GATHER_FAMILIES: Final = ("megatron", "fsdp1", "fsdp2", "jax", "llmc")
 """Families that gather updated parameters during the next forward; others do it before (nanotron optim/zero.py, DeepSpeed stage 1)."""
 LATE_REDUCE_FAMILIES: Final = ("deepspeed", "megatron-2021")
@@ -346,7 +345,7 @@ def _data_traffic(case: Case, constants: Constants, wires: Wires, weights: Weigh
 
 
 def _buckets(case: Case, weights: Weights) -> int:
-    """Return the number of DistributedDataParallel's buckets for a stage's 16-bit gradients; each closes at `BUCKET_BYTES`."""
+    """Return the number of DistributedDataParallel's buckets for a stage's 16-bit gradients; each closes at `TORCH_BUCKET_CAP`."""
     shape = case.shape
     keys = shape.groups * (shape.head_size + shape.value_size)
     queries, values = shape.heads * shape.head_size, shape.heads * shape.value_size
@@ -359,7 +358,7 @@ def _buckets(case: Case, weights: Weights) -> int:
     closed, filled = 1, 0.0
     for size in [2.0 * size / case.tensor for size in products] * weights.layers:
         filled += size
-        if filled >= BUCKET_BYTES:
+        if filled >= TORCH_BUCKET_CAP:
             closed, filled = closed + 1, 0.0
     return closed
 

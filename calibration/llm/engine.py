@@ -232,14 +232,14 @@ def _placement(case: Case, hardware: Hardware) -> tuple[int, int]:
 
 def memory_of(case: Case) -> Memory:
     """Return the simulator's prediction of the memory of *case*, without simulating its step. Raise SpecError if it is refused."""
-    from sim.analysis.layout_memory import memory_by_stage
-    from sim.mesh import VERDICTS, prepare
+    from sim.analysis.layout_memory import memory_by_stage, worst_verdict
+    from sim.mesh import prepare
 
     hardware, workload = hardware_of(case), workload_of(case, defaults())  # host times do not affect memory
     nodes, gpus_per_node = _placement(case, hardware)
     gpu = hardware.groups[0].node.gpu
     stages = memory_by_stage(prepare(hardware, workload, gpus_per_node, nodes, check_deadlock=False), workload, gpu)
-    return Memory(reported_memory(case, stages), max((stage.verdict(gpu) for stage in stages), key=VERDICTS.index))
+    return Memory(reported_memory(case, stages), worst_verdict(stages, gpu))
 
 
 def memory_need(case: Case) -> Memory:

@@ -65,7 +65,7 @@ def stack_with(stack: str, family: str, axes: Mapping[str, int], compiled: bool,
     stack = COMPILED_STACKS.get(stack, stack) if compiled else stack
     if compiled and stack == _COMPILED_ZERO:
         assumed.append("operator by operator: compiled blocks under ZeRO are not described")
-    mesh = load_part(Stack, stack, "workloads/stacks").mesh
+    mesh = load_part(Stack, stack).mesh
     missing = [axis for axis, size in axes.items() if size > 1 and mesh is not None and axis not in mesh.axes]
     if not missing:
         return stack if compiled else EAGER_STACKS.get(stack, stack)

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import sqrt
 from pathlib import Path
 from statistics import fmean, median
@@ -40,12 +39,13 @@ from calibration.llm.score import (
     vote_by_source,
 )
 from calibration.llm.simulated import NONE_KEPT, SimulatedRun, simulated_runs
+from calibration.validate.published import BLOCK
 from calibration.validate.validation_report import number, pair, percent
 from sim.report.layouts.layout_error import SUMMARY, decoder_family, group_names
 from sim.spec.whole_file import write_file
+from sim.study.pool import Progress
 
 PAGE: Final = "docs/trust/transformers.md"
-BLOCK: Final = re.compile(r"<!-- validated -->\n.*?<!-- end -->", re.DOTALL)
 PREDICTORS: Final = ("closed form", "simulator", "both")
 MOST_QUOTED: Final = 24
 """Maximum number of runs of a source in expected errors, sampled evenly: one source has as many runs as all others together."""
@@ -243,7 +243,7 @@ def block(described: Sequence[Case], runs: Sequence[SimulatedRun], rows: Sequenc
 
 def publish(
     described: Sequence[Case],
-    progress: Callable[[int, int], None],
+    progress: Progress,
     processes: int | None = None,
     root: Path = FOLDER.parent,
     keep_steps: bool = False,

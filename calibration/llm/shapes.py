@@ -112,9 +112,9 @@ def _cataloged(model: str) -> dict[str, Any]:
     if listed is None and stated is not None:  # Phi-4 14B
         size = float(stated.group(1)) * _SCALES[stated.group(2)]
         same = _models_spelled(name[: stated.start()])
-        shape = load_part(Model, _model_names()[same[0]], _MODELS).transformer if len(same) == 1 else None
+        shape = load_part(Model, _model_names()[same[0]]).transformer if len(same) == 1 else None
         listed = same[0] if shape is not None and abs(parameter_count(shape) / size - 1) < _SAME_SIZE else None
-    shape = load_part(Model, _model_names()[listed], _MODELS).transformer if listed else None
+    shape = load_part(Model, _model_names()[listed]).transformer if listed else None
     if listed is None or shape is None:
         return {}
     family = "nemotron-h" if listed.startswith("nemotron") and shape.pattern is not None else re.split(r"[-\d]", listed)[0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
@@ -13,7 +13,7 @@ from calibration.llm.case import Case
 from calibration.llm.constants import fitted_constants
 from sim.events import Cause
 from sim.spec.yaml import SpecError
-from sim.study.pool import each
+from sim.study.pool import Progress, each
 
 NONE_KEPT: Final[Mapping[str, tuple[float, float]]] = MappingProxyType({})
 
@@ -45,7 +45,7 @@ class SimulatedRun(NamedTuple):
 
 def simulated_runs(
     cases: Sequence[Case],
-    progress: Callable[[int, int], None],
+    progress: Progress,
     processes: int | None = None,
     kept: Mapping[str, tuple[float, float]] = NONE_KEPT,
 ) -> list[SimulatedRun]:

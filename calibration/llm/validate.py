@@ -40,7 +40,7 @@ from calibration.validate.other_unit import IMPOSSIBLE
 from calibration.validate.validation import reason_lines
 from calibration.validate.validation_report import counted, legend_lines, number, pair, percent
 from sim.spec.yaml import SpecError
-from sim.study.pool import each
+from sim.study.pool import Progress, each
 from sim.units import pluralized
 
 PREDICTORS: Final = ("both", "closed-form", "simulator")
@@ -83,7 +83,7 @@ def validate_tables(
     memory: Path | None = None,
     leave_out: bool = True,
     predictor: Predictor = closed_form.predict,
-    progress: Callable[[int, int], None] = lambda done, of: None,
+    progress: Progress = lambda done, of: None,
     processes: int = 1,
 ) -> LlmValidation:
     """Return the comparison of predictions with the runs in *files*, and with the failed runs in *memory*.
@@ -141,7 +141,7 @@ def _predicted(
     constants_of: Mapping[str, FittedConstants],
     predictor: Predictor,
     skipped: list[SkippedRow],
-    progress: Callable[[int, int], None] = lambda done, of: None,
+    progress: Progress = lambda done, of: None,
     processes: int = 1,
 ) -> list[tuple[Case, LlmPrediction]]:
     """Return *cases* with the predictions of *predictor*; those that it refuses are added to *skipped*."""

@@ -39,7 +39,7 @@ _ENOUGH = 16
 
 def gloo_class() -> Transport:
     """Return the transport class whose constants are the priors of a socket."""
-    return load_part(Transport, "tcp-single-flow", "hardware/parts/transports")
+    return load_part(Transport, "tcp-single-flow")
 
 
 def gloo_fits(records: MergedRecords) -> list[Fit]:

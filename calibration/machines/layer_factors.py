@@ -54,7 +54,7 @@ def trace_model(target: str, inputs: Sequence[str], arguments: Sequence[str]) ->
 
     module, _, name = target.partition(":")
     if module == _TORCHVISION and (*inputs,) == _PICTURE and not arguments and name in catalog("workloads/models"):
-        return load_part(Model, name, "workloads/models")
+        return load_part(Model, name)
     return extract(target, inputs, target.rpartition(":")[2], parse_arguments(arguments))
 
 
@@ -101,7 +101,7 @@ def layer_ratios(row: AnswerRow, model: Model, gpu: Gpu) -> tuple[float | None, 
     measured = [0.0, 0.0]
     for layer in row["layers"]:
         measured[not layer["type"].startswith(_COMPUTING)] += _median(layer["forward_s"]) + _median(layer["backward_s"])
-    stack = full_precision(load_part(Stack, "torch-2.x-ddp", "workloads/stacks"))
+    stack = full_precision(load_part(Stack, "torch-2.x-ddp"))
     modeled = [0.0, 0.0]
     for each in model.layers:
         modeled[each.op not in PRODUCT_OPERATORS] += _time(each, gpu, stack, row["batch"])

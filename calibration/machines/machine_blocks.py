@@ -72,7 +72,7 @@ def _pcie(records: MergedRecords, copy: Fit, node: Node) -> Block:
 def _speed(records: MergedRecords, fitted: Mapping[str, Fit]) -> Block:
     """Return the block with the speed of a core at preparing pictures relative to the reference core, and its SMT gain."""
     sources = Sources(records)
-    reference = load_part(Dataset, REFERENCE_DATASET, "workloads/datasets").prep
+    reference = load_part(Dataset, REFERENCE_DATASET).prep
     each = fitted["loading"][RATE]
     sources.fitted(
         "speed", "loading", f"{interval(each, 1e3, 'ms')} a picture and core, against {1e3 * reference:g} ms on the reference core"

@@ -21,12 +21,12 @@ import numpy as np
 
 from calibration.machines.posterior import FitParameter, Posterior, PosteriorEstimate, Vector, fit_mean, fit_terms
 from calibration.measure.machine_record import AnswerRow, MachineRecord, check_rows, read_record
+from sim.spec.fields import CONVOLUTIONS
 from sim.spec.strict import read_bytes
 from sim.spec.yaml import SpecError
 
 BEYOND_CACHES: Final = 2.0**26
 """Size (bytes) of a pass from which last-level caches (32 MiB of a Zen 3 core complex, 50 MB of an H100) hold little of it."""
-CONVOLUTIONS: Final = ("conv", "pointwise_conv", "direct_conv", "depthwise_conv")
 LEAST_STEPS: Final = 5
 """Least number of steps of one rank from which scatter is estimated."""
 LEAST_CORE_SHARE: Final = 0.85

@@ -15,9 +15,10 @@ import numpy as np
 
 from calibration.machines.gloo_fit import BETWEEN, INSIDE, gloo_class
 from calibration.machines.layer_factors import NETWORK_PASSES, NETWORK_PRODUCTS
-from calibration.machines.machine_fit import CONVOLUTIONS, FACTOR, FIXED, JITTER, RATE, Fit, MergedRecords, median_time
+from calibration.machines.machine_fit import FACTOR, FIXED, JITTER, RATE, Fit, MergedRecords, median_time
 from calibration.machines.posterior import PosteriorEstimate
 from calibration.machines.product_shares import ProductShare, product_shares
+from sim.spec.fields import CONVOLUTIONS
 from sim.spec.hardware import Gpu
 from sim.spec.library import load_part
 from sim.spec.yaml import SpecError
@@ -50,7 +51,7 @@ def gpu_named_by_driver(name: str) -> Gpu | None:
     from sim.study.new.parts import named_like
 
     stem = named_like(name)
-    return load_part(Gpu, stem, "hardware/parts/gpus") if stem else None
+    return load_part(Gpu, stem) if stem else None
 
 
 class Sources:

@@ -82,7 +82,7 @@ def predicted_layout(row: AnswerRow, written: WrittenFiles, overrides: Sequence[
         "parallel": Parallel.model_validate(layout.parallel),
         "gradient_accumulation_steps": layout.micro_batches,
     }
-    workload: Workload = base.model_copy(update={"training": base.training.model_copy(update=changes)})
+    workload: Workload = base.with_training(**changes)
     placed = place(machine, row["ranks"])
     return run_layout(with_nodes(machine, len(placed)), workload, len(placed[0].gpus)).step_time
 

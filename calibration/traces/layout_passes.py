@@ -157,7 +157,7 @@ def without_copies(base: Workload) -> Workload:
     if stack.mesh is None or not stack.mesh.copies:
         return base
     stack = stack.model_copy(update={"mesh": stack.mesh.model_copy(update={"copies": False})})
-    return base.model_copy(update={"training": base.training.model_copy(update={"stack": stack})})
+    return base.with_training(stack=stack)
 
 
 def with_measured_passes(
@@ -205,7 +205,7 @@ def pipeline_cv(
 def _without_noise(workload: Workload) -> Workload:
     """Return *workload* with equal ranks."""
     noise = workload.training.noise.model_copy(update={"compute_cv": 0.0, "persistent_cv": 0.0, "compute_correlation": None})
-    return workload.model_copy(update={"training": workload.training.model_copy(update={"noise": noise})})
+    return workload.with_training(noise=noise)
 
 
 def with_unit_times(

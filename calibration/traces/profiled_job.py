@@ -90,7 +90,7 @@ def job_of(profile: ImportedJob, job: JobDescription, path: Path) -> ProfiledJob
 def with_stack(workload: Workload, **fields: Any) -> Workload:
     """Return *workload* with *fields* of its stack changed."""
     training = workload.training
-    return workload.model_copy(update={"training": training.model_copy(update={"stack": with_fields(training.stack, **fields)})})
+    return workload.with_training(stack=with_fields(training.stack, **fields))
 
 
 def _require(profile: ImportedJob, job: JobDescription) -> None:
@@ -124,6 +124,6 @@ def _machine(job: JobDescription) -> JobMachine:
 def _catalog_name(node: Node) -> str | None:
     """Return the catalog's name of the GPU of *node* if it is equal to that GPU of the catalog, else None."""
     try:
-        return node.gpu.name if load_part(Gpu, node.gpu.name, "hardware/parts/gpus") == node.gpu else None
+        return node.gpu.name if load_part(Gpu, node.gpu.name) == node.gpu else None
     except SpecError:
         return None

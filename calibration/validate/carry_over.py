@@ -24,7 +24,6 @@ from calibration.questions import Folders, RunQuestion, questions
 from calibration.validate.scores import ScoredRow
 from calibration.validate.splits import SPLITS, near_rows, split_rows
 from calibration.validate.validation import Notify, Validation, compute_rows_of_gpus, validate_clusters
-from sim.spec.yaml import SpecError
 from sim.units import pluralized
 
 KINDS: Final = ("source", *SPLITS)
@@ -35,15 +34,6 @@ host memory's. How much the loss next to other GPUs differs between clusters fol
 _INTERVAL: Final = 0.95
 """Nominal coverage of intervals."""
 _GRID: Final = tuple(0.025 * step for step in range(25))
-
-
-def parse_kinds(text: str) -> list[str]:
-    """Return the kinds in the comma-separated list *text*. Raise SpecError if one is unknown."""
-    names = [name.strip() for name in text.split(",") if name.strip()]
-    for name in names:
-        if name not in KINDS:
-            raise SpecError(f"--left-out {text}: '{name}' is unknown; choose from {','.join(KINDS)}")
-    return names
 
 
 def score_left_out(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from calibration.questions import RunQuestion
@@ -24,12 +24,12 @@ LEAST_ROWS: Final = 3
 NOVELTIES: Final = ("new stack", "new GPU", "new scale", "new model family", "nothing new")
 
 
-def parse_keys(text: str) -> list[str]:
-    """Return the keys in the comma-separated list *text*. Raise SpecError if one is unknown."""
+def listed_names(option: str, text: str, choices: Collection[str]) -> list[str]:
+    """Return the names in *text*, the comma-separated value of *option*. Raise SpecError for one that is not in *choices*."""
     names = [name.strip() for name in text.split(",") if name.strip()]
     for name in names:
-        if name not in KEYS:
-            raise SpecError(f"--by {text}: '{name}' is unknown; choose from {','.join(KEYS)}")
+        if name not in choices:
+            raise SpecError(f"{option} {text}: '{name}' is unknown; choose from {','.join(choices)}")
     return names
 
 

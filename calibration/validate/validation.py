@@ -28,11 +28,10 @@ from calibration.validate.other_unit import other_unit
 from calibration.validate.scores import ScoredRow
 from calibration.validate.splits import DISAGREEMENT, contradicting_repeats
 from sim.spec.yaml import SpecError
-from sim.study.pool import suppress_replacement_warning
+from sim.study.pool import Progress, suppress_replacement_warning
 from sim.units import pluralized
 
 Notify = Callable[[str], None]
-Progress = Callable[[int, int], None]
 MOST_REASONS: Final = 20
 """Most reasons shown why rows cannot be predicted; the rest are counted."""
 NEGLIGIBLE_WAIT: Final = 0.03

@@ -69,7 +69,7 @@ class NodePower(NamedTuple):
 
 def power_model() -> PowerModel:
     """Return the power model of the catalog."""
-    return load_part(PowerModel, "default", "hardware/parts/power")
+    return load_part(PowerModel, "default")
 
 
 def gpu_power(gpu: Gpu, model: PowerModel, mix: KernelMix | None = None) -> GpuPower:
@@ -91,7 +91,7 @@ def grid_of(region: str | None, provider: str = "") -> GridIntensity:
 
     With a *provider*, only its regions and countries are searched: Nebius and Google each have a us-central1, in different states.
     """
-    grids = [load_part(Grid, name, "hardware/parts/grids") for name in catalog("hardware/parts/grids")]
+    grids = [load_part(Grid, name) for name in catalog("hardware/parts/grids")]
     for grid in grids:
         if region in grid.regions and (not provider or grid.name == provider or WORLD in grid.regions):
             return GridIntensity(str(region), grid.regions[str(region)], grid.year, _source_text(grid))
@@ -101,7 +101,7 @@ def grid_of(region: str | None, provider: str = "") -> GridIntensity:
 
 def country_ratios() -> list[float]:
     """Return the intensities of the countries of the catalog, relative to that of the world."""
-    grids = (load_part(Grid, name, "hardware/parts/grids") for name in catalog("hardware/parts/grids"))
+    grids = (load_part(Grid, name) for name in catalog("hardware/parts/grids"))
     world = next(grid.regions for grid in grids if WORLD in grid.regions)
     return [intensity / world[WORLD] for region, intensity in world.items() if region != WORLD]
 

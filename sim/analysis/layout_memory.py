@@ -14,10 +14,10 @@ a layout: `sim.analysis.memory`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
 from itertools import takewhile, zip_longest
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple, get_args
 
 from sim.analysis.held_memory import HeldMemory, held_memory
 from sim.analysis.kept_activations import activation_bytes
@@ -37,6 +37,7 @@ from sim.spec.workload import Workload
 
 _AXES: Final[tuple[GroupAxis, ...]] = ("tensor", "context", "shard", "replicate", "expert", "pipeline")
 FitVerdict = Literal["fits", "thrashes", "does_not_fit"]
+VERDICTS: Final[tuple[FitVerdict, ...]] = get_args(FitVerdict)
 
 RESERVED_OVER_ALLOCATED: Final = 1.03
 """Reserved over allocated bytes: estimate (blocks of 2 MiB and 20 MiB, c10/cuda/CUDACachingAllocator.cpp; expandable segments)."""
@@ -95,6 +96,11 @@ class StageMemory:
         """Return the bytes by use, with ``allocated``, ``reserved`` and ``total``."""
         uses = {name: value for name, value in asdict(self).items() if name != "stage"}
         return {**uses, "allocated": self.allocated, "reserved": self.reserved, "total": self.total}
+
+
+def worst_verdict(stages: Iterable[StageMemory], gpu: Gpu) -> FitVerdict:
+    """Return whether the ranks of all *stages* run on *gpu*."""
+    return max((stage.verdict(gpu) for stage in stages), key=VERDICTS.index)
 
 
 def memory_by_stage(layout: Layout, workload: Workload, gpu: Gpu) -> tuple[StageMemory, ...]:

@@ -20,7 +20,7 @@ from itertools import accumulate, pairwise
 from typing import NamedTuple, assert_never
 
 from sim.spec.composed import composed_elements, composed_saved
-from sim.spec.fields import OperatorClass, Precision
+from sim.spec.fields import CONVOLUTIONS, OperatorClass, Precision
 from sim.spec.hardware import Gpu
 from sim.spec.identity import IdentityKey, field_identities
 from sim.spec.layer import Layer
@@ -33,8 +33,7 @@ from sim.spec.workload import Workload
 
 _MIB = 2.0**20
 
-_CONVOLUTIONS: frozenset[OperatorClass] = frozenset({"conv", "pointwise_conv", "direct_conv", "depthwise_conv"})
-_MATRIX: frozenset[OperatorClass] = _CONVOLUTIONS | {"gemm", "attention", "rnn"}
+_MATRIX: frozenset[OperatorClass] = frozenset({*CONVOLUTIONS, "gemm", "attention", "rnn"})
 _FP32_UNDER_AUTOCAST: frozenset[OperatorClass] = frozenset({"softmax", "loss", "embedding"})
 """torch.amp documentation: softmax and losses autocast to FP32; an embedding returns its FP32 weights."""
 
@@ -91,12 +90,11 @@ def gpu_memory(
     ranks: int = 1,
     batch: int | None = None,
     channels: int | None = None,
-    gradient_as_bucket_view: bool = False,
 ) -> MemoryUse:
     """Return the memory that one training step of *workload* needs on *gpu*, as one of *ranks*.
 
-    *batch* is per GPU and defaults to the batch of the workload; *channels* are NCCL channels. With *gradient_as_bucket_view* (an option of
-    torch DDP), gradients are views into the communication buckets. Raise ValueError for a batch or a number of ranks below 1.
+    *batch* is per GPU and defaults to the batch of the workload; *channels* are NCCL channels. Raise ValueError for a
+    batch or a number of ranks below 1.
     """
     batch = workload.training.batch if batch is None else batch
     if batch < 1 or ranks < 1:
@@ -105,21 +103,21 @@ def gpu_memory(
     training_key = training.optimizer.name, workload.input.loader, training.precision, training.activation_checkpointing
     identity_key = id(workload.model), field_identities(training.stack)
     same = IdentityKey((*training_key, *identity_key, training.gradient_accumulation_steps), workload)
-    held = _on_any_gpu(same, batch, ranks > 1 and gradient_as_bucket_view)
+    held = _on_any_gpu(same, batch)
     return held._replace(
         workspace=held.workspace + _cublas(gpu),
-        communication_buffers=_communication(same, channels, gradient_as_bucket_view) if ranks > 1 else 0.0,
+        communication_buffers=_communication(same, channels) if ranks > 1 else 0.0,
         context=gpu.context_memory,
     )
 
 
 @lru_cache(maxsize=256)
-def _on_any_gpu(same: IdentityKey, batch: int, bucket_views: bool) -> MemoryUse:
+def _on_any_gpu(same: IdentityKey, batch: int) -> MemoryUse:
     """Return what does not depend on the GPU and the network, memoized: checks, reports and other machines request it repeatedly."""
     workload = _at_full_length(same.held[0])
     model, training = workload.model, workload.training
     widths = PRECISION_TRAITS[training.precision]
-    peak = _peak(workload, batch, freed=training.stack.update.frees_gradients and not bucket_views)
+    peak = _peak(workload, batch, freed=training.stack.update.frees_gradients)
     kept_casts = 0.0 if widths.autocast else widths.cast * _cast_elements(model)
     return MemoryUse(
         weights=_weights(model, widths.weight) + kept_casts + peak.casts + model.buffers,
@@ -371,7 +369,7 @@ def _kept_in_fp32(model: Model, precision: Precision) -> frozenset[OperatorClass
     if PRECISION_TRAITS[precision].weight <= PRECISION_TRAITS[precision].activation:
         # training loops of decoders widen the logits themselves (logits.float() in torchtitan, Megatron-LM and Hugging Face)
         return frozenset({"loss"}) if model.transformer is not None else frozenset()
-    batch_norm = model.buffers > 0 and any(layer.op in _CONVOLUTIONS for layer in model.layers)
+    batch_norm = model.buffers > 0 and any(layer.op in CONVOLUTIONS for layer in model.layers)
     return _FP32_UNDER_AUTOCAST if batch_norm else _FP32_UNDER_AUTOCAST | {"norm"}
 
 
@@ -380,7 +378,7 @@ def _cublas(gpu: Gpu) -> float:
 
 
 @lru_cache(maxsize=256)
-def _communication(same: IdentityKey, channels: int | None, gradient_as_bucket_view: bool) -> float:
+def _communication(same: IdentityKey, channels: int | None) -> float:
     """Return the bytes of gradient copies for communication and of NCCL's own buffers."""
     workload = _at_full_length(same.held[0])
     stack, tensors = workload.training.stack, _tensors(workload)
@@ -391,9 +389,7 @@ def _communication(same: IdentityKey, channels: int | None, gradient_as_bucket_v
             copies = max(tensors, default=0.0)
         case Horovod(fusion=fusion):  # one buffer of the full threshold (horovod/common/fusion_buffer_manager.cc)
             copies = fusion.threshold
-        case Ddp():  # its buckets together hold every gradient (measured in pytorch pull 41954), unless gradients are views of them
-            copies = 0.0 if gradient_as_bucket_view else sum(tensors)
-        case Apex() | Flat():  # the same
+        case Ddp() | Apex() | Flat():  # buckets together hold every gradient (measured in pytorch pull 41954)
             copies = sum(tensors)
         case other:
             assert_never(other)

@@ -109,7 +109,7 @@ def survival(lifetimes: Lifetimes) -> Survival:
 
 def lifetimes_of(gpu: Gpu) -> Lifetimes | None:
     """Return the lifetimes in the catalog of machines with *gpu*, or None."""
-    parts = (load_part(Lifetimes, name, "hardware/parts/lifetimes") for name in catalog("hardware/parts/lifetimes"))
+    parts = (load_part(Lifetimes, name) for name in catalog("hardware/parts/lifetimes"))
     return next((part for part in parts if gpu.name in part.gpus), None)
 
 

@@ -44,18 +44,17 @@ def check_job(
     hardware: Hardware,
     workload: Workload,
     *,
-    nodes: int | None = None,
     gpus: int | None = None,
     fit: MemoryFit | None = None,
     documents: tuple[Document | None, Document | None] = (None, None),
 ) -> list[str]:
-    """Return why *workload* cannot run on *gpus* GPUs (all of them if None) of *nodes* nodes of *hardware*.
+    """Return why *workload* cannot run on *gpus* GPUs (all of them if None) of *hardware*.
 
     *fit* checks GPU memory. *documents* are those of hardware and workload, for the places of problems.
     """
-    problems = [*_counts(hardware, nodes, gpus, workload.training.parallel.model_ranks)]
+    problems = [*_counts(hardware, gpus, workload.training.parallel.model_ranks)]
     for_hardware = [*_storage(hardware, workload), *_operators(hardware, workload)]
-    for_workload = [*_precision(hardware, workload), *_batches(hardware, workload), *check_servers(hardware, workload, nodes)]
+    for_workload = [*_precision(hardware, workload), *_batches(hardware, workload), *check_servers(hardware, workload)]
     if len(workload.training.batches) in (0, len(hardware.worker_groups)):
         for_workload += _memory(hardware, workload, fit)
     return [*problems, *located_messages(for_hardware, documents[0]), *located_messages(for_workload, documents[1])]
@@ -78,7 +77,7 @@ def check_run(hardware: Loaded[Hardware], workload: Loaded[Workload], *, gpus: i
 
 def job_warnings(hardware: Hardware, workload: Workload, ranks_per_node: int | None = None, ranks: int | None = None) -> list[str]:
     """Return warnings about *workload* on *hardware*: unusual, but not wrong; *ranks* is the total number of GPUs, all of them if None."""
-    ranks = ranks or sum(group.count * group.node.gpu_count for group in hardware.worker_groups)
+    ranks = ranks or hardware.worker_gpus
     slow = [
         *_without_half_units(hardware, workload),
         *recipe_warnings(workload),
@@ -123,17 +122,10 @@ def user_part_warnings(workload: Workload) -> Iterator[str]:
         )
 
 
-def _counts(hardware: Hardware, nodes: int | None, gpus: int | None, replica: int = 1) -> Iterator[str]:
-    """Find numbers of nodes and GPUs that *hardware* does not have; advice keeps whole replicas of *replica* GPUs."""
-    if nodes is not None and nodes < 1:
-        yield f"--nodes {nodes}: write 1 or more"
-        return
-    workers = hardware.worker_groups
-    if nodes is not None and len(workers) > 1:
-        yield f"--nodes {nodes}: {hardware.name} has {len(workers)} groups of workers; leave --nodes out, or set groups.0.count"
-        return
-    count = sum(nodes or group.count for group in workers)
-    total = sum((nodes or group.count) * group.node.gpu_count for group in workers)
+def _counts(hardware: Hardware, gpus: int | None, replica: int = 1) -> Iterator[str]:
+    """Find numbers of GPUs that *hardware* does not have; advice keeps whole replicas of *replica* GPUs."""
+    workers, total = hardware.worker_groups, hardware.worker_gpus
+    count = sum(group.count for group in workers)
     if gpus is not None and gpus < 1:
         yield f"--gpus {gpus}: write 1 or more"
     elif gpus is not None and gpus > total:
@@ -142,8 +134,6 @@ def _counts(hardware: Hardware, nodes: int | None, gpus: int | None, replica: in
         most = f"at most {total}" if replica == 1 else str(total - total % replica) if total >= replica else ""
         advice = f"{most}{hint}" if most else hint.removeprefix(", or ") or f"a multiple of {replica}, and more --nodes"
         yield f"--gpus {gpus}: {count} x {hardware.name} {'has' if count == 1 else 'have'} {pluralized(total, 'GPU')}; write {advice}"
-    elif gpus is not None and gpus < (nodes or 1):
-        yield f"--gpus {gpus}: fewer than the {nodes} nodes; write at least {nodes}"
 
 
 def _more_nodes(gpus: int, each: int, replica: int) -> str:
@@ -310,15 +300,15 @@ def _original(dataset: Dataset, key: str) -> Dataset | None:
     """Return the data set of the catalog that *dataset* is, or from which it has the time *key* and its prepared size or other times."""
     names = catalog("workloads/datasets")
     if dataset.name in names:
-        return load_part(Dataset, dataset.name, "workloads/datasets")
+        return load_part(Dataset, dataset.name)
     others = ("prepared", *(name for name in _PREP.values() if name != key and getattr(dataset, name)))
     kept: dict[str, int] = {}
     for name in names if getattr(dataset, key) else ():
-        original = load_part(Dataset, name, "workloads/datasets")
+        original = load_part(Dataset, name)
         if getattr(dataset, key) == getattr(original, key):
             kept[name] = sum(getattr(dataset, other) == getattr(original, other) for other in others)
     best = max(kept, key=lambda name: kept[name], default=None)
-    return load_part(Dataset, best, "workloads/datasets") if best and kept[best] else None
+    return load_part(Dataset, best) if best and kept[best] else None
 
 
 def _overfull(group: Group, workload: Workload) -> Iterator[str]:

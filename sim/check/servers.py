@@ -13,14 +13,14 @@ from sim.spec.workload import Workload
 _STACK = ("training", "stack")
 
 
-def check_servers(hardware: Hardware, workload: Workload, nodes: int | None = None) -> Iterator[Problem]:
-    """Yield why *workload* cannot use its parameter servers on *nodes* worker nodes (all if None) of *hardware*."""
+def check_servers(hardware: Hardware, workload: Workload) -> Iterator[Problem]:
+    """Yield why *workload* cannot use its parameter servers on *hardware*."""
     stack, exchange = workload.training.stack, workload.training.stack.exchange
     if not isinstance(exchange, ServerExchange):
         return
     yield from _fabric(hardware, exchange)
-    yield from _hosts(hardware, exchange.servers, nodes)
-    yield from _racks(hardware, exchange, nodes)
+    yield from _hosts(hardware, exchange.servers)
+    yield from _racks(hardware, exchange)
     for option in ("nccl_algo", "nccl_proto", "channels"):
         if getattr(stack.library, option) is not None:
             yield (*_STACK, option), f"is an NCCL option, but {exchange.strategy} has no all-reduces; leave it out"
@@ -59,14 +59,14 @@ def _fabric(hardware: Hardware, exchange: ServerExchange) -> Iterator[Problem]:
             yield leaf, "is relative to the NICs, but servers and workers have different ones; write uplink_bandwidth instead"
 
 
-def _workers(hardware: Hardware, nodes: int | None) -> int:
-    return nodes or sum(group.count for group in hardware.worker_groups)
+def _workers(hardware: Hardware) -> int:
+    return sum(group.count for group in hardware.worker_groups)
 
 
-def _hosts(hardware: Hardware, servers: Servers, nodes: int | None) -> Iterator[Problem]:
+def _hosts(hardware: Hardware, servers: Servers) -> Iterator[Problem]:
     key = (*_STACK, "servers", "count")
     hosts = sum(group.count for group in hardware.groups if group.role == "server")
-    if servers.placement == "colocated" and servers.count > (workers := _workers(hardware, nodes)):
+    if servers.placement == "colocated" and servers.count > (workers := _workers(hardware)):
         yield (
             key,
             (f"{servers.count} colocated servers need one worker node each, but {hardware.name} has {workers}; write at most {workers}"),
@@ -80,17 +80,17 @@ def _hosts(hardware: Hardware, servers: Servers, nodes: int | None) -> Iterator[
         yield key, f"{servers.count} servers need one host of role 'server' each, but {hardware.name} has {hosts}; write at most {hosts}"
 
 
-def _racks(hardware: Hardware, exchange: ServerExchange, nodes: int | None) -> Iterator[Problem]:
+def _racks(hardware: Hardware, exchange: ServerExchange) -> Iterator[Problem]:
     servers = exchange.servers
     racks, key = servers.racks, (*_STACK, "servers", "racks")
     if racks == 1:
         return
     if servers.sharding != "chunks" or servers.placement != "group" or isinstance(exchange, AsyncParameterServer):
         yield key, f"{racks} racks need strategy parameter_server, sharding: chunks and placement: group; write them, or racks: 1"
-    elif servers.count % racks or _workers(hardware, nodes) % racks:
+    elif servers.count % racks or _workers(hardware) % racks:
         yield (
             key,
-            f"{servers.count} servers and {_workers(hardware, nodes)} worker nodes do not divide over {racks} racks; write a divisor",
+            f"{servers.count} servers and {_workers(hardware)} worker nodes do not divide over {racks} racks; write a divisor",
         )
 
 

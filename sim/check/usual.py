@@ -36,9 +36,6 @@ _COMPARED: Final[Mapping[type[Spec], Mapping[str, str]]] = {
 CPU: Final = "cpu"
 """Architecture of a share of a CPU that takes the place of a GPU (`calibration fit`); the catalog has none to compare it with."""
 
-_PARSED: Final = {"binary size": "size", "bit rate": "bandwidth"}
-"""Dimensions in which numbers are shown only, and those in which they are written."""
-
 _ComparedNumber = tuple[type[Spec], str, str, str]
 """Block, architecture of a GPU (or empty), field, and key inside the field (or empty)."""
 
@@ -133,7 +130,7 @@ def _of_machines(kind: type[Spec], roots: tuple[Path, ...]) -> Iterator[tuple[_C
         for block in _blocks(catalog.read(path).value, name):
             for field, dimension in _COMPARED[kind].items():
                 if field in block:
-                    yield (kind, "", field, ""), units.parse(block[field], _PARSED.get(dimension, dimension))
+                    yield (kind, "", field, ""), units.parse(block[field], units.PARSED.get(dimension, dimension))
 
 
 def _blocks(value: Any, name: str) -> Iterator[Mapping[str, Any]]:

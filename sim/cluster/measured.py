@@ -16,11 +16,10 @@ from sim.cluster.gpu import PRODUCTS, KernelWork, element_bytes, layer_time, lay
 from sim.spec.fields import OperatorClass, Precision
 from sim.spec.hardware import Gpu
 from sim.spec.identity import IdentityKey
-from sim.spec.layer import Layer
+from sim.spec.layer import WORK_FIELDS, Layer
 from sim.spec.measured import MeasuredOn
 from sim.spec.stack import Stack
 
-_WORK: Final = ("forward", "backward", "arithmetic", "backward_arithmetic", "read", "write", "backward_traffic")
 _HALVINGS: Final = 60
 _MOST_FLOP: Final = 1e18
 
@@ -50,7 +49,7 @@ def pass_time(layer: Layer, on: MeasuredOn | None, setting: PassSetting, backwar
 
 def _ratio(layer: Layer, seconds: float, here: PassSetting, there: PassSetting, backward: bool) -> float:
     """Return the time of a pass *here*, relative to its measured time *there* (*seconds*)."""
-    if any(getattr(layer, name) for name in _WORK):
+    if any(getattr(layer, name) for name in WORK_FIELDS):
         modeled = layer_time(layer, *there, backward).time
         return layer_time(layer, *here, backward).time / modeled if modeled else 1.0
     samples = here.batch / there.batch

@@ -18,9 +18,9 @@ _NEGLIGIBLE = 1e-12
 """Probability below which the sum omits older last uses."""
 
 
-def capacity(memory: float, cache: PageCache, resident: float = 0.0) -> float:
-    """Return the bytes available to file pages in *memory* bytes of DRAM, of which running processes hold *resident*."""
-    return max(0.0, cache.memory_share * memory - resident)
+def capacity(memory: float, cache: PageCache) -> float:
+    """Return the bytes available to file pages in *memory* bytes of DRAM."""
+    return cache.memory_share * memory
 
 
 def cached_fraction(capacity: float, dataset: float) -> float:

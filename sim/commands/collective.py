@@ -77,8 +77,6 @@ def collective(
     html: HtmlOption = None,
 ) -> None:
     """Time a collective in isolation for each size, as nccl-tests does, or all groups of one kind of a layout at the same time."""
-    if as_json and as_csv:
-        raise SpecError("--json and --csv: write one of the two")
     if group is None and (layout or stage is not None):
         raise SpecError(f"{layout[0][0] if layout else '--stage'}: needs --group, the groups of the collective, such as --group dp")
     if op == "parameter_server":
@@ -89,7 +87,8 @@ def collective(
         if algo or proto or channels or per_process > 1 or shares:
             raise SpecError("--op parameter_server does not support NCCL options; leave --algo, --proto, --channels and -g out")
         return _server_bound(hardware, sizes, compute_time or "100 ms", nodes, sets, (as_json, as_csv), output, html)
-    from sim.report.collective import collective_csv, collective_document, collective_plot, collective_text, fabric_files
+    from sim.report.collective import collective_document, collective_plot, collective_text, fabric_files
+    from sim.report.figures import figures_csv
     from sim.report.page.collective import collective_page
     from sim.study.collective import collective_table, sizes_of
     from sim.study.descriptions import Descriptions
@@ -114,10 +113,11 @@ def collective(
                 overrides=sets, per_process=per_process, shares=shares,
             )  # fmt: skip
     document, text = collective_document(table), collective_text(table)
-    extra_files: dict[str, str | bytes] = {"collective.csv": collective_csv(table), **fabric_files(table)} if output is not None else {}
+    rows = figures_csv(document["rows"])
+    extra_files: dict[str, str | bytes] = {"collective.csv": rows, **fabric_files(table)} if output is not None else {}
     page = partial(collective_page, descriptions=Descriptions([table.machine] if table.machine else [], []))
     write_result(output, html, "collective", (document, text), page, lambda _: collective_plot(table), extra_files)
-    show_table(document, text, collective_csv(table), as_json, as_csv)
+    show_table(document, text, rows, as_json, as_csv)
 
 
 def _server_bound(

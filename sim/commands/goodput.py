@@ -10,8 +10,7 @@ import typer
 
 from sim.commands.app import app
 from sim.commands.options import Folder, HtmlOption, Hw, JsonOption, LayoutFields, NodeCount, PricesOption, Sets, Wl, takes_options
-from sim.study.options import GoodputOptions, TrainingOptions, select_options
-from sim.study.weeks import Weeks
+from sim.study.options import GoodputOptions, TrainingOptions, Weeks, select_options
 from sim.terminal import messages, print_json, show_text, write_result
 
 if TYPE_CHECKING:
@@ -62,8 +61,9 @@ def _show(scenario: Scenario, weeks: Weeks, fast: bool, as_json: bool, output: P
     from sim.report.figures import figures_csv
     from sim.report.goodput import goodput_plot, goodput_text
     from sim.report.page.goodput import goodput_page
+    from sim.study.weeks import check_weeks
 
-    weeks.check()
+    check_weeks(weeks)
     document = weeks_document(scenario, weeks, changes=not fast, progress=messages.counter("batches of simulated runs"))
     messages.progress("")
     text, table = goodput_text(document), figures_csv(document["distribution"])

@@ -11,7 +11,7 @@ import typer
 from sim.spec.yaml import SpecError
 from sim.study.infeasible import Infeasible
 from sim.study.scenario import Scenario
-from sim.terminal import messages, print_json, show_text, write_report, wrote_trace
+from sim.terminal import messages, show_table, write_report, wrote_trace
 
 if TYPE_CHECKING:
     from sim.mesh import LayoutRun
@@ -71,10 +71,7 @@ def show_layouts(
     table = figures_csv([flat_figures(document) for document in documents])
     _write_traces(answers, trace, chakra)
     write_report(html, output, (shown_document, text, table), lambda: _page(answers[0].run if one else None, shown_document), plots)
-    if as_json:
-        print_json(shown_document)
-    else:
-        typer.echo(table.rstrip("\n")) if as_csv else show_text(text)
+    show_table(shown_document, text, table, as_json, as_csv)
     if not answers:
         raise typer.Exit(1)
 

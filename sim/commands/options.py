@@ -58,8 +58,17 @@ MachinePrices = Annotated[
 ]
 Processes = Annotated[int | None, typer.Option("--jobs", min=1, help="number of processes; all cores by default")]
 ClusterOption = Annotated[str | None, typer.Option(metavar="dask://HOST:PORT", help="compute on the workers of this dask scheduler")]
-JsonOption = Annotated[bool, typer.Option("--json", help="print only one JSON document on stdout")]
-Csv = Annotated[bool, typer.Option("--csv", help="print CSV on stdout")]
+
+
+def _only_format(ctx: typer.Context, value: bool) -> bool:
+    """Return *value*, whether a result is printed as JSON or as CSV. Raise SpecError if both are requested, before anything is computed."""
+    if value and (ctx.params.get("as_json") or ctx.params.get("as_csv")):
+        raise SpecError("--json and --csv: write one of the two")
+    return value
+
+
+JsonOption = Annotated[bool, typer.Option("--json", callback=_only_format, help="print only one JSON document on stdout")]
+Csv = Annotated[bool, typer.Option("--csv", callback=_only_format, help="print CSV on stdout")]
 HtmlOption = Annotated[
     Path | None, typer.Option(metavar="FILE.html", callback=page_due, help="also write the result as one HTML page that opens offline")
 ]

@@ -72,12 +72,12 @@ def plan(
     from sim.report.plan_text import plan_text
     from sim.study.arguments import max_memory_of
     from sim.study.plan.ahead import workers
+    from sim.study.plan.progress import progress_text
     from sim.study.plan.question import PlanQuestion
     from sim.study.plan.question import plan as search_plan
     from sim.study.plan.search import Limits
     from sim.study.plan.sensitivity import NOT_SEARCHED
     from sim.study.plan.sensitivity import sensitivity as sensitivities_of
-    from sim.study.plan.told import progress_text
     from sim.study.ranges import whole_numbers
     from sim.study.scenario import Scenario
 

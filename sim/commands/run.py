@@ -13,7 +13,7 @@ from sim.commands.options import Csv, Folder, HtmlOption, Hw, JsonOption, Layout
 from sim.report.files import folder_due
 from sim.spec.yaml import SpecError
 from sim.study.options import ExtrasOptions, PlainRunOptions, SimulationOptions, WholeJobOptions, select_options
-from sim.terminal import messages, print_json, show_text, write_report, wrote_trace
+from sim.terminal import messages, show_table, write_report, wrote_trace
 
 if TYPE_CHECKING:
     from sim.report.extras import RunExtras
@@ -62,8 +62,6 @@ def run(
     ] = None,
 ) -> None:
     """Simulate a training job, or a Chakra execution trace (run HW traces/job.et), and show where its time goes."""
-    if as_json and as_csv:
-        raise SpecError("--json and --csv: write one of the two")
     from sim.report.extras import RunExtras
     from sim.spec.foreign.chakra_files import trace_paths
     from sim.study.ranges import whole_numbers
@@ -159,10 +157,7 @@ def _show_runs(
 
     table = run_csv(rows)
     write_report(html, output, (first_document, text, table), page, plots)
-    if as_json:
-        print_json(first_document)
-    else:
-        typer.echo(table.rstrip("\n")) if as_csv else show_text(text)
+    show_table(first_document, text, table, as_json, as_csv)
     if not runs:
         raise typer.Exit(1)
 

@@ -93,12 +93,9 @@ def sweep(
         **select_options(options, PointOptions),
     )
     journal = output.with_name(output.name + ".journal")
-    progress = messages.counter("points")
     with (
         _report_on_interrupt(journal, force),
-        sweep_rows(
-            scenario, points, row, journal, processes, lambda done: progress(done.points, done.total), cluster, messages, alone=not force
-        ) as rows,
+        sweep_rows(scenario, points, row, journal, processes, messages.counter("points"), cluster, messages, alone=not force) as rows,
     ):
         messages.progress("")
         if output.exists() and not force:  # another process created it during this sweep

@@ -14,11 +14,14 @@ from sim.spec.layer import Attention, Layer
 from sim.spec.parallel import Parallel
 from sim.spec.transformer import Mamba
 
+GroupName = Literal["tensor", "context", "expert"]
+"""Axes along which ranks split layers, and so exchange messages inside a unit."""
+
 
 class LayerMessage(NamedTuple):
     """One exchange of a rank: bytes per sample for 4-byte elements; *overlaps*: whether it overlaps with the layer's own work."""
 
-    axis: Literal["tensor", "context", "expert"]
+    axis: GroupName
     op: Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv"]
     nbytes: float
     overlaps: bool = False

@@ -12,7 +12,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, cast
 
-from sim.parallel.schedule import PASSES, Action, PassKind, find_deadlock, position, waits_for_send
+from sim.parallel.program import PassPart
+from sim.parallel.schedule import PASSES, Action, find_deadlock, position, waits_for_send
 from sim.spec.extensions import SCHEDULES, call_extension, extension, is_place
 from sim.spec.parallel import SCHEDULES as BUILT_IN
 from sim.spec.yaml import SpecError
@@ -91,7 +92,7 @@ def _action(name: str, stage: int, value: object, chunks: int, micro_batches: in
     )
 
 
-def _describe(kinds: dict[PassKind, int]) -> str:
+def _describe(kinds: dict[PassPart, int]) -> str:
     """Return text for the counts of passes: ``forward twice and no backward of``."""
     times = {1: "", 2: " twice"}
     phrases = [f"{PASSES[kind]}{times.get(count, f' {count} times')}" for kind, count in kinds.items()]

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice, pairwise
-from typing import Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 
-from sim.spec.parallel import SPLIT_STAGES
+from sim.parallel.program import PassPart
+from sim.spec.parallel import SPLIT_STAGES, UNSPLIT_STAGES
 from sim.spec.yaml import SpecError
 
-PassKind = Literal["F", "B", "I", "W"]
-PASSES: Final[dict[PassKind, str]] = {"F": "forward", "B": "backward", "I": "input gradient", "W": "weight gradient"}
+PASSES: Final[dict[PassPart, str]] = {"F": "forward", "B": "backward", "I": "input gradient", "W": "weight gradient"}
 
 RENDEZVOUS_SCHEDULES: Final = ("gpipe", "1f1b")
 """Schedules whose messages begin when the receiver requests them; the sender's compute waits until they are sent."""
@@ -28,7 +28,7 @@ _ACTIVE: Final = 3
 class Action(NamedTuple):
     """One pass of one micro-batch: forward, backward, or its halves (gradient of the input, gradient of the weights)."""
 
-    kind: PassKind
+    kind: PassPart
     chunk: int
     """Local index of the chunk on its rank, in the order of the model."""
     micro_batch: int
@@ -90,7 +90,7 @@ def check_schedule(schedule: str, stages: int, chunks: int, micro_batches: int) 
     if schedule in SPLIT_STAGES and chunks != 2:
         advice = "write virtual_stages: 2" if stages > 1 else "write pipeline: 2 or more, or schedule: 1f1b"
         raise SpecError(f"schedule {schedule} has 2 chunks on each stage, not {chunks}; {advice}")
-    if schedule in ("gpipe", "1f1b", "zb_h1") and chunks > 1:
+    if schedule in UNSPLIT_STAGES and chunks > 1:
         raise SpecError(
             f"schedule {schedule} has 1 chunk on each stage, not {chunks}; write virtual_stages: 1, or schedule: interleaved_1f1b"
         )
@@ -235,7 +235,7 @@ def _dualpipev(stages: int, micro_batches: int, stage: int) -> tuple[Action, ...
 
 def _numbered(steps: Iterable[str]) -> Iterator[Action]:
     """Number the micro-batches of *steps* ("F0": forward of chunk 0), increasing per kind; W takes the oldest pending I (of its chunk)."""
-    count: Counter[tuple[PassKind, int]] = Counter()
+    count: Counter[tuple[PassPart, int]] = Counter()
     pending: list[Action] = []
     for step in steps:
         if step[0] == "W":
@@ -243,8 +243,8 @@ def _numbered(steps: Iterable[str]) -> Iterator[Action]:
             pending.remove(oldest)
             yield oldest._replace(kind="W")
             continue
-        kind: PassKind = "F" if step[0] == "F" else "B" if step[0] == "B" else "I"
-        way: PassKind = "B" if kind == "I" else kind
+        kind: PassPart = "F" if step[0] == "F" else "B" if step[0] == "B" else "I"
+        way: PassPart = "B" if kind == "I" else kind
         chunk = int(step[1])
         action = Action(kind, chunk, count[way, chunk])
         count[way, chunk] += 1
@@ -256,7 +256,7 @@ def _numbered(steps: Iterable[str]) -> Iterator[Action]:
 class _Token(NamedTuple):
     """A pass of a chunk of the model. The gradient of the input, which B and I produce, is recorded as B."""
 
-    kind: PassKind
+    kind: PassPart
     chunk: int
     micro_batch: int
 

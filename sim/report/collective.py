@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
@@ -143,16 +141,6 @@ def collective_text(table: Table) -> str:
     error = collective_error(table)
     notes = [*(error_lines(error) if error else []), *(f"warning: {line}" for line in collective_warnings(table))]
     return "\n".join([*lines, *([""] if notes else []), *notes])
-
-
-def collective_csv(table: Table) -> str:
-    """Return *table* as CSV, with the columns of its JSON rows."""
-    rows = collective_document(table)["rows"]
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
 
 
 def fabric_files(table: Table) -> dict[str, bytes]:

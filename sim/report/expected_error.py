@@ -20,6 +20,7 @@ from sim.cluster.topology import node_graph
 from sim.report.layouts.layout_error import decoder_error
 from sim.report.validated import ExpectedError, spread_text, validated_groups
 from sim.simulate import Run
+from sim.spec.fields import CONVOLUTIONS
 from sim.spec.hardware import Gpu, Node
 from sim.spec.library import load_part
 from sim.spec.model import Model
@@ -138,7 +139,7 @@ def missing_factor(stack: Stack, gpu: Gpu) -> float:
     """
     if stack.kernels.factor_by_kernels or stack.kernels.compute_factor != 1.0:
         return 1.0
-    fitted = load_part(Stack, _OF_LAYOUTS, "workloads/stacks").kernels
+    fitted = load_part(Stack, _OF_LAYOUTS).kernels
     return fitted.compute_factor * (gpu.kernels.whole_steps if gpu.kernels is not None else 1.0)
 
 
@@ -215,6 +216,6 @@ def family_of(model: Model) -> str:
         return "a recurrent model"
     if "attention" in ops or ("softmax" in ops and "conv" not in ops):
         return "a transformer"
-    if ops & {"conv", "pointwise_conv", "direct_conv", "depthwise_conv"}:
+    if not ops.isdisjoint(CONVOLUTIONS):
         return "a convolutional network"
     return "a recommender or perceptron"

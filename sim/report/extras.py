@@ -8,6 +8,7 @@ from sim.analysis.whole_job import JobPlan
 from sim.simulate import Run
 from sim.spec.yaml import SpecError
 from sim.study.arguments import require_power_cap
+from sim.study.options import Weeks
 
 if TYPE_CHECKING:
     from sim.mesh import LayoutRun
@@ -22,9 +23,9 @@ def require_failures(with_failures: bool, reliability: str | None, spares: int |
         if value is not None and not with_failures:
             raise SpecError(f"{option} {value}: applies only to failures; add --with-failures")
     if reliability is not None or spares is not None:
-        from sim.study.weeks import Weeks, with_reliability  # not needed by a plain run
+        from sim.study.weeks import check_weeks, with_reliability  # not needed by a plain run
 
-        with_reliability(Weeks(days=1.0, spares=spares), reliability).check()
+        check_weeks(with_reliability(Weeks(days=1.0, spares=spares), reliability))
 
 
 class RunExtras(NamedTuple):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from sim import __version__
 from sim.analysis.energy import KWH
+from sim.analysis.energy_error import INTERVALS
 from sim.analysis.expected_share import first_start
 from sim.analysis.long_run import LOST_CATEGORIES, Courses
 from sim.analysis.whole_job import JobPlan
@@ -28,8 +29,10 @@ from sim.spec.hardware import Hardware
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 from sim.study.goodput import DAY, Change, Goodput, overall_share, simulate_weeks, time_of_changes
+from sim.study.options import Weeks
+from sim.study.pool import Progress
 from sim.study.power_cap import SlowerRuns
-from sim.study.weeks import Slowed, Steps, Weeks, rents_another, with_reliability
+from sim.study.weeks import Slowed, Steps, check_weeks, rents_another, with_reliability
 from sim.units import pluralized, rounded_dollars, show
 
 QUANTILES = 40
@@ -41,14 +44,13 @@ NAMES = {
     "checkpoint": "saving checkpoints", "spare_wait": "waiting for spares", "degraded": "slow or missing nodes",
     "planned": "planned stops",
 }  # fmt: skip
-_INTERVALS = {"interval50": (0.25, 0.75), "interval95": (0.025, 0.975)}
 _SHOWN_SLOWDOWN = 1e-3
 """Least part of what a checkpoint costs training that slower steps are mentioned for."""
 
 
 def goodput_of(
     document: Mapping[str, Any], machine: Hardware, workload: Workload, weeks: Weeks, changes: bool = True,
-    progress: Callable[[int, int], None] = lambda done, of: None, slowed: Slowed = lambda store: 0.0, slower: SlowerRuns | None = None,
+    progress: Progress = lambda done, of: None, slowed: Slowed = lambda store: 0.0, slower: SlowerRuns | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Return the document of *weeks* of the run of *workload* on *machine*, from the run's *document*. Raise SpecError.
 
@@ -75,7 +77,7 @@ def goodput_of_run(
     weeks = Weeks(days=plan.time / DAY) if plan.time is not None else Weeks(tokens=plan.tokens, epochs=plan.epochs)
     weeks = replace(weeks, store=store or weeks.store, power_cap=power_cap, mean_lifetime=mean_lifetime, spares=spares)
     weeks = with_reliability(weeks, reliability)
-    weeks.check()
+    check_weeks(weeks)
     shown = goodput_of(document, machine, workload, weeks, changes=False, slowed=slowed, slower=slower)
     return shown | {"notes": [*shown["notes"], *_differences(plan)]}
 
@@ -124,7 +126,7 @@ def goodput_document(answer: Goodput) -> dict[str, Any]:
         "lost_s": lost,
         **{
             name: {key: None if values is None else np.quantile(values, ends).tolist() for key, values in figures.items()}
-            for name, ends in _INTERVALS.items()
+            for name, ends in INTERVALS.items()
         },
         "median": {key: None if values is None else float(np.median(values)) for key, values in figures.items()},
         "trials": drawn.elapsed.size,
@@ -166,7 +168,7 @@ def _died(answer: Goodput) -> dict[str, Any] | None:
         return None
     died = answer.courses.death_times
     days = died[np.isfinite(died)] / DAY
-    spread = {name: np.quantile(days, ends).tolist() if days.size else None for name, ends in _INTERVALS.items()}
+    spread = {name: np.quantile(days, ends).tolist() if days.size else None for name, ends in INTERVALS.items()}
     return {"share": days.size / died.size, "median_days": float(np.median(days)) if days.size else None, **spread}
 
 
@@ -408,7 +410,7 @@ def _rows(document: Mapping[str, Any]) -> list[list[str]]:
         if document[key] is None:
             continue
         write = rounded_dollars if key == "cost_usd" else partial(_formatted, scale, form)
-        ends = [[write(value) for value in document[interval][key]] for interval in _INTERVALS]
+        ends = [[write(value) for value in document[interval][key]] for interval in INTERVALS]
         rows.append([name, write(document[key]), *(f"{low} .. {high}" for low, high in ends)])
     for key, name in (("energy_per_token_j", "energy per token"), ("energy_per_sample_j", "energy per sample")):
         if document[key] is not None:

@@ -22,6 +22,7 @@ from sim.spec.library import load_workload
 from sim.spec.yaml import SpecError
 from sim.study.layout import LayoutAnswer
 from sim.study.not_validated import not_validated
+from sim.study.options import Weeks
 from sim.study.plan.data_parallel import job_of, run_replicas
 from sim.study.plan.flips import Flip
 from sim.study.plan.question import LayoutPlan, cost_of_step, headroom
@@ -31,7 +32,7 @@ from sim.study.plan.space import LayoutCandidate, cut_parts, fsdp_left_out
 from sim.study.power_cap import slower_runs
 from sim.study.saving import slowdown_by_store
 from sim.study.scenario import sorted_overrides
-from sim.study.weeks import Weeks, with_reliability
+from sim.study.weeks import with_reliability
 from sim.units import any_of, pluralized, show
 
 SCHEMA: Final = 1

@@ -69,8 +69,16 @@ def provided_files(folder: str) -> dict[str, Path]:
     """Return the files of *folder* that installed packages provide, by name: stacks (entry points ``stallsim.stacks``)."""
     if folder != STACKS_FOLDER:
         return {}
-    brought = {name: cast(StackFolder, extension(STACKS, name)).folder for name in names(STACKS)}
+    brought = {name: _stack_folder(name) for name in names(STACKS)}
     return dict(memo.get_or_make((provided_files, *brought.items()), lambda: _in_folders(*brought.values())))
+
+
+def _stack_folder(name: str) -> Path:
+    """Return the folder of stacks that an installed package announces as *name*. Raise SpecError if it was not installed."""
+    folder = Path(cast(StackFolder, extension(STACKS, name)).folder)
+    if not folder.is_dir():
+        raise SpecError(f"{STACKS.word} {name}: there is no folder {folder}; move it into a package, which is installed with its files")
+    return folder
 
 
 def all_files(folder: str) -> dict[str, Path]:

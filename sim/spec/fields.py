@@ -39,6 +39,7 @@ OperatorClass = Literal[
     "embedding",
     "loss",
 ]
+CONVOLUTIONS: tuple[OperatorClass, ...] = ("conv", "pointwise_conv", "direct_conv", "depthwise_conv")
 SCANS: frozenset[OperatorClass] = frozenset({"scan", "delta_scan"})
 """Chunked scans: those of Mamba-2, and of gated delta rules."""
 

@@ -478,3 +478,13 @@ class Hardware(Spec):
     def first_workers(self) -> Group:
         """The first group of workers with GPUs; the first group if there is none."""
         return next(iter(self.worker_groups), self.groups[0])
+
+    @property
+    def worker_nodes(self) -> int:
+        """The number of nodes of all workers."""
+        return sum(group.count for group in self.groups if group.role == "worker")
+
+    @property
+    def worker_gpus(self) -> int:
+        """The number of GPUs of all workers."""
+        return sum(group.count * group.node.gpu_count for group in self.groups if group.role == "worker")

@@ -21,6 +21,9 @@ tokens. replicated: every rank does all of it. Empty: not specified."""
 WIDTHS: Final[Mapping[Dtype, float]] = {"fp64": 8, "fp32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "int8": 1, "complex64": 8}
 """Bytes of an element."""
 
+WORK_FIELDS: Final = ("forward", "backward", "arithmetic", "backward_arithmetic", "read", "write", "backward_traffic")
+"""The fields of a layer that hold the work of its passes: FLOP and bytes."""
+
 
 class Attention(Spec):
     """Shape of one fused attention call, per sample."""

@@ -7,10 +7,9 @@ from pydantic import model_validator
 
 from sim.spec.decoder import attended_pairs
 from sim.spec.fields import Fraction, Source, Spec
-from sim.spec.layer import Layer
+from sim.spec.layer import WORK_FIELDS, Layer
 
 Padding = Literal["padded", "unpadded", "packed"]
-_WITH_TOKENS: Final = ("forward", "backward", "arithmetic", "backward_arithmetic", "read", "write", "backward_traffic", "saved")
 _WHOLE: Final = ("casts", "dropped", "composed")
 
 
@@ -57,7 +56,7 @@ def at_full_length(layers: tuple[Layer, ...], mean: float) -> tuple[Layer, ...]:
 
 def _shorter(layer: Layer, tokens: float) -> Layer:
     """Return *layer* with *tokens* of its tokens; attention of each still reaches as far."""
-    update = {name: getattr(layer, name) * tokens for name in _WITH_TOKENS}
+    update = {name: getattr(layer, name) * tokens for name in (*WORK_FIELDS, "saved")}
     update |= {name: round(getattr(layer, name) * tokens) for name in _WHOLE}
     if layer.tokens:
         update["tokens"] = max(1, round(layer.tokens * tokens))

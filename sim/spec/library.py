@@ -108,9 +108,9 @@ def _located(name: str, folder: str, library: SearchFolders) -> Path:
     return cached((Path, name, folder, library), lambda: locate(name, folder, library))
 
 
-def load_part(kind: type[Described], name: str, folder: str) -> Described:
-    """Return the single part *name* of *folder*, for example a stack."""
-    return load(kind, _located(name, folder, None)).spec
+def load_part(kind: type[Described], name: str) -> Described:
+    """Return the part of *kind* that *name* (path or catalog name) describes, for example a stack. Raise SpecError with all problems."""
+    return load(kind, _located(name, schema.FOLDERS[kind], None)).spec
 
 
 def load(kind: type[Described], path: Path, overrides: Iterable[Override] = (), library: SearchFolders = None) -> Loaded[Described]:

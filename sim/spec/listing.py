@@ -83,9 +83,6 @@ WORKLOADS: Final = (
     Column("stack", "stack"),
 )
 
-_PARSED: Final = {"binary size": "size", "bit rate": "bandwidth"}
-"""Dimension for parsing values, where it differs from the dimension for showing them."""
-
 
 def hardware_rows() -> tuple[list[Row], list[str]]:
     """Return a row for every valid hardware file of the catalog, and the problems of the others.
@@ -233,7 +230,7 @@ def _number(text: str, column: Column, name: str, written: str) -> float:
         if column.dimension == "number" or name == column.export:
             scale = 1 / units.UNITS["time"]["h"] if column.dimension == "price" else 1.0
             return float(written) * scale
-        return units.parse(written, _PARSED.get(column.dimension, column.dimension))
+        return units.parse(written, units.PARSED.get(column.dimension, column.dimension))
     except units.UnitError as error:
         raise SpecError(f"--where {text}: {error}") from None
     except ValueError:
@@ -269,7 +266,7 @@ def _hardware_row(hardware: Hardware) -> Row:
         "name": hardware.name,
         "provider": hardware.provider,
         "nodes": sum(group.count for group in groups),
-        "gpus": sum(group.count * group.node.gpu_count for group in groups if group.role == "worker"),
+        "gpus": hardware.worker_gpus,
         "gpu": node.gpu.name,
         "gpu_memory": node.gpu.memory,
         "nic": node.nic.bandwidth * node.nic.count,

@@ -25,6 +25,8 @@ NEAR_PIPELINE: Final[tuple[Axis, ...]] = ("tensor", "context", "pipeline", "data
 """The same order with pipeline stages before data ranks (Megatron-LM's --use-tp-pp-dp-mapping)."""
 SPLIT_STAGES: Final = ("zbv", "dualpipev")
 """Schedules that place two chunks on each rank in the shape of a V."""
+UNSPLIT_STAGES: Final = ("gpipe", "1f1b", "zb_h1")
+"""Schedules with one chunk on each rank."""
 SLOTTED: Final = ("gpipe", "1f1b", "interleaved_1f1b")
 """Schedules whose forward and backward passes fill identical slots; others split backward or run in two directions."""
 SCHEDULES: Final[tuple[Schedule, ...]] = get_args(Schedule)
@@ -193,7 +195,7 @@ class Parallel(Spec):
             raise ValueError("schedule interleaved_1f1b needs virtual_stages of 2 or more; write virtual_stages: 2, or schedule: 1f1b")
         if self.schedule in SPLIT_STAGES and self.virtual_stages not in (1, 2):
             raise ValueError(f"schedule {self.schedule} requires 2 virtual stages; write virtual_stages: 2")
-        if self.schedule in ("gpipe", "1f1b", "zb_h1") and self.virtual_stages > 1:
+        if self.schedule in UNSPLIT_STAGES and self.virtual_stages > 1:
             raise ValueError(f"schedule {self.schedule} has one chunk per stage; write schedule: interleaved_1f1b, or virtual_stages: 1")
         if self.virtual_stages > 1 and self.pipeline == 1:
             raise ValueError("virtual_stages without a pipeline; write pipeline: 2 or more, or virtual_stages: 1")

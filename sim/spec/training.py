@@ -31,6 +31,7 @@ class Noise(Spec):
         return self
 
 
+Checkpointing = Literal["model", "none", "blocks", "selective", "operators"]
 RecomputedModule = Literal["core_attn", "mlp", "moe", "moe_act", "layernorm", "mla_up_proj"]
 
 
@@ -59,9 +60,7 @@ class Training(Spec):
     """Number of micro-batches per step; in layouts also written ``parallel.micro_batches``."""
     parallel: Parallel = Parallel()
     """Layout of the model over the GPUs; the default is plain data parallelism."""
-    activation_checkpointing: Annotated[
-        Literal["model", "none", "blocks", "selective", "operators"], BeforeValidator(lambda text: "blocks" if text == "full" else text)
-    ] = "model"
+    activation_checkpointing: Annotated[Checkpointing, BeforeValidator(lambda text: "blocks" if text == "full" else text)] = "model"
     """What backward recomputes. model: what the model's code checkpoints; none: nothing; blocks (or ``full``): every numbered block. Only
     in layouts: selective: only attention; operators: all but attention and every second matrix product (torchtitan's selective mode)."""
     recompute_blocks: Whole = 0

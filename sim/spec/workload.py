@@ -1,6 +1,6 @@
 """What workload did the user describe? A model on a data set with its training settings, or several such jobs on one cluster."""
 
-from typing import Self
+from typing import Any, Self
 
 from pydantic import Field, model_validator
 
@@ -87,6 +87,13 @@ class Workload(Spec):
         if stack.kernels.composed_traffic == 1.0 or all(layer.op != "attention" for layer in self.model.layers):
             return stack
         return with_fields(stack, elementwise_traffic=stack.kernels.elementwise_traffic * stack.kernels.composed_traffic)
+
+    def with_training(self, **fields: Any) -> Self:
+        """Return this workload with other values of *fields* of its training, which are not validated.
+
+        Raise ValueError for a field that it does not have.
+        """
+        return self.model_copy(update={"training": with_fields(self.training, **fields)})
 
 
 class JobSpec(Spec):

@@ -97,7 +97,7 @@ def batches(
     @cache
     def planned(group: int, batch: int) -> StepPlan:
         node = groups[group].node
-        own = job.workload.model_copy(update={"training": job.workload.training.model_copy(update={"batch": batch})})
+        own = job.workload.with_training(batch=batch)
         return plan_step(own, node.gpu, node.host.cpu.launching, job.ranks)
 
     @cache
@@ -141,6 +141,4 @@ def _possible(workload: Workload) -> None:
 
 
 def _with(machine: Hardware, job: Job, sizes: GroupBatches) -> Job:
-    training = job.workload.training.model_copy(update={"batches": sizes})
-    workload = job.workload.model_copy(update={"training": training})
-    return job_on(machine, workload, place(machine))
+    return job_on(machine, job.workload.with_training(batches=sizes), place(machine))

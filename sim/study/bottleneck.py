@@ -70,9 +70,9 @@ class _Trials:
         waited = sum(row.seconds for row in job_run.warm.resources if row.resource.endswith(OF_BROADCAST))
         if waited < noteworthy * job_run.warm.step_time:
             return None
-        training = job_run.job.workload.training
-        training = training.model_copy(update={"stack": with_fields(training.stack, broadcast_buffers=False)})
-        return self._with_workload(number, job_run.job.workload.model_copy(update={"training": training}), self._base.credits)
+        workload = job_run.job.workload
+        stack = with_fields(workload.training.stack, broadcast_buffers=False)
+        return self._with_workload(number, workload.with_training(stack=stack), self._base.credits)
 
     def more_workers(self, number: int, bottleneck: Bottleneck) -> tuple[int, float] | None:
         """Return how many workers the idle cores of job *number* could run to feed its GPUs, and the warm step (s) with them.

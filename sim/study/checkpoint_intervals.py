@@ -17,7 +17,7 @@ from sim.analysis.transient import young_interval
 from sim.cluster.checkpoint import CheckpointTimes
 from sim.spec.yaml import SpecError
 from sim.study.arguments import checkpoint_interval_of
-from sim.study.weeks import Weeks
+from sim.study.options import Weeks
 from sim.units import show, show_least
 
 SHORTEST_INTERVAL = 300.0

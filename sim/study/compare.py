@@ -27,7 +27,7 @@ from sim.study.infeasible import Infeasible
 from sim.study.jobs_file import jobs_file
 from sim.study.journal import Journal, RowFigures
 from sim.study.one_batch import at_global_batch
-from sim.study.pool import process_count
+from sim.study.pool import Progress, process_count
 from sim.study.scenario import Scenario, sorted_overrides
 from sim.units import and_also
 
@@ -134,7 +134,7 @@ def compare(
     nodes: Sequence[int] = (),
     global_batch: int | None = None,
     computing: Computing = ALL_CORES,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
     exclusion: ExclusionRule | None = None,
 ) -> list[ComparedMachine]:
     """Return a row for each of *hardware* and each number of *nodes*, in that order; *progress* gets the number done and the total.
@@ -158,7 +158,7 @@ def _rows_not_excluded(
     row_of: Callable[[Scenario], ComparedMachine],
     tasks: Mapping[tuple[str, int], Task[Scenario]],
     computing: Computing,
-    progress: Callable[[int, int], None] | None,
+    progress: Progress | None,
     exclusion: ExclusionRule,
 ) -> list[ComparedMachine]:
     """Return the rows of *tasks*, by machine and nodes, that *exclusion* does not exclude; few others are simulated."""
@@ -187,7 +187,7 @@ def machine_rows(
     row_of: Callable[[Item], ComparedMachine],
     tasks: Sequence[Task[Item]],
     computing: Computing,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
     memo_name: str = "",
 ) -> list[ComparedMachine]:
     """Return the row of each of *tasks*, in order: from the journal of *computing*, or computed. Raise SpecError if that fails.

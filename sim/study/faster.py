@@ -194,7 +194,7 @@ def _dataset(*keys: str) -> Callable[[Workload, float], Workload]:
 
 
 def _training(workload: Workload, **changes: object) -> Workload:
-    return workload.model_copy(update={"training": workload.training.model_copy(update=changes)})
+    return workload.with_training(**changes)
 
 
 def _launch(workload: Workload, factor: float) -> Workload:

@@ -11,7 +11,7 @@ are summed over the kinds; the step time is constant except for slow episodes an
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -34,14 +34,14 @@ from sim.spec.reliability import Reliability
 from sim.spec.stores import Store
 from sim.spec.yaml import SpecError
 from sim.study.checkpoint_intervals import Intervals, SaveSlowdown
+from sim.study.options import MODES, Weeks
+from sim.study.pool import Progress
 from sim.study.power_cap import LimitedSteps, limit_steps
 from sim.study.saved_parts import require_room, saved_parts
 from sim.study.weeks import (
-    MODES,
     SPARES,
     Slowed,
     Steps,
-    Weeks,
     bursts_of,
     long_run,
     reliability_of,
@@ -115,7 +115,7 @@ class Goodput:
 
 
 def simulate_weeks(
-    steps: Steps, weeks: Weeks, changes: bool = True, progress: Callable[[int, int], None] = lambda done, of: None,
+    steps: Steps, weeks: Weeks, changes: bool = True, progress: Progress = lambda done, of: None,
     slowed: Slowed = lambda store: 0.0, reliability: Reliability | None = None,
 ) -> Goodput:  # fmt: skip
     """Simulate *weeks* of *steps*; *changes* also simulates other set-ups; *slowed* returns the seconds that writing costs steps.
@@ -258,7 +258,7 @@ def trials_of_changes(run: LongRun, trials: int) -> int:
 
 
 def _changes(
-    run: LongRun, weeks: Weeks, steps: Steps, current: StoreWrites, progress: Callable[[int, int], None], courses: Courses,
+    run: LongRun, weeks: Weeks, steps: Steps, current: StoreWrites, progress: Progress, courses: Courses,
 ) -> list[Change]:  # fmt: skip
     """Return the effective share with one thing changed at a time, on the same drawn faults; a course that dies does no more work.
 

@@ -115,7 +115,7 @@ def _peak(precision: str | None, hardware: Hardware) -> Peak | None:
 
 
 def _tuning(stack: str) -> Tuning:
-    loaded = load_part(Stack, stack, "workloads/stacks")
+    loaded = load_part(Stack, stack)
     if loaded.library.gloo_transport is not None or isinstance(loaded.exchange, ServerExchange):
         raise SpecError(f"--stack {stack}: does not use NCCL, but a trace's collectives are NCCL's; name a stack that uses it")
     return tuning_of(loaded.library)

@@ -18,11 +18,7 @@ def _alias_note(name: str, hardware: Hardware) -> list[str]:
 
 def _added_nodes(described: Hardware, simulated: Hardware) -> list[str]:
     """Return a note if a cluster is simulated with more nodes than it has; one node is a machine, of which any number can be had."""
-    count, wanted = _workers(described), _workers(simulated)
+    count, wanted = described.worker_nodes, simulated.worker_nodes
     if not 1 < count < wanted:
         return []
     return [f"{described.name} has {count:,} nodes; {wanted:,} are simulated: {wanted - count:,} more like them"]
-
-
-def _workers(hardware: Hardware) -> int:
-    return sum(group.count for group in hardware.groups if group.role == "worker")

@@ -145,7 +145,7 @@ def with_micro_batches(workload: Workload, scenario: Scenario, gpus: int) -> Wor
             f"{pluralized(training.batch, 'sample')} x {written} micro-batch{'es' * (written != 1)} are "
             f"{replicas * training.batch * written}; leave one of the two out"
         )
-    return workload.model_copy(update={"training": training.model_copy(update={"gradient_accumulation_steps": steps})})
+    return workload.with_training(gradient_accumulation_steps=steps)
 
 
 def memory_shortage(hardware: Hardware, workload: Workload, layout: Layout, memory: Sequence[StageMemory], plan: str = "") -> str:
@@ -203,7 +203,7 @@ def short_frozen_weights(workload: Workload) -> tuple[str, Workload] | None:
         return None
     width = "fp16" if training.precision in ("fp16", "amp_fp16") else "bf16"
     stack = training.stack.model_copy(update={"mesh": mesh.model_copy(update={"weights": width})})
-    changed = workload.model_copy(update={"training": training.model_copy(update={"stack": stack})})
+    changed = workload.with_training(stack=stack)
     return f"--set training.stack.mesh.weights={width}", changed
 
 
@@ -212,7 +212,7 @@ def _layout_changes(workload: Workload, gpus: int) -> list[tuple[str, Workload]]
     changes: list[tuple[str, Workload]] = []
 
     def changed(text: str, **fields: object) -> None:
-        changes.append((text, workload.model_copy(update={"training": training.model_copy(update=fields)})))
+        changes.append((text, workload.with_training(**fields)))
 
     checkpoint = {"activation_checkpointing": "blocks"}
     changed("--set training.activation_checkpointing=blocks", **checkpoint)

@@ -18,6 +18,7 @@ from sim.mesh import LayoutRun
 from sim.spec.workload import Workload
 from sim.study.layout import LayoutAnswer, layout_answer
 from sim.study.layout_whatif import LINKS, rerun_faster
+from sim.study.pool import Progress
 from sim.study.scenario import Scenario
 
 
@@ -57,7 +58,7 @@ class LayoutProfile:
         return {cause: after[cause] - before[cause] for cause in after}
 
 
-def layout_profile(scenario: Scenario, progress: Callable[[int, int], None] | None = None) -> LayoutProfile:
+def layout_profile(scenario: Scenario, progress: Progress | None = None) -> LayoutProfile:
     """Return the result of Stash's method for *scenario*, which has a layout. Raise SpecError listing the problems."""
     answer = layout_answer(scenario)
     real = answer.run

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -12,6 +12,7 @@ from sim.mesh import LayoutRun, run_layout
 from sim.spec.workload import Workload
 from sim.study.faster import INFINITE, faster
 from sim.study.layout import LayoutAnswer, layout_answer
+from sim.study.pool import Progress
 from sim.study.scenario import Scenario
 from sim.training.job import Job
 
@@ -42,7 +43,7 @@ class LayoutWhatIf:
     """Seconds per sample with twice the micro-batches, relative to now; None without a pipeline."""
 
 
-def layout_whatif(scenario: Scenario, progress: Callable[[int, int], None] | None = None) -> LayoutWhatIf:
+def layout_whatif(scenario: Scenario, progress: Progress | None = None) -> LayoutWhatIf:
     """Return the effect of more of each resource on *scenario*, which has a layout."""
     answer = layout_answer(scenario)
     run = answer.run
@@ -74,6 +75,6 @@ def _with_micro_batches(run: LayoutRun) -> float | None:
         return None
     training = run.workload.training
     more = {"gradient_accumulation_steps": 2 * training.gradient_accumulation_steps}
-    workload = run.workload.model_copy(update={"training": training.model_copy(update=more)})
+    workload = run.workload.with_training(**more)
     longer = run_layout(run.hardware, workload, run.mesh.gpus_per_node)
     return run.throughput / longer.throughput

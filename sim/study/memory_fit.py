@@ -48,7 +48,7 @@ def memory_shortage(
         would = f"; the largest batch that fits is {most}{f' per GPU: write {total}' if of_global else ''}"
         would += _accumulated(gpu, workload, ranks, channels, of_global)
     else:
-        single = workload.model_copy(update={"training": workload.training.model_copy(update={"batch": 1})})
+        single = workload.with_training(batch=1)
         least = show(gpu_memory(single, gpu, ranks=ranks, channels=channels).total, "binary size")
         would = "" if workload.training.batch == 1 else f"; even batch 1 needs {least}"
     sizes = show(needed, "binary size"), show(gpu.memory, "binary size")
@@ -70,12 +70,12 @@ def _accumulated(gpu: Gpu, workload: Workload, ranks: int, channels: int | None,
     for steps in range(training.gradient_accumulation_steps + 1, samples + 1):
         if samples % steps:
             continue
-        parts = training.model_copy(update={"batch": samples // steps, "gradient_accumulation_steps": steps})
-        if gpu_memory(workload.model_copy(update={"training": parts}), gpu, ranks=ranks, channels=channels).total <= gpu.memory:
+        parts = workload.with_training(batch=samples // steps, gradient_accumulation_steps=steps)
+        if gpu_memory(parts, gpu, ranks=ranks, channels=channels).total <= gpu.memory:
             if of_global:
                 return f"; --micro-batches {steps} keeps {samples * ranks}"
             accumulated = (
-                f"--batch {parts.batch} --set training.gradient_accumulation_steps={steps}"  # not every command has --micro-batches
+                f"--batch {samples // steps} --set training.gradient_accumulation_steps={steps}"  # not every command has --micro-batches
             )
             return f"; {accumulated} keeps {samples} samples per GPU and step"
     return ""
@@ -95,15 +95,13 @@ def _remedy(gpu: Gpu, workload: Workload, ranks: int, channels: int | None, of_g
     """Return the first remedy with which the requested batch fits, else the largest that fits with blocks recomputed, if any does."""
     full = workload.training.precision in ("fp32", "tf32")
     for options, changes in _REMEDIES:
-        training = workload.training.model_copy(update=changes)
-        smaller = workload.model_copy(update={"training": training})
+        smaller = workload.with_training(**changes)
         if (full or "precision" not in changes) and gpu_memory(smaller, gpu, ranks=ranks, channels=channels).total <= gpu.memory:
             return f"batch {workload.training.batch} fits with {options}"
-    if not of_global and not largest_batch(workload, gpu, ranks=ranks, channels=channels):
-        training = workload.training.model_copy(update=_BLOCKS)
-        if most := largest_batch(workload.model_copy(update={"training": training}), gpu, ranks=ranks, channels=channels):
-            return f"batch {most} fits with --batch {most} {_REMEDIES[0][0]}"
-    return ""
+    if of_global or largest_batch(workload, gpu, ranks=ranks, channels=channels):
+        return ""
+    most = largest_batch(workload.with_training(**_BLOCKS), gpu, ranks=ranks, channels=channels)
+    return f"batch {most} fits with --batch {most} {_REMEDIES[0][0]}" if most else ""
 
 
 def _sharding(gpu: Gpu, workload: Workload, ranks: int, channels: int | None, plan: str) -> str:

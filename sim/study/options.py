@@ -8,13 +8,17 @@ the command line but an object in Python (``--set``, ``--nodes 1..8``, ``--paral
 import inspect
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from functools import cache, wraps
 from types import MappingProxyType
-from typing import Annotated, Any, Literal, NamedTuple, ParamSpec, TypedDict, TypeVar, get_origin, get_type_hints
+from typing import Annotated, Any, Final, Literal, NamedTuple, ParamSpec, TypedDict, TypeVar, get_origin, get_type_hints
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+Objective = Literal["time", "cost", "energy"]
+"""What a plan minimizes per step."""
 
 
 class OptionTerms(NamedTuple):
@@ -32,6 +36,9 @@ class OptionTerms(NamedTuple):
     """Its type on the command line, if that differs."""
     switch: bool = False
     """Off unless given, without a negated form."""
+
+
+_POWER_CAP: Final = OptionTerms("power limit of each GPU, such as '500 W': slower steps, less energy", metavar="W")
 
 
 class DescriptionOptions(TypedDict, total=False):
@@ -101,7 +108,7 @@ class LifetimeOptions(TypedDict, total=False):
 class PowerOptions(TypedDict, total=False):
     """The power limit of GPUs."""
 
-    power_cap: Annotated[str | None, OptionTerms("power limit of each GPU, such as '500 W': slower steps, less energy", metavar="W")]
+    power_cap: Annotated[str | None, _POWER_CAP]
 
 
 class FailureOptions(TypedDict, total=False):
@@ -192,7 +199,7 @@ class PlanOptions(StepOptions, TokenOptions, SpareOptions, PowerOptions, total=F
 
     gpus: Annotated[int | None, OptionTerms("total number of GPUs, on as many nodes as they need unless --nodes is given", least=1)]
     objective: Annotated[
-        Literal["time", "cost", "energy"],
+        Objective,
         OptionTerms("minimize the time of a step, its cost, or its energy", "time", metavar="time|cost|energy", typed=str),
     ]
     max_memory: Annotated[
@@ -227,7 +234,59 @@ class ProfileOptions(BatchOptions, SampleOptions, total=False):
 
 
 class GoodputOptions(TrainingOptions, MarketOptions, total=False):
-    """``goodput``; the options of its weeks are the fields of `sim.study.weeks.Weeks`."""
+    """``goodput``; the options of its weeks are the fields of `Weeks`."""
+
+
+MODES: Final = ("sync", "async", "tiered")
+"""How checkpoints are written: while training waits, during training, or often to the memory of peers and less often to the store."""
+
+
+@dataclass(frozen=True)
+class Weeks:
+    """The weeks that ``goodput`` simulates; None leaves a choice to the program."""
+
+    days: Annotated[float | None, OptionTerms("days that the job runs: shows the share of useful work")] = None
+    tokens: Annotated[float | None, OptionTerms("tokens of the job, such as 15T: shows time and cost", metavar="N", typed=str | None)] = (
+        None
+    )
+    epochs: Annotated[float | None, OptionTerms("epochs of the job: shows time and cost")] = None
+    level: Annotated[
+        str, OptionTerms("failure rates of the fleet: a level or a file of rates", flag="--reliability", metavar="low|middle|high|FILE")
+    ] = "middle"
+    """A name in ``hardware/parts/reliability``, or a file."""
+    rate: Annotated[str | None, OptionTerms("failure rate per 8 GPUs, such as '0.0038 /d'", flag="--failure-rate", metavar="RATE")] = None
+    """Replaces the rate of the level."""
+    mode: Annotated[str, OptionTerms("how checkpoints are written", flag="--checkpoint", metavar="|".join(MODES))] = "async"
+    store: Annotated[
+        str, OptionTerms("where checkpoints go: hardware/parts/stores, or each node's disk", metavar="NAME|FILE|disk", words="stores")
+    ] = "object-store"
+    interval: Annotated[
+        str, OptionTerms("work between checkpoints; auto finds the best interval", flag="--checkpoint-interval", metavar="auto|TIME")
+    ] = "auto"
+    spares: Annotated[
+        int | None, OptionTerms("warm spare nodes; by default 5% of the nodes, none on one node and for rented jobs below 20", least=0)
+    ] = None
+    repairs: Annotated[bool, OptionTerms("whether failed nodes are repaired and return", flag="--repair/--no-repair")] = True
+    elastic: Annotated[bool, OptionTerms("continue with fewer replicas when no spare is ready", switch=True)] = False
+    in_place: Annotated[bool, OptionTerms("restart processes in place, with warm standbys", switch=True)] = False
+    new_fleet: Annotated[bool, OptionTerms("a new fleet, in which some GPUs fail early", switch=True)] = False
+    mean_lifetime: Annotated[str | None, OptionTerms("mean time to interruption of a spot machine", metavar="TIME")] = None
+    """Adds revocations as one more cause of failures."""
+    trials: Annotated[int, OptionTerms("number of simulated runs", least=2)] = 2000
+    region: Annotated[
+        str | None, OptionTerms("region of the power grid, such as us-east-1, europe-north1, FRA; by default the price's region")
+    ] = None
+    seed: Annotated[int, OptionTerms("random seed of the failures", least=0)] = 0
+    law: Annotated[
+        str,
+        OptionTerms(
+            "distribution of times between failures, or your own law",
+            flag="--failure-law",
+            metavar="exponential|weibull:SHAPE|NAME",
+            words=("exponential", "weibull:0.7"),
+        ),
+    ] = "exponential"
+    power_cap: Annotated[str | None, _POWER_CAP] = None
 
 
 class DeclaredOption(NamedTuple):

@@ -20,6 +20,8 @@ from sim.spec.yaml import SpecError
 
 Item = TypeVar("Item")
 Computed = TypeVar("Computed")
+Progress = Callable[[int, int], None]
+"""Called with the number of items that are done, and their total."""
 
 LEAST_FOR_PROCESSES = 4
 """Number of items up to which starting processes takes longer than it saves: a process imports for half a second, a run takes 0.1 s."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from sim.analysis.bottleneck import Bottleneck
@@ -11,6 +11,7 @@ from sim.analysis.whole_job import JobPlan
 from sim.simulate import Run
 from sim.spec.yaml import SpecError
 from sim.study.infeasible import Infeasible
+from sim.study.pool import Progress
 from sim.study.scenario import Answer, CheckedScenario, Scenario, answer, answer_to, prepare
 
 
@@ -42,9 +43,9 @@ class SizePoint:
 def answers(
     scenarios: Sequence[Scenario],
     thorough: bool = False,
-    progress: Callable[[int, int], None] = lambda done, of: None,
+    progress: Progress = lambda done, of: None,
     keep_rates: bool = False,
-    trying: Callable[[int, int], None] | None = None,
+    trying: Progress | None = None,
 ) -> list[SizePoint]:
     """Run *scenarios* and return a point for each; *progress* gets the number done, *trying* the number of runs that vary estimates.
 

@@ -35,7 +35,8 @@ from sim.study.jobs_file import jobs_file, place_jobs
 from sim.study.layout_options import FIELDS
 from sim.study.memory_fit import largest_fitting_batch, memory_problem, memory_shortage
 from sim.study.nccl_names import nccl_variables_named
-from sim.study.sensitivity import Progress, estimate_warnings
+from sim.study.pool import Progress
+from sim.study.sensitivity import estimate_warnings
 from sim.training.job import Job
 from sim.units import ambiguous_count
 
@@ -232,7 +233,6 @@ def prepare(scenario: Scenario) -> CheckedScenario:
     check_run(machine, loaded)
     _refuse_two_batches(loaded.spec, scenario)
     requested_gpus = _requested_gpus(machine.spec, scenario)
-    nodes = sum(group.count for group in machine.spec.groups if group.role == "worker")
     gpus = [group.node.gpu for group in machine.spec.worker_groups]
     try:
         require(check_job(machine.spec, loaded.spec, gpus=scenario.gpus))
@@ -242,7 +242,7 @@ def prepare(scenario: Scenario) -> CheckedScenario:
             loaded, scenario, job.ranks, lambda: largest_fitting_batch(gpus, job.workload, job.ranks, ring_channels_of(machine.spec, job))
         )
     except SpecError as error:
-        raise Infeasible(error.problems, nodes, requested_gpus) from None
+        raise Infeasible(error.problems, machine.spec.worker_nodes, requested_gpus) from None
     channels = ring_channels_of(machine.spec, Job(loaded.spec, placement))
     if scenario.batch == "max":
         loaded = _with_batch(loaded, largest_fitting_batch(gpus, loaded.spec, job.ranks, channels), "--batch max")
@@ -459,11 +459,10 @@ def _sized(loaded: Loaded[Workload], scenario: Scenario, ranks: int, largest: Ca
 
 def _with_batch(loaded: Loaded[Workload], batch: int, option: str) -> Loaded[Workload]:
     """Return *loaded* with *batch* samples per GPU; messages about them name the *option*."""
-    training = loaded.spec.training.model_copy(update={"batch": batch})
     top = MarkedValue(loaded.document.value, loaded.document.root)
     top = put(top, "training", put(child(top, "training"), "batch", MarkedValue(batch, Mark(option))))
     document = Document(top.value, top.mark, loaded.document.implied)
-    return Loaded(loaded.spec.model_copy(update={"training": training}), fingerprint(top.value), document)
+    return Loaded(loaded.spec.with_training(batch=batch), fingerprint(top.value), document)
 
 
 def batch_of(text: str) -> int | Literal["max"]:
@@ -489,4 +488,4 @@ def market_of(text: str) -> Market:
 
 def _requested_gpus(hardware: Hardware, scenario: Scenario) -> int:
     """Return how many GPUs the scenario requests, even if the hardware has fewer."""
-    return scenario.gpus or sum(group.count * group.node.gpu_count for group in hardware.groups if group.role == "worker")
+    return scenario.gpus or hardware.worker_gpus

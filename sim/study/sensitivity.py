@@ -7,7 +7,7 @@ trusted; all others may stay estimates.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -18,7 +18,7 @@ from sim.spec.fields import Spec
 from sim.spec.hardware import Hardware
 from sim.spec.sections import file_values, with_fields
 from sim.spec.workload import Workload
-from sim.study.pool import cores, each
+from sim.study.pool import Progress, cores, each
 from sim.training.job import Job
 
 CHANGE = 0.3
@@ -30,7 +30,6 @@ LONG = 2.0
 """Seconds of all runs above which cores share them: processes take one second to start."""
 CORES = 4
 """Minimum number of cores with which that pays off."""
-Progress = Callable[[int, int], None]
 
 _WITHOUT_EFFECT = ("power", "context_memory", "clock", "nccl_bandwidth", "nccl_plugin_latency", "sockets")
 """Keys that never affect the step time."""

@@ -59,8 +59,7 @@ def bound_table(
     loaded = load_hardware(hardware, overrides)
     machine = loaded.spec if nodes is None else with_nodes(loaded.spec, nodes)
     require(check_hardware(machine, loaded.document))
-    workers = sum(group.count for group in machine.groups if group.role == "worker")
-    there = ports(machine)
+    workers, there = machine.worker_nodes, ports(machine)
     rows = tuple(BoundRow(size, {name: bandwidth_bound(name, workers, size, time) for name in PLACEMENTS}) for size in sizes)
     return BoundTable(machine.name, workers, time, there, rows, machine, {"hardware": loaded.sha256})
 

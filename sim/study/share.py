@@ -29,6 +29,7 @@ from sim.spec.workload import Jobs
 from sim.spec.yaml import SpecError
 from sim.study.jobs_file import jobs_file
 from sim.study.loader_workers import with_workers
+from sim.study.pool import Progress
 from sim.study.scenario import Scenario, prepare, sorted_overrides
 from sim.training.job import Job, core_time, job_slots
 
@@ -178,7 +179,7 @@ def share(
     overrides: Sequence[str] = (),
     workers: int | None = None,
     nodes: int | None = None,
-    progress: Callable[[int, int], None] = lambda done, of: None,
+    progress: Progress = lambda done, of: None,
 ) -> SharedMachine:
     """Return how *policies* (``even`` first, for comparison) divide the *workers* of each node (all cores if None) among its jobs.
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from uuid import uuid4
 
 from sim.spec.catalog import suggestions
@@ -28,19 +28,11 @@ from sim.study.jobs_file import jobs_file
 from sim.study.journal import Journal, RowFigures
 from sim.study.layout_options import FIELDS
 from sim.study.order import compute_order
+from sim.study.pool import Progress
 from sim.study.scenario import OPTION_KEYS, Scenario, prepare
 from sim.study.space import Point
 
 Runner = Callable[[Scenario], RowFigures]
-
-
-class SweepProgress(NamedTuple):
-    """How far a sweep has come."""
-
-    points: int
-    total: int
-    journaled: int
-    """Points already computed by an earlier, interrupted sweep."""
 
 
 class SweepRows:
@@ -95,7 +87,7 @@ def sweep_rows(
     run: Runner,
     journal: Path | None = None,
     processes: int | None = None,
-    progress: Callable[[SweepProgress], None] = lambda done: None,
+    progress: Progress = lambda done, of: None,
     cluster: str | None = None,
     notice: Callable[[str], None] = lambda text: None,
     alone: bool = False,
@@ -105,7 +97,8 @@ def sweep_rows(
     With a *journal* file, points of an interrupted sweep of the same question are read from it, and new points are added. With *alone*, a
     journal that holds points of another question is refused.
     Up to *processes* processes of this machine compute the points, or the workers of the dask scheduler at the address *cluster*; *notice*
-    gets messages about their problems. Raise SpecError if the first point is bad input, or if another sweep has the *journal* open.
+    gets messages about their problems, and *progress* the number of points done and their total. Raise SpecError if the first point is bad
+    input, or if another sweep has the *journal* open.
     """
     _check_keys(points)
     _refuse_given(scenario, [key for key, _ in points[0]])
@@ -132,7 +125,7 @@ def sweep_rows(
         by = Computing(processes, cluster, done_before, question, read, notice)
         done = compute(partial(_figures, run, name, scenario), tasks, by, order.group_size)
         for count, _ in enumerate(done, start=different - len(missing) + 1):
-            progress(SweepProgress(count, different, different - len(missing)))
+            progress(count, different)
         yield SweepRows(points, keys, done_before)
 
 

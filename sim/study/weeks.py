@@ -8,14 +8,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import Annotated, Any, NamedTuple
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from sim.analysis.bursts import Bursts, burst_rates
 from sim.analysis.cost import Market, node_price, servers_price
 from sim.analysis.crew import ElasticRules
 from sim.analysis.energy import named_grid
-from sim.analysis.failure_law import EXPONENTIAL, failure_law
+from sim.analysis.failure_law import failure_law
 from sim.analysis.fleet_law import FleetInterval
 from sim.analysis.long_run import ZERO_TIME, DrawnCause, LongRun, Saving, cause_key
 from sim.analysis.renewal import Uniform
@@ -41,14 +41,12 @@ from sim.study.arguments import (
     require_whole,
 )
 from sim.study.job_length import require_length
-from sim.study.options import OptionTerms, PowerOptions, arguments_of, options_of
+from sim.study.options import MODES, Weeks, arguments_of
 from sim.study.whole_job import filling_times
 from sim.units import and_also, show_tokens
 
 Slowed = Callable[[Store | None], float]
 """Returns the seconds that steps lose while one checkpoint is written to a store during them (None: to the nodes' own disks)."""
-MODES = ("sync", "async", "tiered")
-"""How checkpoints are written: while training waits, during training, or often to the memory of peers and less often to the store."""
 SPARES = 0.05
 """Spares per node if the user specifies none: stas00/ml-engineering @744d01e1 advises 5 to 10 % of the nodes."""
 MOST_MISSING = 64
@@ -183,90 +181,44 @@ def _stretches(document: Mapping[str, Any]) -> list[StepStretch]:
     ]
 
 
-@dataclass(frozen=True)
-class Weeks:
-    """The user's request; None leaves a choice to the program."""
+def check_weeks(weeks: Weeks) -> None:
+    """Raise SpecError for *weeks* whose options are wrong for any run, before one is simulated."""
+    _check_types(weeks)
+    for option, value in (("--days", weeks.days), ("--epochs", weeks.epochs)):
+        require_length(option, value)
+    given = [option for option, value in (("--days", weeks.days), ("--tokens", weeks.tokens), ("--epochs", weeks.epochs)) if value]
+    if len(given) != 1:
+        raise SpecError(f"{' and '.join(given) or '--days, --tokens or --epochs'}: write one of the three, for example --days 54")
+    counts = (("spares", weeks.spares, 0, MOST_SPARES), ("trials", weeks.trials, 2, MOST_TRIALS), ("seed", weeks.seed, 0, math.inf))
+    for name, number, least, most in counts:
+        require_whole(name, number)
+        if number is not None and not least <= number <= most:
+            raise SpecError(f"--{name} {number}: write {f'{least} or more' if number < least else f'{most:,} or less'}")
+    if weeks.mode not in MODES:
+        raise SpecError(f"--checkpoint {weeks.mode}: write one of {', '.join(MODES)}")
+    reliability_of(weeks.level)
+    store_of(weeks.store)
+    if weeks.rate is not None:
+        quantity(weeks.rate, "failure rate", "--failure-rate", zero=True)
+    if weeks.interval != "auto":
+        checkpoint_interval_of(weeks.interval)
+    if weeks.mean_lifetime is not None:
+        mean_lifetime_of(weeks.mean_lifetime)
+    require_power_cap(weeks.power_cap)
+    if weeks.region is not None:
+        named_grid(weeks.region)
+    failure_law(weeks.law)
 
-    days: Annotated[float | None, OptionTerms("days that the job runs: shows the share of useful work")] = None
-    tokens: Annotated[float | None, OptionTerms("tokens of the job, such as 15T: shows time and cost", metavar="N", typed=str | None)] = (
-        None
-    )
-    epochs: Annotated[float | None, OptionTerms("epochs of the job: shows time and cost")] = None
-    level: Annotated[
-        str, OptionTerms("failure rates of the fleet: a level or a file of rates", flag="--reliability", metavar="low|middle|high|FILE")
-    ] = "middle"
-    """A name in ``hardware/parts/reliability``, or a file."""
-    rate: Annotated[str | None, OptionTerms("failure rate per 8 GPUs, such as '0.0038 /d'", flag="--failure-rate", metavar="RATE")] = None
-    """Replaces the rate of the level."""
-    mode: Annotated[str, OptionTerms("how checkpoints are written", flag="--checkpoint", metavar="|".join(MODES))] = "async"
-    store: Annotated[
-        str, OptionTerms("where checkpoints go: hardware/parts/stores, or each node's disk", metavar="NAME|FILE|disk", words="stores")
-    ] = "object-store"
-    interval: Annotated[
-        str, OptionTerms("work between checkpoints; auto finds the best interval", flag="--checkpoint-interval", metavar="auto|TIME")
-    ] = "auto"
-    spares: Annotated[
-        int | None, OptionTerms("warm spare nodes; by default 5% of the nodes, none on one node and for rented jobs below 20", least=0)
-    ] = None
-    repairs: Annotated[bool, OptionTerms("whether failed nodes are repaired and return", flag="--repair/--no-repair")] = True
-    elastic: Annotated[bool, OptionTerms("continue with fewer replicas when no spare is ready", switch=True)] = False
-    in_place: Annotated[bool, OptionTerms("restart processes in place, with warm standbys", switch=True)] = False
-    new_fleet: Annotated[bool, OptionTerms("a new fleet, in which some GPUs fail early", switch=True)] = False
-    mean_lifetime: Annotated[str | None, OptionTerms("mean time to interruption of a spot machine", metavar="TIME")] = None
-    """Adds revocations as one more cause of failures."""
-    trials: Annotated[int, OptionTerms("number of simulated runs", least=2)] = 2000
-    region: Annotated[
-        str | None, OptionTerms("region of the power grid, such as us-east-1, europe-north1, FRA; by default the price's region")
-    ] = None
-    seed: Annotated[int, OptionTerms("random seed of the failures", least=0)] = 0
-    law: Annotated[
-        str,
-        OptionTerms(
-            "distribution of times between failures, or your own law",
-            flag="--failure-law",
-            metavar="exponential|weibull:SHAPE|NAME",
-            words=("exponential", "weibull:0.7"),
-        ),
-    ] = EXPONENTIAL.name
-    power_cap: Annotated[str | None, options_of(PowerOptions)["power_cap"].option] = None
 
-    def check(self) -> None:
-        """Raise SpecError for options that are wrong for any run, before one is simulated."""
-        self._typed()
-        for option, value in (("--days", self.days), ("--epochs", self.epochs)):
-            require_length(option, value)
-        given = [option for option, value in (("--days", self.days), ("--tokens", self.tokens), ("--epochs", self.epochs)) if value]
-        if len(given) != 1:
-            raise SpecError(f"{' and '.join(given) or '--days, --tokens or --epochs'}: write one of the three, for example --days 54")
-        counts = (("spares", self.spares, 0, MOST_SPARES), ("trials", self.trials, 2, MOST_TRIALS), ("seed", self.seed, 0, math.inf))
-        for name, number, least, most in counts:
-            require_whole(name, number)
-            if number is not None and not least <= number <= most:
-                raise SpecError(f"--{name} {number}: write {f'{least} or more' if number < least else f'{most:,} or less'}")
-        if self.mode not in MODES:
-            raise SpecError(f"--checkpoint {self.mode}: write one of {', '.join(MODES)}")
-        reliability_of(self.level)
-        store_of(self.store)
-        if self.rate is not None:
-            quantity(self.rate, "failure rate", "--failure-rate", zero=True)
-        if self.interval != "auto":
-            checkpoint_interval_of(self.interval)
-        if self.mean_lifetime is not None:
-            mean_lifetime_of(self.mean_lifetime)
-        require_power_cap(self.power_cap)
-        if self.region is not None:
-            named_grid(self.region)
-        failure_law(self.law)
-
-    def _typed(self) -> None:
-        """Raise SpecError for values of the wrong type, which Python callers may pass."""
-        for name in ("days", "tokens", "epochs"):
-            require_number(name, getattr(self, name))
-        argument_by_name = {name: argument for argument, name in arguments_of(Weeks).items()}
-        for name in ("level", "mode", "store", "law"):
-            require_text(argument_by_name[name], getattr(self, name))
-        for name in ("repairs", "elastic", "in_place", "new_fleet"):
-            require_flag(argument_by_name[name], getattr(self, name))
+def _check_types(weeks: Weeks) -> None:
+    """Raise SpecError for values of *weeks* of the wrong type, which Python callers may pass."""
+    for name in ("days", "tokens", "epochs"):
+        require_number(name, getattr(weeks, name))
+    argument_by_name = {name: argument for argument, name in arguments_of(Weeks).items()}
+    for name in ("level", "mode", "store", "law"):
+        require_text(argument_by_name[name], getattr(weeks, name))
+    for name in ("repairs", "elastic", "in_place", "new_fleet"):
+        require_flag(argument_by_name[name], getattr(weeks, name))
 
 
 def with_reliability(weeks: Weeks, level: str | None) -> Weeks:
@@ -277,13 +229,13 @@ def with_reliability(weeks: Weeks, level: str | None) -> Weeks:
 def reliability_of(level: str) -> Reliability:
     """Return the reliability data named *level*. Raise SpecError for a name that is neither in the catalog nor a file."""
     with _named_by("--reliability", level):
-        return load_part(Reliability, level, "hardware/parts/reliability")
+        return load_part(Reliability, level)
 
 
 def store_of(name: str) -> Store | None:
     """Return the store named *name*; None for the nodes' own disks. Raise SpecError if there is no such store."""
     with _named_by("--store", name, "disk is the disk of each node"):
-        return None if name == "disk" else load_part(Store, name, "hardware/parts/stores")
+        return None if name == "disk" else load_part(Store, name)
 
 
 @contextmanager

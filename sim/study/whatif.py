@@ -29,6 +29,7 @@ from sim.spec.yaml import SpecError
 from sim.study.faster import INFINITE, faster, resources_behind
 from sim.study.faster_machines import FasterMachine, faster_machines
 from sim.study.needs import GONE, least_sufficient_factor
+from sim.study.pool import Progress
 from sim.study.scenario import Scenario, prepare
 from sim.training.job import Job
 
@@ -130,7 +131,7 @@ def break_even(now: StepOutcome, then: StepOutcome) -> float:
     return now.epoch_time / then.epoch_time - 1.0
 
 
-def whatif(scenario: Scenario, progress: Callable[[int, int], None] | None = None) -> WhatIf:
+def whatif(scenario: Scenario, progress: Progress | None = None) -> WhatIf:
     """Return the effect of more of each resource on the only job of *scenario*; *progress* gets the resources done and their total."""
     question = prepare(scenario)
     if len(question.jobs) != 1:

@@ -155,6 +155,6 @@ def _as_run(document: Mapping[str, Any], workload: Workload) -> Workload:
         return workload
     training, layout = workload.training, {name: value for name, value in document["parallel"].items() if name != "data"}
     same = document["stack"] == training.stack.name
-    stack = training.stack if same else load_part(Stack, document["stack"], "workloads/stacks")
+    stack = training.stack if same else load_part(Stack, document["stack"])
     changed = {"parallel": type(training.parallel).model_validate(layout), "stack": stack}
-    return workload.model_copy(update={"training": training.model_copy(update=changed)})
+    return workload.with_training(**changed)

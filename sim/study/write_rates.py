@@ -22,7 +22,8 @@ from sim.spec.hardware import Node
 from sim.spec.stores import Store
 from sim.spec.yaml import SpecError
 from sim.study.checkpoint_intervals import Intervals, SaveSlowdown, lost_with_copies, saving_of
-from sim.study.weeks import Slowed, Weeks
+from sim.study.options import Weeks
+from sim.study.weeks import Slowed
 
 _LEAST_GAIN: Final = 1e-6
 """Gain of effective share below which no other rate is tried."""

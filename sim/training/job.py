@@ -100,8 +100,7 @@ class Job:
         training = self.workload.training
         if not training.noise.draw:
             return self
-        training = training.model_copy(update={"noise": training.noise.model_copy(update={"draw": False})})
-        return replace(self, workload=self.workload.model_copy(update={"training": training}))
+        return replace(self, workload=self.workload.with_training(noise=training.noise.model_copy(update={"draw": False})))
 
     @property
     def asynchronous(self) -> int:

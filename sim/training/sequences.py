@@ -16,10 +16,9 @@ from __future__ import annotations
 import math
 from itertools import pairwise
 
-from sim.spec.layer import Layer
+from sim.spec.layer import WORK_FIELDS, Layer
 from sim.spec.workload import Workload
 
-_WORK = ("forward", "backward", "arithmetic", "backward_arithmetic", "read", "write", "backward_traffic", "saved")
 _FORWARD_SHARE = 0.25
 """Share of a step's passes over scores that belong to the forward pass: one of four in apex's kernels."""
 
@@ -58,7 +57,7 @@ def attentions(layers: tuple[Layer, ...]) -> list[tuple[int, int]]:
 
 
 def _scaled(layer: Layer, factor: float) -> Layer:
-    return layer if factor == 1.0 else layer.model_copy(update={name: getattr(layer, name) * factor for name in _WORK})
+    return layer if factor == 1.0 else layer.model_copy(update={name: getattr(layer, name) * factor for name in (*WORK_FIELDS, "saved")})
 
 
 def _vanished(layer: Layer) -> Layer:

@@ -27,7 +27,7 @@ from sim.spec.yaml import SpecError
 from sim.study.compare import ComparedMachine, compare, front
 from sim.study.computing import Computing
 from sim.study.least_epoch import LeastEpoch, least_epoch
-from sim.study.plan.machines import is_planned, with_planned_layouts
+from sim.study.plan.machines import MachinePlanning, is_planned, with_planned_layouts
 from sim.study.scenario import Scenario, loaded_hardware
 from sim.terminal import program
 from sim.ui.choice import AMONG, Choice, comparison_command, on_other_machines, quote_words
@@ -85,7 +85,7 @@ def machines_of(choice: Choice, rows: Iterable[Row]) -> list[str]:
 
 def _gpus_of(own: str) -> int:
     """Return the number of GPUs in the description *own*, a file. Raise SpecError if it is not a description."""
-    return sum(group.count * group.node.gpu_count for group in load_hardware(own).spec.groups if group.role == "worker")
+    return load_hardware(own).spec.worker_gpus
 
 
 # --- what workers compute -----------------------------------------------------------------------------------------------
@@ -106,7 +106,7 @@ def machine_results(choice: Choice, kind: TaskKind, names: Sequence[str]) -> Ite
 
 def _row(scenario: Scenario, name: str) -> ComparedMachine:
     rows = compare(scenario, [name], document, nodes=[scenario.nodes] if scenario.nodes else [], computing=Computing(1))
-    (row,) = with_planned_layouts(scenario, rows, layout_document, computing=Computing(1))
+    (row,) = with_planned_layouts(scenario, rows, MachinePlanning(layout_document, computing=Computing(1)))
     # the values of all fields of its descriptions are most of a document, and a comparison shows none
     return row if row.document is None else replace(row, document={key: row.document[key] for key in row.document if key != "inputs"})
 

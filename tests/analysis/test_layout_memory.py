@@ -34,7 +34,7 @@ GPT |= {"max_seq": TOKENS, "bias": "all", "dropout": 0.1}
 
 def adam(**training: Any) -> Workload:
     given = toy_workload(optimizer="adam")
-    return given.model_copy(update={"training": given.training.model_copy(update=training)})
+    return given.with_training(**training)
 
 
 def static(stage: StageMemory) -> float:
@@ -292,7 +292,7 @@ def test_weights_in_8_bits_by_recipe(machine: str, recipe: Fp8Recipe, alone: boo
     stack = BF16 | {"keeps_8bit_weights": True, "parameters_8bit": alone}
     made = layout(block_model(BLOCKS), 8, shard="optimizer", stack=stack)
     workload = adam(precision="fp8")
-    workload = workload.model_copy(update={"training": workload.training.model_copy(update={"fp8_recipe": recipe})})
+    workload = workload.with_training(fp8_recipe=recipe)
     (stage,) = memory_by_stage(made, workload, gpu)
     assert stage.weights == pytest.approx(expected * PARAMETERS)
 
@@ -303,7 +303,7 @@ def test_inputs_of_products_are_kept_with_their_scales() -> None:
     product = next(layer for layer in workload.model.layers if layer.name.endswith("attention.output"))
     kept = {}
     for recipe in ("delayed", "mxfp8"):
-        with_recipe = workload.model_copy(update={"training": workload.training.model_copy(update={"fp8_recipe": recipe})})
+        with_recipe = workload.with_training(fp8_recipe=recipe)
         kept[recipe] = saved_bytes(product, with_recipe)
     assert kept["delayed"] == product.saved / 4 * workload.training.batch
     assert kept["mxfp8"] == pytest.approx(kept["delayed"] * (1 + 1 / 32))

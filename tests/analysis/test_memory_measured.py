@@ -94,7 +94,7 @@ def test_what_ran_fits(name: str, gpu: str, precision: str, optimizer: str, batc
     kind = "fp16" if masters else precision
     settings = {"precision": kind, "optimizer.name": optimizer, "batch": batch}
     workload = load_workload(name, [f"training.{key}={value}" for key, value in settings.items()]).spec
-    device = load_part(Gpu, gpu, "hardware/parts/gpus")
+    device = load_part(Gpu, gpu)
     assert gpu_memory(workload, device).total + masters * workload.model.parameters <= device.memory
     assert masters or largest_batch(workload, device) >= batch
 
@@ -108,5 +108,5 @@ def test_every_row_that_compute_is_judged_by_fits() -> None:
         masters = 0
         if record.precision == "amp_fp16" and record.workload in ("bert-base-seq384", "bert-large-seq384"):
             masters = 12 * workload.model.parameters
-            workload = workload.model_copy(update={"training": workload.training.model_copy(update={"precision": "fp16"})})
+            workload = workload.with_training(precision="fp16")
         assert gpu_memory(workload, device).total + masters <= device.memory, record.where

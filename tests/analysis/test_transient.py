@@ -26,7 +26,7 @@ HOUR = 3600.0
 
 
 def lifetimes(name: str) -> Lifetimes:
-    return load_part(Lifetimes, name, "hardware/parts/lifetimes")
+    return load_part(Lifetimes, name)
 
 
 def test_kaplan_meier_by_hand() -> None:
@@ -91,11 +91,11 @@ def test_every_gpu_of_a_part_exists_and_others_have_none(any_gpu: Gpu) -> None:
     assert lifetimes_of(any_gpu) is None
     for name in ("k80", "p100", "v100"):
         for gpu in lifetimes(name).gpus:
-            part_lives = lifetimes_of(load_part(Gpu, gpu, "hardware/parts/gpus"))
+            part_lives = lifetimes_of(load_part(Gpu, gpu))
             assert part_lives is not None and part_lives.name == name
 
 
 @pytest.fixture
 def any_gpu() -> Gpu:
     """A GPU without measured lifetimes on the spot market."""
-    return load_part(Gpu, "a100-sxm4-40gb", "hardware/parts/gpus")
+    return load_part(Gpu, "a100-sxm4-40gb")

@@ -174,7 +174,7 @@ def test_extracting_a_large_model(benchmark: Any, name: str) -> None:
     """The aim: less than a minute."""
     measured_only(benchmark)
     pytest.importorskip("torch", reason="extracting a model needs torch")
-    words = shlex.split(load_part(Model, name, "workloads/models").command)
+    words = shlex.split(load_part(Model, name).command)
     options = list(zip(words[5::2], words[6::2], strict=True))
     inputs = [text for option, text in options if option == "--input"]
     arguments = parse_arguments([text for option, text in options if option == "--arg"])

@@ -157,7 +157,7 @@ def test_classes_alike_share_constants_at_their_latency():
     """The catalog's RoCE is InfiniBand, and EFA since p4d has p3dn's constants, latencies times those that its plug-in reports."""
     assert {name: like for name, (like, factor) in DERIVED_CLASSES.items() if factor != 1} == VARIANTS
     for name, (like, factor) in DERIVED_CLASSES.items():
-        own, other = (load_part(Transport, class_name, "hardware/parts/transports") for class_name in (name, like))
+        own, other = (load_part(Transport, class_name) for class_name in (name, like))
         assert own.hop_latency == pytest.approx(factor * other.hop_latency, rel=0.01)
         assert own.hop_latency_ll == pytest.approx(factor * other.hop_latency_ll, rel=0.01)
         assert (own.efficiency, own.launch) == (other.efficiency, other.launch)
@@ -170,7 +170,7 @@ def test_classes_alike_share_constants_at_their_latency():
 
 def test_a_kernel_over_pcie_starts_as_over_nvlink():
     """The catalog's launches over PCIe are the mean over NVLink: few rows over PCIe are not bound by one process's launches."""
-    launches = {name: load_part(Transport, name, "hardware/parts/transports").launch for name in ("nvlink", "pcie-peer", "host-staged")}
+    launches = {name: load_part(Transport, name).launch for name in ("nvlink", "pcie-peer", "host-staged")}
     assert len({*launches.values()}) == 1
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sim.check.servers import check_servers
+from sim.cluster.build import with_nodes
 from sim.spec.library import load_hardware, load_workload
 
 pytestmark = pytest.mark.usefixtures("whole_catalog")  # machines with hosts for servers are due, which the toy library has not
@@ -17,8 +18,12 @@ SYNC, ASYNC = "tf-parameter-server-sync", "tf-parameter-server"
 def problems(stack: str, *overrides: str, hardware: str = "cm-dare-p100", nodes: int | None = 4) -> list[str]:
     for_hardware = [text for text in overrides if text.startswith(("fabric", "groups"))]
     for_workload = [f"training.stack={stack}", *(text for text in overrides if text not in for_hardware)]
+    machine = load_hardware(hardware, for_hardware).spec
     return [
-        words for _, words in check_servers(load_hardware(hardware, for_hardware).spec, load_workload("resnet50", for_workload).spec, nodes)
+        words
+        for _, words in check_servers(
+            machine if nodes is None else with_nodes(machine, nodes), load_workload("resnet50", for_workload).spec
+        )
     ]
 
 

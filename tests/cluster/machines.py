@@ -7,6 +7,7 @@ from typing import Any
 
 from sim.spec.hardware import Link, Node, Transport
 from sim.spec.library import load_part
+from sim.spec.stack import Stack
 
 CUBE_MESH = {  # NVIDIA/go-gpuallocator NewDGX1VoltaNode
     "0-1": 1, "0-2": 1, "0-3": 2, "0-4": 2, "1-2": 2, "1-3": 1, "1-5": 2, "2-3": 2,
@@ -19,12 +20,12 @@ PAIRED = [
 
 @cache
 def link(name: str) -> Link:
-    return load_part(Link, name, "hardware/parts/links")
+    return load_part(Link, name)
 
 
 @cache
 def transport(name: str) -> Transport:
-    return load_part(Transport, name, "hardware/parts/transports")
+    return load_part(Transport, name)
 
 
 def node(gpu_count: int, topology: dict[str, Any], **keys: Any) -> Node:
@@ -124,3 +125,9 @@ def two_islands() -> Node:
 def on_one_socket(gpus: int, **keys: Any) -> Node:
     """GPUs straight on the ports of one socket, without NVLink."""
     return node(gpus, {"sockets": ({"gpus": tuple(range(gpus)), "nics": (0,)},), "peer_to_peer": keys.pop("peer_to_peer", "pxb")}, **keys)
+
+
+def stack(**keys: Any) -> Stack:
+    """Build a stack of DDP that launches a kernel in 5 us."""
+    described = {"name": "s", "strategy": "ddp", "gradient_copy_passes": 4, "optimizer": "fused", "launch_cpu": "5 us", "source": "test"}
+    return Stack.model_validate(described | keys)

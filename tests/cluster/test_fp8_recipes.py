@@ -136,14 +136,14 @@ def test_recipes_are_those_that_a_gpu_runs_and_transformer_engine_takes_there() 
     """pytorch/quantization.py: ``get_default_fp8_recipe``, ``check_fp8_block_scaling_support``, ``check_mxfp8_support``."""
     usual = {"h100-sxm5-80gb": "delayed", "l40s": "delayed", "b200-sxm-180gb": "mxfp8", "gb300-288gb": "mxfp8", "rtx5090": "tensorwise"}
     for name, recipe in usual.items():
-        assert usual_recipe(load_part(Gpu, name, "hardware/parts/gpus")) == recipe
+        assert usual_recipe(load_part(Gpu, name)) == recipe
     runs = {
         "l40s": {"delayed", "tensorwise"},
         "h100-sxm5-80gb": set(get_args(Fp8Recipe)) - {"mxfp8"},
         "b200-sxm-180gb": set(get_args(Fp8Recipe)),
     }
     for name, recipes in runs.items():
-        assert set(recipes_on(load_part(Gpu, name, "hardware/parts/gpus"))) == recipes
+        assert set(recipes_on(load_part(Gpu, name))) == recipes
 
 
 def test_blocks_of_128_are_slower_on_hopper_alone() -> None:

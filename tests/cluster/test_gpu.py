@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from sim.cluster.gpu import NATIVE_BATCH_NORM, KernelWork, efficiency_class, element_bytes, layer_time, memory_time, peaks_for
 from sim.spec.hardware import Gpu
 from sim.spec.layer import Layer
-from sim.spec.stack import Stack
+from tests.cluster.machines import stack
 
 
 def gpu(**keys):
@@ -21,11 +21,6 @@ def gpu(**keys):
         "context_memory": "0.5 GiB", "source": "test",
     }  # fmt: skip
     return Gpu.model_validate(described | keys)
-
-
-def stack(**keys):
-    described = {"name": "s", "strategy": "ddp", "gradient_copy_passes": 4, "optimizer": "fused", "launch_cpu": "5 us", "source": "test"}
-    return Stack.model_validate(described | keys)
 
 
 def layer(op="conv", **keys):

@@ -20,6 +20,7 @@ from sim.spec.library import load_part, load_workload
 from sim.spec.sections import with_fields
 from sim.spec.stack import Stack
 from sim.spec.transformer import Transformer
+from tests.cluster.machines import stack
 
 PLAIN = {
     "name": "plain", "sm_count": 100, "product_share": {"bf16": 0.8, "fp8": 0.8}, "sustained": 0.5, "tile_edge": 1e-6, "pipeline_fill": 0,
@@ -38,11 +39,6 @@ def gpu(**changes):
         "efficiency": {"gemm": {"bf16": 0.5}}, "kernel_time": "0 us", "context_memory": "1 GiB", "source": "test",
         "kernels": PLAIN | changes,
     })  # fmt: skip
-
-
-def stack(**keys):
-    described = {"name": "s", "strategy": "ddp", "gradient_copy_passes": 4, "optimizer": "fused", "launch_cpu": "5 us", "source": "test"}
-    return Stack.model_validate(described | keys)
 
 
 def test_products_of_one_wave_take_the_time_of_one_tile():
@@ -168,7 +164,7 @@ def test_attention_that_no_gradient_passes_has_no_backward(shaped, passes):
 
 def test_backward_of_attention_in_several_kernels_has_products_of_the_widths_of_keys_and_values():
     """Scores' and values' gradients have the width of values, those of queries and keys their own. Oracle: other widths."""
-    a100 = load_part(Gpu, "a100-sxm4-40gb", "hardware/parts/gpus")
+    a100 = load_part(Gpu, "a100-sxm4-40gb")
     shape = Transformer(layers=1, hidden=2048, heads=16, head_dim=192, ffn=1408, vocab=1000, max_seq=2048)
     core = next(layer for layer in decoder_layers(shape, 2048) if layer.op == "attention")
 
@@ -198,7 +194,7 @@ def test_backward_of_attention_in_several_kernels_has_products_of_the_widths_of_
 )
 def test_products_of_attention_in_several_kernels_take_what_they_took_on_an_a100(size, of_scores, of_results):
     """EleutherAI/cookbook, sizing/results/transformer_data/h_sweep.out: 16 heads of a rank, four samples of 2,048 tokens; TFLOP/s."""
-    a100 = load_part(Gpu, "a100-sxm4-40gb", "hardware/parts/gpus")
+    a100 = load_part(Gpu, "a100-sxm4-40gb")
     shape = Transformer(layers=1, hidden=16 * size, heads=16, head_dim=size, ffn=1408, vocab=1000, max_seq=2048)
     core = next(layer for layer in decoder_layers(shape, 2048) if layer.op == "attention")
     flop = 64 * 2 * 2048.0**2 * size / 1e12
@@ -254,7 +250,7 @@ def test_sinks_cost_time_per_query_and_head_backward_alone():
 
 def test_fp8_products_have_rates_by_what_they_compute():
     """Forward accumulates without splitting with one scale per tensor; operands of weights' gradients have more scales in blocks."""
-    board = load_part(Gpu, "h200-sxm-141gb", "hardware/parts/gpus")
+    board = load_part(Gpu, "h200-sxm-141gb")
     times = {
         (recipe, role): kernels.product_time(board, "fp8", ProductShape(8192, 8192, 8192), recipe=recipe, role=role)
         for recipe in ("blockwise", "tensorwise")
@@ -268,8 +264,8 @@ def test_fp8_products_have_rates_by_what_they_compute():
 
 def test_fp8_leaves_heads_and_routers_in_16_bits():
     """Oracle: calibration/records/blind/2026-11-27-h200-operators.csv, where the head of FP8 steps runs the kernels of BF16 steps."""
-    board = load_part(Gpu, "h200-sxm-141gb", "hardware/parts/gpus")
-    stack = load_part(Stack, "megatron-core", "workloads/stacks")
+    board = load_part(Gpu, "h200-sxm-141gb")
+    stack = load_part(Stack, "megatron-core")
     model = load_workload("qwen3-30b-a3b").spec.model
     named = {layer.name.removeprefix("layers.0."): layer for layer in model.layers}
     for name, narrows in (("head", False), ("router", False), ("experts.down", True), ("attention.qkv", True)):

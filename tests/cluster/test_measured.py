@@ -15,8 +15,8 @@ from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 from sim.training.layer_times import layer_times
 
-V100, A100 = (load_part(Gpu, name, "hardware/parts/gpus") for name in ("v100-sxm2-16gb", "a100-sxm4-40gb"))
-STACK = load_part(Stack, "torch-2.x-ddp", "workloads/stacks")
+V100, A100 = (load_part(Gpu, name) for name in ("v100-sxm2-16gb", "a100-sxm4-40gb"))
+STACK = load_part(Stack, "torch-2.x-ddp")
 ON = MeasuredOn(gpu=V100, batch=32, precision="fp32", source="a test")
 
 

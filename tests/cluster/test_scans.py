@@ -20,7 +20,7 @@ from sim.spec.transformer import DeltaNet, Mamba, Transformer
 
 MACHINES = {"H100-SXM5-80GB": "hgx-h100", "B200-SXM-180GB": "hgx-b200", "B300-SXM-288GB": "hgx-b300", "GB300-288GB": "gb300-nvl72"}
 """Machines of the catalog with the measured GPUs."""
-STACK = load_part(Stack, "megatron-core", "workloads/stacks")
+STACK = load_part(Stack, "megatron-core")
 
 
 def rows(op: str, gpu: str) -> list[dict[str, str]]:
@@ -82,7 +82,7 @@ def test_rates_of_other_gpus_are_derived_from_a_measured_model(faster: str, slow
     model = Transformer(
         layers=48, hidden=2048, heads=32, ffn=8192, vocab=50288, norm="rmsnorm", positions="none", tied=True, pattern="M" * 48, mamba=sizes,
     )  # fmt: skip
-    stack = load_part(Stack, "torch-2.x-ddp", "workloads/stacks")
+    stack = load_part(Stack, "torch-2.x-ddp")
     steps = {}
     for machine in (faster, slower):
         gpu = load_hardware(machine).spec.worker_groups[0].node.gpu

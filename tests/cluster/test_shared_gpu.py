@@ -14,7 +14,7 @@ from sim.spec.library import load_part
 
 
 def h100() -> Gpu:
-    return load_part(Gpu, "h100-sxm5-80gb", "hardware/parts/gpus")
+    return load_part(Gpu, "h100-sxm5-80gb")
 
 
 @given(st.integers(0, 200), st.floats(0, 5e12))

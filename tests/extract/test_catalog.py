@@ -76,7 +76,7 @@ def test_parameters_gradients_and_flop_are_torchs(name: str) -> None:
     from sim.extract import target
     from sim.extract.build import build
 
-    table = load_part(Model, name, "workloads/models")
+    table = load_part(Model, name)
     words = shlex.split(table.command)
     options = list(zip(words[5:-2:2], words[6:-2:2], strict=True))
     if "torchvision" in words[4] or words[4].endswith((":resnet", ":Ssd300")):

@@ -79,7 +79,7 @@ def test_gpt2_of_the_catalog_is_the_traced_one(name: str, tokens: int) -> None:
 
     These are bytes in any precision, and count as a half of a 16-bit element.
     """
-    described = load_part(Model, name, "workloads/models")
+    described = load_part(Model, name)
     assert described.transformer is not None
     made = decoder_layers(described.transformer, tokens)
     traced = extract("workloads/models/sources/gpt.py:gpt2", [f"input_ids={tokens}:int64"], name, {"size": GPT2_SIZES[name]})
@@ -115,12 +115,12 @@ def test_an_eager_step_of_gpt2_takes_what_the_traced_one_takes(precision: Precis
     Its GELU is one kernel. Backward adds up gradients of the stream, which the traced table counts with the norm, in 32 bits. What a
     stack says of operators by the names that a description gives them is left out.
     """
-    described = load_part(Model, "gpt2", "workloads/models")
+    described = load_part(Model, "gpt2")
     assert described.transformer is not None
     made = decoder_layers(described.transformer.model_copy(update={"composed_gelu": False}), 1024)
     traced = extract("workloads/models/sources/gpt.py:gpt2", ["input_ids=1024:int64"], "gpt2", {"size": "small"}).layers
     gpu = load_hardware("hgx-h100").spec.groups[0].node.gpu
-    stacks = [load_part(Stack, name, "workloads/stacks") for name in ("torch-2.x-ddp", "hf-transformers")]
+    stacks = [load_part(Stack, name) for name in ("torch-2.x-ddp", "hf-transformers")]
     for stack in (with_fields(stack, operator_traffic={}) for stack in stacks):
         for backward in (False, True):
             times, launches = (

@@ -76,7 +76,7 @@ def shortened(table: Model, length: int) -> Model:
 @cache
 def compared(name: str) -> Model:
     """Return the table that is compared with torch: the catalog's, but with a clip of 40 frames where torch takes steps apart."""
-    table = load_part(Model, name, "workloads/models")
+    table = load_part(Model, name)
     return shortened(table, 40) if name in STEP_BY_STEP else table
 
 
@@ -98,7 +98,7 @@ def test_peak_is_what_torch_allocates(name: str, precision: str) -> None:
 @pytest.mark.parametrize("name", cases(STEP_BY_STEP))
 def test_the_catalog_has_the_table_of_a_longer_clip(name: str) -> None:
     """Everything of every layer grows by as much with each frame: from 20 and 40 frames to the catalog's 400, to the last byte."""
-    full, few, more = load_part(Model, name, "workloads/models"), shortened(load_part(Model, name, "workloads/models"), 20), compared(name)
+    full, few, more = load_part(Model, name), shortened(load_part(Model, name), 20), compared(name)
     grown = [(few.input, more.input, full.input), (few.autocast_saved, more.autocast_saved, full.autocast_saved)]
     for low, high, full_layer in zip(few.layers, more.layers, full.layers, strict=True):
         fields = [(getattr(low, field), getattr(high, field), getattr(full_layer, field)) for field in type(full_layer).model_fields]

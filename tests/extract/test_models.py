@@ -52,7 +52,7 @@ def test_catalog_flop_equal_torchs_counter(name: str, size: int, backward_too: b
     with torch.device("meta"):
         model = getattr(torchvision.models, name)(**({"init_weights": False} if name == "inception_v3" else {})).train()
     two, three = (counted(model, batch, (3, size, size)) for batch in (2, 3))
-    table = load_part(Model, name, "workloads/models")
+    table = load_part(Model, name)
     assert table.parameters == sum(parameter.numel() for parameter in model.parameters())
     assert [sum(1 for _ in model.parameters())] == [sum(len(layer.gradients) for layer in table.layers)]
     assert sum(layer.forward for layer in table.layers) == three[0] - two[0]
@@ -66,7 +66,7 @@ def test_catalog_order_equals_a_real_backward() -> None:
     model = torchvision.models.resnet18().train()
     order = watched(model)
     model(torch.randn(2, 3, 64, 64)).sum().backward()
-    assert_same_order(load_part(Model, "resnet18", "workloads/models"), order)
+    assert_same_order(load_part(Model, "resnet18"), order)
 
 
 def test_bert_order_equals_a_real_backward() -> None:
@@ -84,7 +84,7 @@ def test_bert_order_equals_a_real_backward() -> None:
 @pytest.mark.parametrize("name", ["alexnet", "resnet10_noresidue", pytest.param("bert-base-seq384", marks=pytest.mark.nightly)])
 def test_the_command_in_a_header_writes_the_same_file(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = MODELS[name]
-    table = load_part(Model, str(path), "workloads/models")
+    table = load_part(Model, str(path))
     words = shlex.split(table.command)
     assert words[:4] == ["python", "-m", "sim", "extract"]
     options = list(zip(words[5:-2:2], words[6:-2:2], strict=True))
@@ -125,10 +125,10 @@ def test_the_largest_model_takes_less_than_4_gb(tmp_path: Path) -> None:
     name = "llama-7b"
     if not Path("/proc/self/status").exists():
         pytest.skip("/proc tells the peak memory of a process on Linux only")
-    words = shlex.split(load_part(Model, name, "workloads/models").command)[3:-1]
+    words = shlex.split(load_part(Model, name).command)[3:-1]
     command = [sys.executable, "-c", PEAK, *words, str(tmp_path / "it.yaml"), "--name", name]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) * 1024 < 4e9
-    written, expected = (load_part(Model, str(path), "workloads/models") for path in (tmp_path / "it.yaml", MODELS[name]))
+    written, expected = (load_part(Model, str(path)) for path in (tmp_path / "it.yaml", MODELS[name]))
     assert written.layers == expected.layers

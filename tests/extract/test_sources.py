@@ -75,7 +75,7 @@ def test_a_described_gpt2_is_that_of_transformers(tokens: int) -> None:
     """The class's defaults are the smallest GPT-2."""
     pytest.importorskip("transformers", reason="tests classes of transformers")
     traced = extract("transformers:GPT2LMHeadModel", [f"input_ids={tokens}:int64", f"labels={tokens}:int64"], "hf")
-    shape = load_part(Model, "gpt2", "workloads/models").transformer
+    shape = load_part(Model, "gpt2").transformer
     assert shape is not None
     assert_same_model(decoder_layers(shape, tokens), traced.layers)
 
@@ -92,7 +92,7 @@ def test_classes_of_transformers(target: str, inputs: list[str], arguments: dict
     pytest.importorskip("transformers", reason="tests classes of transformers")
     table = extract(f"transformers:{target}", inputs, "hf", arguments)
     assert any(layer.op == "attention" and layer.forward for layer in table.layers)
-    ours = load_part(Model, name or "bert-base-seq128", "workloads/models")
+    ours = load_part(Model, name or "bert-base-seq128")
     assert table.parameters == ours.parameters
     if name:
         assert tensors(table) == tensors(ours)

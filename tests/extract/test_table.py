@@ -122,7 +122,7 @@ def test_editing_one_number_changes_the_step_by_what_it_says(tmp_path: Path) -> 
     now = float(line.split("read: ")[1].split(" B")[0])
     (tmp_path / "net.yaml").write_text(kept.replace(line, line.replace(f"read: {now:.0f} B", f"read: {now + 1e7:.0f} B")))
     (tmp_path / "mine.yaml").write_text("extends: resnet18\nname: mine\nmodel: net.yaml\ntraining: {batch: 32}\n")
-    gpu = load_part(Gpu, "v100-sxm2-16gb", "hardware/parts/gpus")
+    gpu = load_part(Gpu, "v100-sxm2-16gb")
     before, after = (
         sum(segment.compute for _, segment in plan_step(load_workload(name, keys).spec, gpu, 1.0, 1).passes("F"))
         for name, keys in (("resnet18", ["training.batch=32"]), (str(tmp_path / "mine.yaml"), []))

@@ -18,7 +18,7 @@ COUNTED = {
 @pytest.mark.parametrize("name", COUNTED)
 def test_parameters_and_tensors_are_cm_dares(name: str) -> None:
     parameters, tensors, flop = COUNTED[name]
-    model = load_part(Model, name, "workloads/models")
+    model = load_part(Model, name)
     assert model.parameters == sum(sum(layer.gradients) for layer in model.layers) == parameters
     assert sum(len(layer.gradients) for layer in model.layers) == tensors
     # tfprof also counts norms, activations and the optimizer's update

@@ -81,7 +81,7 @@ def table_row(name: str) -> Layer:
 )
 def test_operators_move_as_many_bytes_as_the_stack_says(stack: str, name: str, work: Callable[[], None], made: float) -> None:
     """The table's bytes are for four an element; *made*: share of the bytes that are not of the operators, such as the angles."""
-    row, kernels = table_row(name), load_part(Stack, stack, "workloads/stacks").kernels
+    row, kernels = table_row(name), load_part(Stack, stack).kernels
     setup = bytes_moved(lambda: inputs(name, work))
     counted = (bytes_moved(work) - setup) / ((row.read + row.write + row.backward_traffic) / 2)
     assert counted == pytest.approx(kernels.operator_traffic[name.rpartition(".")[2]], rel=0.02 + made)

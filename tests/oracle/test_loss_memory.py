@@ -22,7 +22,7 @@ tensors: Any = Late("torch.distributed.tensor")
 
 
 def stack_named(name: str) -> Stack:
-    stack = load_part(Stack, name, "workloads/stacks")
+    stack = load_part(Stack, name)
     assert isinstance(stack, Stack)
     return stack
 

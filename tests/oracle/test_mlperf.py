@@ -47,7 +47,7 @@ def test_ranks_with_sequences_of_their_own_wait_in_v0_7_alone() -> None:
 @pytest.fixture(scope="module")
 def sharded() -> list[tuple[RunQuestion, LayoutRun]]:
     """Rows of DistributedFusedLAMB, with its optimizer divided among the GPUs of a node in place of the scalars of those rows."""
-    stack = load_part(Stack, "mlperf-pytorch-bert-sharded", "workloads/stacks")
+    stack = load_part(Stack, "mlperf-pytorch-bert-sharded")
     runs = []
     for row in read_records(COMMITTED_RUNS).records:
         if row.source == "mlperf" and row.stack == "mlperf-pytorch-bert":
@@ -55,7 +55,7 @@ def sharded() -> list[tuple[RunQuestion, LayoutRun]]:
             training = run_question.workload.training
             own = with_fields(stack, elementwise_traffic=training.stack.kernels.elementwise_traffic)
             layout = {"stack": own, "parallel": Parallel(shard="optimizer", replicate=run_question.nodes)}
-            workload = run_question.workload.model_copy(update={"training": training.model_copy(update=layout)})
+            workload = run_question.workload.with_training(**layout)
             runs.append((run_question, run_layout(run_question.hardware, workload, len(run_question.job.placement[0].gpus))))
     return runs
 

@@ -57,9 +57,8 @@ def drawn(gpus: int, nodes: int, persistent: float, jitter: float, draw: bool, f
     """A job of 1 s of compute and next to no communication."""
     workload = toy_workload((layer(0.4, 0.6, 10),), samples=steps * gpus * nodes)
     noise = workload.training.noise.model_copy(update={"draw": draw, "compute_cv": jitter, "persistent_cv": persistent})
-    training = workload.training.model_copy(update={"noise": noise})
     hardware = machine(gpus, nodes, nvlink=1e15, nic=1e15, pcie=1e15)
-    jobs = [Job(workload.model_copy(update={"training": training}), place(hardware))]
+    jobs = [Job(workload.with_training(noise=noise), place(hardware))]
     return simulate(hardware, jobs, exact=draw, cold=False, fold=fold, seed=11)
 
 

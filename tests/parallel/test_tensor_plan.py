@@ -46,7 +46,7 @@ def _group() -> Iterator[None]:
 
 
 def plan_of(name: str) -> Mapping[str, Any]:
-    return load_part(Workload, name, "workloads").model.tensor_plan
+    return load_part(Workload, name).model.tensor_plan
 
 
 def with_plan(table: Model, plan: Mapping[str, Any]) -> Model:
@@ -149,8 +149,8 @@ PLANNED = ("llama-7b", "bert-base-seq128", "bert-large-seq384", "vit_b_16")
 @pytest.mark.parametrize("name", PLANNED)
 def test_parameters_and_products_of_all_ranks_add_up(name: str) -> None:
     """Conservation: split tensors of all ranks are the table's, whole ones are everywhere; one rank has the table as it was traced."""
-    table = load_part(Workload, name, "workloads").model
-    traced = load_part(Model, name, "workloads/models")
+    table = load_part(Workload, name).model
+    traced = load_part(Model, name)
     bare = {"share": "", "tokens": 0}
     assert [layer.model_copy(update=bare) for layer in table.layers] == [layer.model_copy(update=bare) for layer in traced.layers]
     assert all(rank_share(layer, Parallel()) is layer for layer in table.layers)
@@ -204,7 +204,7 @@ def test_a_plan_that_does_not_fit_is_refused(plan: dict[str, str], message: str)
 
 
 def test_what_cannot_be_divided_is_told() -> None:
-    bert = load_part(Workload, "bert-base-seq128", "workloads").model
+    bert = load_part(Workload, "bert-base-seq128").model
     with pytest.raises(SpecError, match="5 ranks do not divide 12 attention heads; use 4 or 6"):
         split(bert, Parallel(tensor=5, sequence=False))
     with pytest.raises(SpecError, match="tensor_plan of bert-base-seq128 has no sequence layers"):

@@ -33,7 +33,7 @@ def _group() -> Iterator[None]:
 
 @cache
 def table(name: str) -> Model:
-    loaded = load_part(Model, name, "workloads/models")
+    loaded = load_part(Model, name)
     assert isinstance(loaded, Model)
     return loaded
 

@@ -6,13 +6,13 @@ import csv
 import io
 
 from sim.report.collective import (
-    collective_csv,
     collective_document,
     collective_plot,
     collective_text,
     collective_warnings,
     fabric_files,
 )
+from sim.report.figures import figures_csv
 from sim.spec.library import load_hardware
 from sim.training.collectives.price.table import CollectiveRow, Table
 
@@ -25,7 +25,7 @@ ROWS = (
 def test_json_and_csv_hold_the_same_rows() -> None:
     table = Table("toy", "all_reduce", 2, 8, ROWS, 3e9)
     document = collective_document(table)
-    read = list(csv.DictReader(io.StringIO(collective_csv(table))))
+    read = list(csv.DictReader(io.StringIO(figures_csv(document["rows"]))))
     assert [{key: str(value) for key, value in row.items()} for row in document["rows"]] == read
     assert (document["gpus"], document["bisection_bytes_per_s"], document["rows"][1]["time_s"]) == (8, 3e9, 0.5)
 

@@ -151,11 +151,11 @@ def test_a_family_that_was_measured_elsewhere_is_missing_in_its_group_only(monke
 
 def test_no_gpu_inherits_what_the_power_of_another_board_costs() -> None:
     """The factors fitted on the 300 W of the RTX 6000 Ada are that board's alone; others take the mean of the architectures."""
-    mean = load_part(Gpu, "b200-sxm-180gb", "hardware/parts/gpus")
+    mean = load_part(Gpu, "b200-sxm-180gb")
     for name in ("l4", "l40s", "rtx4090", "rtx5090"):
-        gpu = load_part(Gpu, name, "hardware/parts/gpus")
+        gpu = load_part(Gpu, name)
         assert (gpu.tensor_core_factor, gpu.tensor_core_gemm_factor) == (mean.tensor_core_factor, mean.tensor_core_gemm_factor)
-    held_back = load_part(Gpu, "rtx6000ada", "hardware/parts/gpus")
+    held_back = load_part(Gpu, "rtx6000ada")
     assert held_back.tensor_core_gemm_factor > 1.5 * mean.tensor_core_gemm_factor
 
 
@@ -178,8 +178,8 @@ def test_errors_of_decoders_with_layouts_have_a_factor_that_data_parallel_stacks
     """Their steps have compute_factor 1.08 and, on Blackwell, 1.11 times that: a step without both may take as long as predicted, or that
     much longer. Stacks with a factor of their own, fitted to their own runs, need none.
     """
-    stacks = {name: load_part(Stack, name, "workloads/stacks") for name in ("torch-2.x-ddp", "megatron-core", "ngc-pytorch-22.09")}
-    gpus = {name: load_part(Gpu, name, "hardware/parts/gpus") for name in ("h100-sxm5-80gb", "b200-sxm-180gb", "a100-sxm4-80gb")}
+    stacks = {name: load_part(Stack, name) for name in ("torch-2.x-ddp", "megatron-core", "ngc-pytorch-22.09")}
+    gpus = {name: load_part(Gpu, name) for name in ("h100-sxm5-80gb", "b200-sxm-180gb", "a100-sxm4-80gb")}
     ddp = [missing_factor(stacks["torch-2.x-ddp"], gpu) for gpu in gpus.values()]
     assert ddp == pytest.approx([1.08, 1.08 * 1.11, 1.08 * 0.9])
     assert all(missing_factor(stacks[name], gpu) == 1.0 for name in ("megatron-core", "ngc-pytorch-22.09") for gpu in gpus.values())

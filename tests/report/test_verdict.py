@@ -128,8 +128,7 @@ def test_drawn_steps_tell_how_well_their_mean_is_known() -> None:
     """The seed, how many steps were drawn of how many, and the interval of the run."""
     workload = toy_workload()
     noise = workload.training.noise.model_copy(update={"draw": True, "compute_cv": 0.02})
-    training = workload.training.model_copy(update={"noise": noise})
-    simulated = run(machine(4), workload.model_copy(update={"training": training}), seed=7)
+    simulated = run(machine(4), workload.with_training(noise=noise), seed=7)
     warm = simulated.jobs[0].warm
     assert warm.interval is not None
     [text] = warnings(simulated)

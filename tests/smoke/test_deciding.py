@@ -32,6 +32,16 @@ def test_compare_writes_all_its_files(tmp_path: Path, capsys: pytest.CaptureFixt
     assert (tmp_path / "compare.csv").read_text().splitlines() == rows
 
 
+@pytest.mark.parametrize(
+    "words", ["compare p3.2xlarge p3.8xlarge resnet18", "plan hgx-h100 llama-3.2-1b", "whatif p3.2xlarge resnet18", "collective p3.8xlarge"]
+)
+def test_two_formats_are_refused_before_anything_is_computed(words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for formats in (["--json", "--csv"], ["--csv", "--json"]):
+        assert main([*words.split(), *formats, "-o", str(tmp_path / "out")]) == 2
+        assert capsys.readouterr().err == "--json and --csv: write one of the two\n"
+    assert not (tmp_path / "out").exists()
+
+
 def test_compare_says_when_nothing_can_run_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", "vgg16", "p3.2xlarge", "p2.xlarge", "--batch", "100000"]) == 1
     said = capsys.readouterr().out

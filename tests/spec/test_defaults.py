@@ -62,12 +62,12 @@ def test_own_words_win(tmp_path: Path) -> None:
 
 
 def test_a_stream_of_tokens_is_cut_into_sequences() -> None:
-    stream = load_part(Dataset, "tokens", "workloads/datasets")
+    stream = load_part(Dataset, "tokens")
     once, twice = stream.of_sequence(2048), stream.of_sequence(4096)
     assert once.of_sequence(4096) == twice == stream.of_sequence(3000).of_sequence(4096), "nothing is lost on the way"
     assert once.samples * once.sample == pytest.approx(stream.samples * stream.sample, rel=1e-6)
     assert once.prepared == 2048 * stream.prepared
-    fixed = load_part(Dataset, "imagenet-1k", "workloads/datasets")
+    fixed = load_part(Dataset, "imagenet-1k")
     assert fixed.of_sequence(4096) is fixed
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from sim.spec.extensions import SCHEDULES, extension, names
+from sim.spec.catalog import provided_files
+from sim.spec.extensions import SCHEDULES, STACKS, extension, names
 from sim.spec.yaml import SpecError
 from tests.test_develop_pages import install, typed
 
@@ -100,3 +101,15 @@ def test_the_command_line_and_yaml_take_it_and_tell_what_it_refuses(tmp_path: Pa
     refused = typed([*command, "--schedule", "refuses"], tmp_path)
     assert refused.returncode == 2
     assert refused.stderr == "training.parallel: schedule refuses: an odd number of micro-batches; write an even one\n"
+
+
+def test_a_folder_of_stacks_that_was_not_installed_is_missed(installed: Path) -> None:
+    module = f"stacks_of_user_{installed.name}".replace("-", "_")
+    code = "from pathlib import Path\nclass Ours:\n    name = 'ours'\n    folder = Path(__file__).parent / 'stacks'\n"
+    (installed / f"{module}.py").write_text(code, encoding="utf-8")
+    install(installed, "stacks-of-user", {STACKS.group: {"ours": f"{module}:Ours"}})
+    with pytest.raises(SpecError, match=r"folder of stacks ours: there is no folder \S+/stacks; move it into a package"):
+        provided_files("workloads/stacks")
+    (installed / "stacks").mkdir()
+    (installed / "stacks" / "our-torch.yaml").write_text("extends: torch-2.x-ddp\nname: our-torch\n", encoding="utf-8")
+    assert provided_files("workloads/stacks")["our-torch"] == installed / "stacks" / "our-torch.yaml"

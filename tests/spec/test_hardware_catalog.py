@@ -39,7 +39,7 @@ def machine(name: str) -> Hardware:
 
 @cache
 def part(folder: str, name: str) -> Any:
-    return load_part(KINDS[folder], name, f"hardware/parts/{folder}")
+    return load_part(KINDS[folder], name)
 
 
 def node(name: str) -> Node:

@@ -22,7 +22,7 @@ KINDS: dict[str, type[Spec]] = {"gpus": Gpu, "links": Link, "cpus": Cpu, "volume
 
 @cache
 def part(folder: str, name: str) -> Any:
-    return load_part(KINDS[folder], name, f"hardware/parts/{folder}")
+    return load_part(KINDS[folder], name)
 
 
 GPUS = sorted(catalog("hardware/parts/gpus"))

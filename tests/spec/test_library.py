@@ -20,7 +20,7 @@ def test_a_machine_and_a_workload_are_loaded_by_name_or_path(toys: Path) -> None
 
 
 def test_a_part_is_loaded_alone(toys: Path) -> None:
-    assert load_part(Stack, "plain", "workloads/stacks").kernels.launch_cpu == 10e-6
+    assert load_part(Stack, "plain").kernels.launch_cpu == 10e-6
 
 
 def test_files_outside_the_catalog_find_their_own_parts(library: Path) -> None:

@@ -89,7 +89,7 @@ def test_an_embedding_has_whole_rows(keys, sentence):
 
 
 def stack(name):
-    return load_part(Stack, name, "workloads/stacks")
+    return load_part(Stack, name)
 
 
 @pytest.mark.parametrize("name, threshold, cycle", [("horovod-0.19", 64, 5e-3), ("horovod-0.21", 128, 1e-3)])

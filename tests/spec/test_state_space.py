@@ -201,7 +201,7 @@ def test_tensor_ranks_project_their_own_tokens_into_the_latent_space() -> None:
 
 def test_norms_in_front_of_scans_quantize_for_the_first_product() -> None:
     """As in front of q, k and v: Megatron-LM's TELayerNormColumnParallelLinear is also in_proj."""
-    gpu, stack = load_hardware("hgx-h100").spec.worker_groups[0].node.gpu, load_part(Stack, "megatron-core", "workloads/stacks")
+    gpu, stack = load_hardware("hgx-h100").spec.worker_groups[0].node.gpu, load_part(Stack, "megatron-core")
     product = named(decoder_layers(hybrid(), TOKENS), "mamba.input")
     alike = product.model_copy(update={"name": "layers.0.attention.qkv"})
     assert quantizing_bytes(product, 64, gpu, "fp8", stack, False) == quantizing_bytes(alike, 64, gpu, "fp8", stack, False)
@@ -367,11 +367,11 @@ def test_context_ranks_that_no_software_has_are_refused(stack: str, model: str, 
 
 def test_a_layer_with_a_delta_net_is_one_block() -> None:
     """Recomputation and pipelines divide models between the layers of their code, of which each has a mixer and a feed-forward block."""
-    shape = load_part(Model, "qwen3-next-80b-a3b", "workloads/models").transformer
+    shape = load_part(Model, "qwen3-next-80b-a3b").transformer
     assert shape is not None and (shape.letters_per_block, shape.block_count) == (2, 48)
     blocks = [name for name, kind, _ in units(Model(name="m", transformer=shape, sequence=TOKENS, source="a test")) if kind == "block"]
     assert blocks == [f"layers.{number}" for number in range(48)]
-    nemotron = load_part(Model, "nemotron-h-8b", "workloads/models").transformer
+    nemotron = load_part(Model, "nemotron-h-8b").transformer
     assert nemotron is not None and nemotron.block_count == nemotron.layers == 52, "Megatron-LM's Mamba models have a letter for each layer"
     assert hybrid(layers=4, pattern="G-M-", delta_net={"key_heads": 2, "value_heads": 4}).letters_per_block == 1
     uneven = {"layers": 3, "pattern": "G-*", "delta_net": {"key_heads": 2, "value_heads": 4}, "mamba": None}

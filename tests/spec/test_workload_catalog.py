@@ -113,7 +113,7 @@ GPT2 = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")
 
 
 def model(name: str) -> Model:
-    return load_part(Model, name, "workloads/models")
+    return load_part(Model, name)
 
 
 def tensors(layer_table: Model) -> list[int]:
@@ -245,7 +245,7 @@ def test_every_model_has_a_workload_and_stashs_names_resolve() -> None:
 @for_each(catalog("workloads/datasets"))
 def test_dataset(name: str) -> None:
     """Every number of a dataset has its source."""
-    dataset_part = load_part(Dataset, name, "workloads/datasets")
+    dataset_part = load_part(Dataset, name)
     assert dataset_part.name == name and isinstance(dataset_part.source, dict)
     numbers = {"samples", "sample", "prepared", "prep", "dali_prep", "dali_gpu_prep", "dali_gpu_time"} & dataset_part.model_fields_set
     assert numbers <= dataset_part.source.keys()
@@ -254,14 +254,14 @@ def test_dataset(name: str) -> None:
 @for_each(all_files("workloads/stacks"))
 def test_stack(name: str) -> None:
     """Every stack resolves under its own name, with a source for each factor that is not the default of the schema."""
-    stack_part = load_part(Stack, name, "workloads/stacks")
+    stack_part = load_part(Stack, name)
     assert stack_part.name == name and isinstance(stack_part.source, dict) and "*" in stack_part.source
     assert {"launch_cpu", "gradient_copy_passes", "optimizer"} <= stack_part.source.keys()
 
 
 def test_stacks_differ_as_the_software_does() -> None:
     """DDP: 25 MiB buckets, the first 1 MiB, overlapped. Stash: every tensor alone, three blocking scalars, no buffer broadcast."""
-    stacks = {name: load_part(Stack, name, "workloads/stacks") for name in all_files("workloads/stacks")}
+    stacks = {name: load_part(Stack, name) for name in all_files("workloads/stacks")}
     torch = stacks["torch-1.13-ddp"]
     ddp, stash, flat = torch.exchange, stacks["apex-per-tensor"].exchange, stacks["flat"].exchange
     assert isinstance(ddp, Ddp)
@@ -277,7 +277,7 @@ def test_stacks_differ_as_the_software_does() -> None:
 
 def test_prep_cost_of_imagenet_is_the_measured_one() -> None:
     """DLPerf: 8 DataLoader workers deliver 1,070 images/s, 8 DALI threads 2,244 (Oneflow-Inc/DLPerf PyTorch/resnet50v1.5)."""
-    imagenet = load_part(Dataset, "imagenet-1k", "workloads/datasets")
+    imagenet = load_part(Dataset, "imagenet-1k")
     assert imagenet.prep == pytest.approx(8 / 1070, rel=2e-3)
     assert imagenet.dali_prep == pytest.approx(8 / 2244, rel=2e-3)
 

@@ -26,8 +26,9 @@ from sim.spec.sections import with_fields
 from sim.spec.stack import Stack
 from sim.study.goodput import simulate_weeks, time_of_changes
 from sim.study.layout import layout_answer
+from sim.study.options import Weeks
 from sim.study.scenario import Scenario
-from sim.study.weeks import Weeks, long_run, reliability_of, steps_of
+from sim.study.weeks import long_run, reliability_of, steps_of
 from sim.study.whole_job import plan_of
 from tests.study.weeks_asked import DAY, SCENARIO, steps, weeks
 
@@ -113,8 +114,9 @@ def test_each_start_compiles_and_captures_graphs() -> None:
         ({"cuda_graphs": True}, 11.0, 58.0),
         ({"cuda_graphs": True, "compilation": (4.0, 15.0), "capture": (1.0, 1.0)}, 5.0, 16.0),
     ):
-        training = workload.training.model_copy(update={"stack": with_fields(stack, **changed)})
-        slow = simulate_weeks(steps()._replace(workload=workload.model_copy(update={"training": training})), settings, changes=False)
+        slow = simulate_weeks(
+            steps()._replace(workload=workload.with_training(stack=with_fields(stack, **changed))), settings, changes=False
+        )
         assert slow.run.compilation == Uniform(low, high)
         assert "each start compiles" in " ".join(slow.notes)
         assert slow.expected < eager.expected
@@ -211,8 +213,7 @@ def test_shares_of_causes_are_of_unplanned_incidents() -> None:
 def test_timeouts_of_the_stack_end_hangs(stack: str, seconds: float | None) -> None:
     """At the levels at which somebody notices; without a timeout that is known, those of the level."""
     workload = steps().workload
-    training = workload.training.model_copy(update={"stack": load_part(Stack, stack, "workloads/stacks")})
-    job = steps()._replace(workload=workload.model_copy(update={"training": training}))
+    job = steps()._replace(workload=workload.with_training(stack=load_part(Stack, stack)))
     for name, unknown in (("low", (100.0, 600.0)), ("middle", (600.0, 600.0)), ("high", None)):
         level = reliability_of(name)
         causes = {cause.name: cause.detection for cause in long_run(job, Weeks(days=1.0), level).causes}

@@ -19,10 +19,10 @@ from sim.report.goodput import goodput_document, goodput_text
 from sim.spec.yaml import SpecError
 from sim.study import checkpoint_intervals
 from sim.study.goodput import simulate_weeks
+from sim.study.options import Weeks
 from sim.study.saved_parts import saved_parts
 from sim.study.saving import saved_during_run
 from sim.study.scenario import answer
-from sim.study.weeks import Weeks
 from tests.study.weeks_asked import DAY, SCENARIO, steps, weeks
 
 

@@ -20,9 +20,10 @@ from sim.documents import document
 from sim.report.layouts.layout import layout_document
 from sim.study.goodput import Goodput, simulate_weeks
 from sim.study.layout import layout_answer
+from sim.study.options import Weeks
 from sim.study.saving import slowdown_by_store
 from sim.study.scenario import Scenario, answer
-from sim.study.weeks import Slowed, Steps, Weeks, steps_of
+from sim.study.weeks import Slowed, Steps, steps_of
 
 COURSES = 60
 FAULTS = 30

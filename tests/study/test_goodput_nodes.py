@@ -22,11 +22,12 @@ from sim.spec.library import load_hardware, load_workload
 from sim.spec.node_prices import Prices
 from sim.spec.yaml import SpecError
 from sim.study.goodput import simulate_weeks
+from sim.study.options import Weeks
 from sim.study.power_cap import slower_runs
 from sim.study.scenario import Scenario, answer
 from sim.study.spot import SpotRequest, spot
 from sim.study.transient import SpotJob, draw_courses, spread
-from sim.study.weeks import Weeks, long_run, reliability_of, steps_of
+from sim.study.weeks import long_run, reliability_of, steps_of
 from tests.study.weeks_asked import DAY, SCENARIO, laid_out, steps, weeks
 
 

@@ -16,7 +16,8 @@ from sim.cli import main
 from sim.report.goodput import goodput_document, goodput_text
 from sim.spec.yaml import SpecError
 from sim.study.goodput import simulate_weeks
-from sim.study.weeks import Weeks
+from sim.study.options import Weeks
+from sim.study.weeks import check_weeks
 from tests.study.weeks_asked import DAY, steps, weeks
 
 
@@ -161,7 +162,7 @@ def test_each_bad_input_has_one_sentence(tmp_path: Path) -> None:
     for sentence, keys in cases.items():
         settings = Weeks(**({"days": 20.0, "trials": 20} | keys))  # type: ignore[arg-type]
         try:
-            settings.check()
+            check_weeks(settings)
             simulate_weeks(steps(), settings, changes=False)
         except SpecError as error:
             if sentence not in str(error) or len(error.problems) != 1:

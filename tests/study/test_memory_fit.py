@@ -21,7 +21,7 @@ VGG = load_workload("vgg16").spec
 
 
 def with_batch(batch: int):
-    return VGG.model_copy(update={"training": VGG.training.model_copy(update={"batch": batch})})
+    return VGG.with_training(batch=batch)
 
 
 def test_the_largest_batch_fits_and_one_more_does_not() -> None:
@@ -81,7 +81,7 @@ def test_accumulating_gradients_keeps_the_batch() -> None:
         answer(Scenario("p3.16xlarge", "resnet50", batch=512))
     resnet = load_workload("resnet50").spec
     fits = [
-        gpu_memory(resnet.model_copy(update={"training": resnet.training.model_copy(update=parts)}), GPU, ranks=8).total <= GPU.memory
+        gpu_memory(resnet.with_training(**parts), GPU, ranks=8).total <= GPU.memory
         for parts in ({"batch": 128, "gradient_accumulation_steps": 4}, {"batch": 256, "gradient_accumulation_steps": 2})
     ]
     assert fits == [True, False]

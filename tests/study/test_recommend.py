@@ -63,7 +63,7 @@ def brute_force(rows: list[ComparedMachine]) -> list[tuple[float, float, str, in
 
 def on_spot(work: float, rate: float, nodes: int) -> tuple[float, float]:
     """Mean time and cost where revocations send all back to the beginning, as there are no checkpoints."""
-    lives = load_part(Lifetimes, "v100", "hardware/parts/lifetimes")
+    lives = load_part(Lifetimes, "v100")
     parameters = load_workload("resnet18").spec.model.parameters
     job = SpotJob(
         work, (1.0,) * nodes, survival(lives), "wait", lives.start_up.total, lives.replacement, 0.0, parameters * 8 / 57.19e6, rate
@@ -130,7 +130,7 @@ def test_spot_checkpoints_as_often_as_costs_least(pair: list[ComparedMachine]) -
     """Oracle: every interval of a fine grid, over the same lives; work in one or two pieces never ends."""
     advice = recommend(SCENARIO, pair, JobPlan(200), Budget(money=1e6), ("spot",))
     [candidate] = advice.ranked
-    lives, nbytes = load_part(Lifetimes, "v100", "hardware/parts/lifetimes"), 8 * load_workload("resnet18").spec.model.parameters
+    lives, nbytes = load_part(Lifetimes, "v100"), 8 * load_workload("resnet18").spec.model.parameters
     work = candidate.document["first_epoch"]["epoch_time_s"] + 199 * candidate.document["epoch_time_s"]
     job = SpotJob(
         work,

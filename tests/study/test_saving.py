@@ -94,7 +94,7 @@ def test_a_store_of_no_speed_and_a_single_node_cost_only_the_copy() -> None:
 def test_parts_share_the_store() -> None:
     """Oracle: caps of all nodes together are the store's bandwidth, none above what a writer gets."""
     node = run().node()
-    store = load_part(Store, "object-store", "hardware/parts/stores")
+    store = load_part(Store, "object-store")
     flows = outflows(node, CheckpointParts(1e9, 16, 2, 8), store)
     assert len(flows) == 8
     assert 2 * sum(flow.cap for flow in flows) == pytest.approx(min(store.bandwidth, 16 * (store.per_writer or store.bandwidth)))

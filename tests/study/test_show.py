@@ -38,7 +38,7 @@ def test_totals_are_the_tables() -> None:
 def test_times_are_those_of_a_step(name: str, overrides: list[str]) -> None:
     """Oracle: the step plan's own forward and backward, with padding left out and operators composed of many as well."""
     document = layer_document(name, "p3.16xlarge", overrides, batch=32)
-    gpu = load_part(Gpu, "v100-sxm2-16gb", "hardware/parts/gpus")
+    gpu = load_part(Gpu, "v100-sxm2-16gb")
     timed = timed_pass(plan_key(load_workload(name, ["training.batch=32", *overrides]).spec, gpu, 1.0))
     assert sum(row["forward_time_s"] for row in document["layers"]) == pytest.approx(sum(part.compute for part in timed.forward))
     assert sum(row["backward_time_s"] for row in document["layers"]) == pytest.approx(sum(part.compute for part in timed.backward))

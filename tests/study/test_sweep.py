@@ -21,7 +21,7 @@ from sim.spec.yaml import SpecError
 from sim.study.pool import each
 from sim.study.scenario import Scenario
 from sim.study.space import axis, grid
-from sim.study.sweep import SweepProgress, scenario_at, sweep, sweep_rows
+from sim.study.sweep import scenario_at, sweep, sweep_rows
 
 BASE = Scenario("p3.8xlarge", "resnet18")
 POINTS = grid([axis("node.nic.bandwidth=10,40 Gbps"), axis("batch=32,64")])
@@ -85,10 +85,10 @@ def test_a_killed_sweep_goes_on_and_computes_nothing_twice(tmp_path: Path) -> No
     complete = sweep(BASE, POINTS, Counting(), journal=journal)
     lines = journal.read_bytes().splitlines(keepends=True)
     journal.write_bytes(b"".join(lines[:2]) + lines[2][: len(lines[2]) // 2])  # what kill -9 in the middle of a line leaves
-    again, reports = Counting(), []
-    assert sweep(BASE, POINTS, again, journal=journal, progress=reports.append) == complete
+    again, reports = Counting(), list[tuple[int, int]]()
+    assert sweep(BASE, POINTS, again, journal=journal, progress=lambda done, of: reports.append((done, of))) == complete
     assert len(again.asked) == 2
-    assert reports[-1] == SweepProgress(4, 4, 2)
+    assert reports == [(3, 4), (4, 4)]
     third = Counting()
     assert sweep(BASE, POINTS, third, journal=journal) == complete
     assert not third.asked
@@ -195,7 +195,7 @@ from pathlib import Path
 from sim.documents import row
 from sim.study.sweep import sweep
 from tests.study.test_sweep import BASE, KILLED
-sweep(BASE, KILLED, row, journal=Path(sys.argv[1]), processes=2, progress=lambda done: print(done.points, flush=True))
+sweep(BASE, KILLED, row, journal=Path(sys.argv[1]), processes=2, progress=lambda done, of: print(done, flush=True))
 """
 KILLED = grid([axis("node.nic.bandwidth=10,40 Gbps"), axis("batch=16..64:25")])
 

@@ -49,7 +49,7 @@ def immortal() -> Survival:
 def tdl(workers: int, lives: Survival | None = None) -> SpotJob:
     """The job of Transient-DL; its durations hold neither start-up nor checkpoints."""
     speeds = tuple(SPEED * (count + 1) for count in range(workers))
-    spot = survival(load_part(Lifetimes, "k80", "hardware/parts/lifetimes"))
+    spot = survival(load_part(Lifetimes, "k80"))
     prices = (PRICES["spot"], PRICES["server"]) if lives is None else (PRICES["on_demand"], PRICES["server"])
     return SpotJob(STEPS, speeds, lives or spot, "shrink", price=prices[0], fixed_price=prices[1], replacement=70.33)
 

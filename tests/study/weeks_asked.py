@@ -9,8 +9,9 @@ from sim.documents import document
 from sim.spec.library import load_hardware, load_workload
 from sim.spec.parallel import Parallel
 from sim.study.goodput import Goodput, simulate_weeks
+from sim.study.options import Weeks
 from sim.study.scenario import Scenario
-from sim.study.weeks import Steps, Weeks, steps_of
+from sim.study.weeks import Steps, steps_of
 
 DAY = 86400.0
 SCENARIO = Scenario("hgx-h100", "gpt2-xl", nodes=16, batch=4, precision="amp_bf16")
@@ -28,5 +29,4 @@ def weeks(**keys: object) -> Goodput:
 
 def laid_out(nodes: int, layout: dict[str, object]) -> Steps:
     workload = steps().workload
-    training = workload.training.model_copy(update={"parallel": Parallel.model_validate(layout)})
-    return steps()._replace(nodes=nodes, gpus=8 * nodes, workload=workload.model_copy(update={"training": training}))
+    return steps()._replace(nodes=nodes, gpus=8 * nodes, workload=workload.with_training(parallel=Parallel.model_validate(layout)))

@@ -219,7 +219,7 @@ def test_compute_stands_still_at_persistent_norms_beside_a_collective():
 
 def half_precision(layers, stack):
     workload = toy_workload(layers, buffers=1e3, stack=stack)
-    return workload.model_copy(update={"training": workload.training.model_copy(update={"precision": "amp_fp16"})})
+    return workload.with_training(precision="amp_fp16")
 
 
 def test_buffers_are_broadcast_before_backward():

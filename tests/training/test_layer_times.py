@@ -26,7 +26,7 @@ def moved(workload: Workload, part: str, **changed: object) -> Workload:
     training = workload.training
     if part == "stack":
         changed = {"stack": with_fields(training.stack, **changed)}
-    return workload.model_copy(update={"training": training.model_copy(update=changed)})
+    return workload.with_training(**changed)
 
 
 def unpadded(workload: Workload, mean: float) -> Workload:
@@ -35,7 +35,7 @@ def unpadded(workload: Workload, mean: float) -> Workload:
     return moved(with_lengths, "stack", unpadded=True)
 
 
-V100 = load_part(Gpu, "v100-sxm2-16gb", "hardware/parts/gpus")
+V100 = load_part(Gpu, "v100-sxm2-16gb")
 BERT = load_workload("bert-large-seq384").spec
 
 WORKLOADS = {
@@ -80,7 +80,7 @@ def test_what_changes_no_layer_is_not_worked_out_again() -> None:
 
 def test_layers_that_differ_in_name_only_may_differ_in_time() -> None:
     """A stack may fuse the casts of products that it names, by several parts of the name."""
-    llama, h100 = load_workload("llama-3.2-1b").spec, load_part(Gpu, "h100-sxm5-80gb", "hardware/parts/gpus")
+    llama, h100 = load_workload("llama-3.2-1b").spec, load_part(Gpu, "h100-sxm5-80gb")
     in_fp8 = moved(llama, "training", precision="fp8")
     fused = moved(in_fp8, "stack", fused_casts=("attention.qkv",))
     for workload in (in_fp8, fused):

@@ -24,9 +24,8 @@ def drawn(gpus: int, nodes: int = 1, *, jitter: float = 0.1, persistent: float =
     """Steps of 1 s of compute that are drawn; nothing else takes time worth mentioning."""
     workload = toy_workload((layer(0.4, 0.6, 1000),), samples=samples * gpus * nodes)
     noise = workload.training.noise.model_copy(update={"draw": True, "compute_cv": jitter, "persistent_cv": persistent})
-    training = workload.training.model_copy(update={"noise": noise})
     hardware = machine(gpus, nodes, nvlink=1e15, nic=1e15, pcie=1e15)
-    return simulate(hardware, [Job(workload.model_copy(update={"training": training}), place(hardware))], **keys)  # type: ignore[arg-type]
+    return simulate(hardware, [Job(workload.with_training(noise=noise), place(hardware))], **keys)  # type: ignore[arg-type]
 
 
 def durations(simulated: Run, job: int = 0) -> list[float]:
@@ -96,8 +95,7 @@ def side_by_side(fold: bool, gpus: list[list[int]], slow: int, shared: bool, see
         )
         workload = toy_workload((layer(0.2, 0.3, 10**7), layer(0.2, 0.3, 10**7)), samples=500 * sum(own), stack={"bucket_cap": "1 MB"})
         noise = workload.training.noise.model_copy(update={"draw": True, "compute_cv": 0.1, "persistent_cv": 0.0})
-        training = workload.training.model_copy(update={"noise": noise})
-        jobs.append(Job(workload.model_copy(update={"training": training}), placement))
+        jobs.append(Job(workload.with_training(noise=noise), placement))
     return simulate(hardware, jobs, exact=True, fold=fold, seed=seed, cold=False)
 
 

@@ -162,7 +162,7 @@ def test_a_mesh_plays_workloads_of_the_catalog(model: str, nodes: int) -> None:
     ]  # fmt: skip
     workload = load_workload(model, settings).spec
     stack = workload.training.stack.model_copy(update={"mesh": toy_workload(stack={"mesh": MESH}).training.stack.mesh})
-    workload = workload.model_copy(update={"training": workload.training.model_copy(update={"stack": stack})})
+    workload = workload.with_training(stack=stack)
     same(with_nodes(load_hardware("p3.16xlarge").spec, nodes), workload)
 
 

@@ -19,7 +19,7 @@ def workload(name: str, **servers: object) -> Workload:
     exchange = loaded.training.stack.exchange
     assert isinstance(exchange, ServerExchange)
     stack = with_fields(loaded.training.stack, servers=exchange.servers.model_copy(update=servers))
-    return loaded.model_copy(update={"training": loaded.training.model_copy(update={"stack": stack})})
+    return loaded.with_training(stack=stack)
 
 
 def dealt(name: str, **servers: object) -> list[tuple[float, float]]:
@@ -33,12 +33,12 @@ def dealt(name: str, **servers: object) -> list[tuple[float, float]]:
 
 def test_variables_are_dealt_in_the_order_of_their_creation() -> None:
     """ResNet-15 begins with a convolution without bias (1 variable), a norm (2 trained, 2 moving) and a ReLU."""
-    first = owners(load_part(Model, "resnet15-cifar", "workloads/models"), 3)
+    first = owners(load_part(Model, "resnet15-cifar"), 3)
     assert first[:4] == [(0,), (1, 2), (), (2, 0)]  # the moving statistics took turns 0 and 1
 
 
 def test_a_model_without_moving_statistics_skips_nobody() -> None:
-    assert [server for layer in owners(load_part(Model, "vgg11", "workloads/models"), 2) for server in layer] == [0, 1] * 11
+    assert [server for layer in owners(load_part(Model, "vgg11"), 2) for server in layer] == [0, 1] * 11
 
 
 @pytest.mark.parametrize(("name", "share"), [("shake-shake-big", 0.99), ("shake-shake-small", 0.99), ("resnet32-cifar", 0.51)])

@@ -100,7 +100,7 @@ def test_alone_there_are_no_buckets():
 def test_batch_and_factors_scale_compute():
     """Closed form: seconds per sample x batch x the user's and the stack's factor."""
     training = toy_workload([layer(0.1, 0.2, 10)], batch=3, stack={"compute_factor": 2.0})
-    slowed = training.model_copy(update={"training": training.training.model_copy(update={"compute_factor": 1.5})})
+    slowed = training.with_training(compute_factor=1.5)
     assert plan(slowed).forward[0].compute == pytest.approx(0.1 * 3 * 2 * 1.5)
     assert plan(slowed).backward[0].compute == pytest.approx(0.2 * 3 * 2 * 1.5)
 
@@ -131,8 +131,7 @@ def test_precision_sets_the_gradients_width():
     widths = {}
     for precision in ("fp32", "tf32", "amp_fp16", "amp_bf16", "fp16", "bf16", "fp8"):
         workload = toy_workload()
-        training = workload.training.model_copy(update={"precision": precision})
-        widths[precision] = gradient_bytes(workload.model_copy(update={"training": training}))
+        widths[precision] = gradient_bytes(workload.with_training(precision=precision))
     assert widths == {"fp32": 4, "tf32": 4, "amp_fp16": 4, "amp_bf16": 4, "fp16": 2, "bf16": 2, "fp8": 4}
 
 
@@ -183,7 +182,7 @@ def test_a_captured_step_costs_one_launch():
 
 def scaled(workload):
     """Return *workload* with loss scaling, which makes the host wait for backward to see whether gradients overflowed."""
-    return workload.model_copy(update={"training": workload.training.model_copy(update={"precision": "amp_fp16"})})
+    return workload.with_training(precision="amp_fp16")
 
 
 def test_many_launches_of_the_optimizer_show():
@@ -258,7 +257,7 @@ def test_checkpointed_blocks_run_their_forward_twice() -> None:
     from sim.spec.library import load_part, load_workload
     from sim.spec.segments import segments
 
-    device = load_part(Gpu, "a100-sxm4-40gb", "hardware/parts/gpus")
+    device = load_part(Gpu, "a100-sxm4-40gb")
     settings = ["training.stack.launch_cpu=0 us"]
     plain = load_workload("gpt2", settings).spec
     again = load_workload("gpt2", [*settings, "training.activation_checkpointing=blocks"]).spec
@@ -278,7 +277,7 @@ def test_persistent_norms_are_half_their_distance_away():
         (products, "amp_fp16", True),
     ):
         workload = toy_workload(layers, buffers=1e3, stack={"persistent_norms": persistent})
-        workload = workload.model_copy(update={"training": workload.training.model_copy(update={"precision": precision})})
+        workload = workload.with_training(precision=precision)
         made = plan(workload).step
         waits = persistent and precision == "amp_fp16" and len(layers) > 1
         backward = sum(segment.compute for _, segment in made.passes("B"))
@@ -293,7 +292,7 @@ def test_a_plan_that_was_kept_is_the_one_worked_out_anew() -> None:
     plain = toy_workload([layer(0.1, 0.2, 10), layer(0.3, 0.4, 20, 30)], stack={"first_bucket_cap": "40 B", "launch_cpu": "50 ms"})
 
     def trained(**keys):
-        return plain.model_copy(update={"training": plain.training.model_copy(update=keys)})
+        return plain.with_training(**keys)
 
     def stacked(**keys):
         return trained(stack=with_fields(plain.training.stack, **keys))
@@ -331,5 +330,5 @@ def test_a_workers_step_does_not_depend_on_its_servers():
     apart = plan(first).step, plan(second).step
     assert apart[0] is not apart[1] and apart[0] == apart[1]
     trial = with_fields(first.training.stack, servers=second.training.stack.exchange.servers)
-    changed = first.model_copy(update={"training": first.training.model_copy(update={"stack": trial})})
+    changed = first.with_training(stack=trial)
     assert plan(changed).step is plan(first).step

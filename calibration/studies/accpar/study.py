@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -13,7 +13,7 @@ from calibration.studies.accpar.strategies import STRATEGIES
 from sim.spec.hardware import Group, Hardware
 from sim.spec.library import Loaded, load_hardware, load_workload
 from sim.spec.yaml import SpecError
-from sim.study.pool import each
+from sim.study.pool import Progress, each
 
 MODELS: Final = ("alexnet", "vgg11", "vgg13", "vgg16", "vgg19", "resnet18", "resnet34", "resnet50")
 HARDWARE: Final = "256x-tpu-v2-v3"
@@ -80,7 +80,7 @@ def accpar_study(
     batch: int = BATCH,
     overrides: Sequence[str] = (),
     processes: int | None = None,
-    progress: Callable[[int, int], None] = lambda done, of: None,
+    progress: Progress = lambda done, of: None,
 ) -> AccparStudy:
     """Return the step time of each of *models* on *hardware* with each strategy.
 

@@ -24,7 +24,7 @@ from sim.simulate import Run
 from sim.spec.model import Model
 from sim.spec.yaml import SpecError
 from sim.study.descriptions import Descriptions, descriptions
-from sim.study.pool import each
+from sim.study.pool import Progress, each
 from sim.study.profile import Runs, one_gpu_run, runs, synthetic_run
 from sim.study.scenario import Scenario
 
@@ -189,7 +189,7 @@ def cases(families: Sequence[InstanceFamily]) -> list[StashCase]:
     ]
 
 
-def stash2022(processes: int | None = None, progress: Callable[[int, int], None] | None = None) -> StashStudy:
+def stash2022(processes: int | None = None, progress: Progress | None = None) -> StashStudy:
     """Run the whole study on *processes* processes; *progress* is called with the number of finished tasks and of all tasks."""
     main = cases(FAMILIES)
     micro = [StashCase(machine, model, MICRO_BATCH, threads) for model in MICRO_MODELS for machine, threads in _micro_machines().items()]
@@ -216,7 +216,7 @@ def stash2022(processes: int | None = None, progress: Callable[[int, int], None]
     )
 
 
-def _report_progress(progress: Callable[[int, int], None] | None, done: int, of: int) -> None:
+def _report_progress(progress: Progress | None, done: int, of: int) -> None:
     if progress is not None:
         progress(done, of)
 

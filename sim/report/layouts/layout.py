@@ -399,7 +399,9 @@ def _rates(document: Mapping[str, Any]) -> str:
     return "   ".join(parts)
 
 
-_USES = ("weights", "gradients", "optimizer_state", "activations", "gathered", "workspace", "cached", "communication_buffers", "context")
+MEMORY_USES = (
+    "weights", "gradients", "optimizer_state", "activations", "gathered", "workspace", "cached", "communication_buffers", "context",
+)  # fmt: skip
 """What a GPU's memory holds; these sum to the total."""
 
 
@@ -410,7 +412,7 @@ def _memory_lines(document: Mapping[str, Any], memory: float) -> list[str]:
     lines = [f"  GPU memory of {memory / 2**30:.0f} GiB: {words[document['memory_verdict']]}; {error}"]
     many = len(stages) > 6
     for stage in [*stages[:3], *stages[-2:]] if many else stages:
-        uses = ", ".join(f"{name.replace('_', ' ')} {stage[name] / 2**30:.1f}" for name in _USES if stage[name] > 0.05 * 2**30)
+        uses = ", ".join(f"{name.replace('_', ' ')} {stage[name] / 2**30:.1f}" for name in MEMORY_USES if stage[name] > 0.05 * 2**30)
         name = f"stage {stage['stage']:<3}" if len(stages) > 1 else "each GPU "
         if many and stage is stages[-2]:
             lines.append(f"    ... {len(stages) - 5} more (--json lists them)")

@@ -25,7 +25,7 @@ _TICKS = 8
 def collective_page(document: Mapping[str, Any], descriptions: Descriptions | None = None) -> str:
     """Return the page of a *document* of collectives by size, with its machine from *descriptions*."""
     figures = Figures(document, "collective")
-    rows = [figures.subfigures(f"rows/{place}") for place in range(len(document["rows"]))]
+    rows = figures.each("rows")
     title = f"{document['op']} on {document['hardware']}"
     set_up = f"{pluralized(document['gpus'], 'GPU')} on {pluralized(document['nodes'], 'node')}; {_concurrent_text(document.get('group'))}"
     hero = outcome(title, verdict_of(rows), set_up, _tiles(figures, rows))
@@ -53,7 +53,7 @@ def _concurrent_text(group: Mapping[str, Any] | None) -> str:
 
 def _links(figures: Figures) -> PagePart:
     """Return the part on the links that groups of a mesh share."""
-    uses = [figures.subfigures(f"links/{place}") for place in range(len(figures.value("links")))]
+    uses = figures.each("links")
     cells: list[list[Child]] = [
         [
             use.value("busiest"), use.format("links", as_number), "all" if use.value("groups") is None else use.format("groups", as_number),

@@ -33,7 +33,7 @@ def comparison_page(document: Mapping[str, Any], descriptions: Descriptions | No
 def comparison_parts(document: Mapping[str, Any]) -> tuple[str, list[PagePart]]:
     """Return the verdict of a comparison's *document*, and the parts that show its machines."""
     figures = Figures(document, "compare")
-    rows = [figures.subfigures(f"rows/{place}") for place in range(len(document["rows"]))]
+    rows = figures.each("rows")
     parts = [_pareto(rows), _steps(rows), _table(rows)] if rows else []
     return verdict_of(rows), [*parts, *([_left_out(document["left_out"])] if document["left_out"] else [])]
 

@@ -10,7 +10,7 @@ from sim.causes import BRIEF
 from sim.events import LAYOUT_STALLS, Cause, WaitSpan, WorkSpan
 from sim.mesh import LayoutRun
 from sim.report.energy import epoch_tokens
-from sim.report.layouts.layout import layout_name
+from sim.report.layouts.layout import MEMORY_USES, layout_name
 from sim.report.layouts.memory_error import memory_error_text
 from sim.report.page.bars import ERROR_BARS, BarPiece, bar, error_tile, named_bars, p90_error, step_stalls, swatch
 from sim.report.page.basis import basis
@@ -40,17 +40,6 @@ _OTHER: Final = "#bbbb99"
 """Shade of work that is not in `_SHADES`."""
 _SENT: Final = " between stages"
 """The end of the names of pipeline messages (`sim.training.layouts.scene.describe_tag`)."""
-_SHOWN_USES: Final = (
-    "weights",
-    "gradients",
-    "optimizer_state",
-    "activations",
-    "gathered",
-    "workspace",
-    "cached",
-    "communication_buffers",
-    "context",
-)
 
 
 def layout_page(run: LayoutRun | None, document: Mapping[str, Any]) -> str:
@@ -148,7 +137,7 @@ def _stages(run: LayoutRun) -> PagePart:
     shades = (tag("li", tag("i", class_="swatch", style=f"background:{_SHADES.get(name, _OTHER)}"), name) for name in _in_order(names_of))
     waits = {mark.cause for mark in seen if isinstance(mark, WaitSpan) or mark.stream != "gpu"}
     causes = (tag("li", swatch(cause.value), cause.value) for cause in LAYOUT_STALLS if cause in waits)
-    uses = (tag("li", swatch(use), use.replace("_", " ")) for use in _SHOWN_USES) if courses else ()
+    uses = (tag("li", swatch(use), use.replace("_", " ")) for use in MEMORY_USES) if courses else ()
     key = tag("ul", *shades, *causes, *uses, class_="key")
     left_out, every = run.played.left_out, run.layout.micro_batches
     lead = f"One step of {as_time(run.step_time if left_out else end - begin)}: what each stage computes; colored gaps are waits by cause."
@@ -183,7 +172,7 @@ def _course(course: Sequence[tuple[float, float, StageMemory]], span: TimelineSp
     full = max(memory, max(state.total for *_, state in course))
     floor = [0.0] * COLUMNS
     areas = []
-    for use in _SHOWN_USES:
+    for use in MEMORY_USES:
         top = [low + (getattr(state, use) if state else 0.0) for low, state in zip(floor, columns, strict=True)]
         if top != floor:
             up, down = ([100.0 - 100.0 * value / full for value in values] for values in (top, floor))
@@ -191,7 +180,7 @@ def _course(course: Sequence[tuple[float, float, StageMemory]], span: TimelineSp
             areas.append(tag("path", d=outline, style=f"fill:var(--{use.replace('_', '-')})"))
         floor = top
     peak = max((state for *_, state in course), key=lambda state: state.total)
-    says = "\n".join(f"{use.replace('_', ' ')} {as_memory(getattr(peak, use))}" for use in _SHOWN_USES if getattr(peak, use))
+    says = "\n".join(f"{use.replace('_', ' ')} {as_memory(getattr(peak, use))}" for use in MEMORY_USES if getattr(peak, use))
     svg = tag("svg", *areas, viewBox=f"0 0 {COLUMNS} 100", preserveAspectRatio="none", aria_hidden="true")
     return tag("div", svg, class_="mark", style="left:0;width:100%", data_tip=f"at most {as_memory(peak.total)}\n{says}")
 
@@ -235,10 +224,10 @@ def _memory(figures: Figures, memory: float) -> PagePart:
     rows = []
     for place, stage in enumerate(stages[:MOST_STAGES]):
         own = figures.subfigures(f"memory_by_stage/{place}")
-        pieces = [BarPiece(use, use, use.replace("_", " "), show(stage[use], "size")) for use in _SHOWN_USES]
+        pieces = [BarPiece(use, use, use.replace("_", " "), show(stage[use], "size")) for use in MEMORY_USES]
         name = f"stage {stage['stage']}" if len(stages) > 1 else "each GPU"
         rows.append((name, bar(own, pieces, "total", max(memory, stage["total"])), own.format("total", as_memory)))
-    key = tag("ul", *(tag("li", swatch(use), use.replace("_", " ")) for use in _SHOWN_USES if use in USES), class_="key")
+    key = tag("ul", *(tag("li", swatch(use), use.replace("_", " ")) for use in MEMORY_USES if use in USES), class_="key")
     error = memory_error_text(figures.value("memory_expected_error"))
     lead = f"Peak of a step; a full bar is the GPU's {as_memory(memory)}. {error[0].upper()}{error[1:]}."
     return PagePart("memory", "GPU memory", section("memory", "GPU memory", named_bars(rows, "GPU memory by stage"), key, lead=lead))

@@ -26,7 +26,7 @@ def plan_page(document: Mapping[str, Any]) -> str:
     """Return the page of a plan's *document*."""
     figures = Figures(document, "plan")
     count = min(SHOWN, len(document["layouts"]))
-    rows = [figures.subfigures(f"layouts/{place}") for place in range(count)]
+    rows = figures.each("layouts")[:count]
     title = f"Layouts of {document['workload']} on {document['hardware']}"
     gpus = any_of([f"{count:,}" for count in document["gpus"]])
     set_up = f"{gpus} GPU{'s' * (gpus != '1')}, global batch {document['global_batch']:,}, objective {document['objective']}"
@@ -131,8 +131,7 @@ def _time(figures: Figures, rows: list[Figures]) -> PagePart:
 
 
 def _trade(figures: Figures) -> PagePart:
-    layouts = figures.value("layouts")
-    rows = [figures.subfigures(f"layouts/{place}") for place in range(len(layouts))]
+    rows = figures.each("layouts")
     off, points = p90_error(figures), []
     for place, row in enumerate(rows):
         time, free = row.value("penalized_step_time_s"), row.value("memory_headroom_bytes") / 2**30

@@ -84,6 +84,10 @@ class Figures:
         """Return the same figures with paths relative to *path*."""
         return Figures(self.document, self.name, f"{self.base_path}/{path}".strip("/"))
 
+    def each(self, path: str) -> list[Figures]:
+        """Return the figures of each entry of the list at *path*."""
+        return [self.subfigures(f"{path}/{place}") for place in range(len(self.value(path)))]
+
     def format(self, path: str, write: Callable[[float], str]) -> Html:
         """Return the figure at *path*, formatted by *write*; a dash if there is none."""
         value = self.value(path)

@@ -33,7 +33,7 @@ _ROWS = 25
 def recommendation_page(document: Mapping[str, Any], descriptions: Descriptions | None = None) -> str:
     """Return the page of a recommendation's *document*, with its inputs from *descriptions*."""
     figures = Figures(document, "recommend")
-    rows = [figures.subfigures(f"candidates/{place}") for place in range(len(document["candidates"]))]
+    rows = figures.each("candidates")
     chosen = next((figures.subfigures(name) for name in ("best", "nearest") if document[name] is not None), None)
     notes_title = "Certainty, and what would change the answer" if document["best"] else "Notes"
     shown, title = _tiles(figures, chosen) if chosen else None, f"What to rent for {document['workload']}"

@@ -19,7 +19,7 @@ from sim.units import pluralized
 def bound_page(document: Mapping[str, Any], descriptions: Descriptions | None = None) -> str:
     """Return the page of the *document* of a bandwidth bound, with its machine from *descriptions*."""
     figures = Figures(document, "collective")
-    rows = [figures.subfigures(f"rows/{place}") for place in range(len(document["rows"]))]
+    rows = figures.each("rows")
     title = f"parameter servers on {document['hardware']}"
     set_up = f"{pluralized(document['workers'], 'worker node')}; a step computes for {as_time(document['compute_time_s'])}"
     hero = outcome(title, verdict_of(rows), set_up, _tiles(figures))

@@ -32,7 +32,7 @@ _MATTERS = 1.01
 def sweep_page(document: Mapping[str, Any], descriptions: Descriptions | None = None) -> str:
     """Return the page of a sweep's *document*, with the inputs of its first point from *descriptions*."""
     figures = Figures(document, "sweep")
-    rows = [figures.subfigures(f"rows/{place}") for place in range(len(document["rows"]))]
+    rows = figures.each("rows")
     title = f"{document['workload']} on {document['hardware']}: {pluralized(document['points'], 'point')}"
     set_up = f"varied: {', '.join(document['varied'])}{_fixed(document)}"
     hero = outcome(title, verdict_of(document), set_up, _tiles(figures))

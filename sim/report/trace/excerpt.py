@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TypeVar
 
-from sim.analysis.stalls import without_overlap
+from sim.analysis.stalls import NOT_LOADER, without_overlap
 from sim.events import Cause, EventLog, WaitSpan, WorkSpan
 from sim.simulate import Run
 
@@ -23,7 +23,6 @@ LONGEST_PERIOD = 24
 """Maximum number of steps of a period that is repeated whole; a longer one is represented by its last steps."""
 _ROUNDING = 1e-9  # share of a period: states that differ by less are equal (sim.analysis.steady_state)
 _INSTANT = 1e-12  # seconds
-_OWN_STREAMS = frozenset({"gpu", "comm", "copy"})
 
 AnySpan = TypeVar("AnySpan", WaitSpan, WorkSpan)
 
@@ -168,7 +167,7 @@ def _rank(
     streams: dict[str, list[WorkSpan]] = defaultdict(list)
     for work in log.work:
         if work.rank == index:
-            streams[work.stream if work.stream in _OWN_STREAMS else "loader"].append(work)
+            streams[work.stream if work.stream in NOT_LOADER else "loader"].append(work)
     return RankExcerpt(
         index,
         boundaries,

@@ -207,7 +207,7 @@ def _recomputes(block: Mapping[str, Any], place: str, told: LaunchSettings) -> d
     if mode == "memory_budget":
         told.notes.append("activation_checkpoint.mode memory_budget is not modeled: the workload uses selective, by operators")
     if mode == "selective" and (every := whole_number(option)):
-        shape = load_part(Model, told.model, "workloads/models").transformer
+        shape = load_part(Model, told.model).transformer
         blocks = shape.layers // told.parallel.get("pipeline", 1) // every if shape is not None else 0
         return {"activation_checkpointing": "blocks", "recompute_blocks": blocks if every > 1 else 0} if blocks else {}
     if mode == "selective" and option != "op":
@@ -217,7 +217,7 @@ def _recomputes(block: Mapping[str, Any], place: str, told: LaunchSettings) -> d
 
 def _stages(layout: Mapping[str, Any], told: LaunchSettings, place: str) -> dict[str, Any]:
     """Return the number of chunks on each rank and, if they differ from torchtitan's default, the number of blocks in each chunk."""
-    shape = load_part(Model, told.model, "workloads/models").transformer
+    shape = load_part(Model, told.model).transformer
     assert shape is not None
     pipeline, several = told.parallel["pipeline"], told.parallel["schedule"] not in ("gpipe", "1f1b")
     first, last = (_count(layout, f"pipeline_parallel_{end}_stage_less_layers", 1, f"{place}: parallelism", 0) for end in ("first", "last"))

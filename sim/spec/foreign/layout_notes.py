@@ -196,7 +196,7 @@ def _mesh_read(settings: LaunchSettings) -> MeshOptions | None:
     stack = settings.training.get("stack")
     if stack is None:
         return None
-    own = load_part(Stack, stack if isinstance(stack, str) else stack["extends"], "workloads/stacks").mesh
+    own = load_part(Stack, stack if isinstance(stack, str) else stack["extends"]).mesh
     if own is None or isinstance(stack, str):
         return own
     return own.model_copy(update={name: tuple(value) if isinstance(value, list) else value for name, value in stack["mesh"].items()})

@@ -145,7 +145,7 @@ def _name(launch: Launch) -> tuple[str, str]:
     shape, name = require_shape(launch, "torchtitan"), _NAMES.get(launch.model)
     if name is None:
         raise SpecError(f"torchtitan has no configuration for {launch.model}")
-    meant, own = fields_with_defaults(shape), load_part(Model, launch.model, "workloads/models").transformer
+    meant, own = fields_with_defaults(shape), load_part(Model, launch.model).transformer
     assert own is not None
     if unlike := [field for field, value in fields_with_defaults(own).items() if meant[field] != value]:
         raise SpecError(f"torchtitan's {' '.join(name)} differs from this {launch.model} in {', '.join(unlike)}")

@@ -250,7 +250,7 @@ def _host(wiring: Wiring, gpu: Gpu, cpu: PartChoice, options: Options) -> list[s
 
 def _cpu(wiring: Wiring, choice: PartChoice) -> str:
     """Return the processor; if its sockets are split into more NUMA nodes, each gets its part of the memory bandwidth."""
-    cpu = new_parts.find_part(Cpu, choice.name, new_parts.CPUS, "--cpu")
+    cpu = new_parts.find_part(Cpu, choice.name, "--cpu")
     placeholder = [("assumed", "true")] if choice.assumed else []
     sockets = wiring.numa_nodes if wiring.numa_nodes in (1, 2) else min(2, len(wiring.domains))
     if len(wiring.domains) <= sockets:

@@ -17,14 +17,12 @@ from pydantic import BaseModel
 from sim.spec.catalog import MOST_NAMED, catalog, suggestions
 from sim.spec.hardware import Gpu, Link, Transport
 from sim.spec.library import load_part
+from sim.spec.schema import FOLDERS
 from sim.spec.wiring import Card, Lanes, Processor, Wiring
 from sim.spec.yaml import SpecError
 from sim.units import any_of, shorten
 
 GPUS: Final = "hardware/parts/gpus"
-CPUS: Final = "hardware/parts/cpus"
-LINKS: Final = "hardware/parts/links"
-TRANSPORTS: Final = "hardware/parts/transports"
 
 PCI_DEVICES: Final = {
     0x102D: "K80", 0x13F2: "M60", 0x17FD: "M40", 0x15F8: "P100-PCIe-16GB", 0x15F9: "P100-SXM2-16GB", 0x1B06: "GTX1080Ti",
@@ -78,8 +76,9 @@ class PartChoice:
 Part = TypeVar("Part", bound=BaseModel)
 
 
-def find_part(kind: type[Part], name: str, folder: str, option: str) -> Part:
-    """Return the catalog's part *name*. Raise SpecError, with *option* and suggestions, if *folder* has no such part."""
+def find_part(kind: type[Part], name: str, option: str) -> Part:
+    """Return the catalog's part *name* of *kind*. Raise SpecError, with *option* and suggestions, if there is none."""
+    folder = FOLDERS[kind]
     stem = next((stem for stem in catalog(folder) if stem.lower() == name.lower()), None)
     if stem is None:
         begin = [stem for stem in catalog(folder) if stem.lower().startswith(f"{name.lower()}-")]
@@ -89,7 +88,7 @@ def find_part(kind: type[Part], name: str, folder: str, option: str) -> Part:
         listed = f"'python -m sim list {folder.rpartition('/')[2]}' shows all {len(all_of)}"
         choices = f"write one of {', '.join(all_of)}" if len(all_of) <= MOST_NAMED else listed
         raise SpecError(f"{option} {name}: is not in {folder}/; {meant}{choices}")
-    return load_part(kind, stem, folder)
+    return load_part(kind, stem)
 
 
 # --- GPU -------------------------------------------------------------------------------------------------------------
@@ -98,18 +97,18 @@ def find_part(kind: type[Part], name: str, folder: str, option: str) -> Part:
 def find_gpu(wiring: Wiring, wanted: str | None, file: Path) -> Gpu:
     """Return the GPU that *wanted* names, or else the print. Raise SpecError if neither identifies a GPU of the catalog."""
     if wanted is not None:
-        return find_part(Gpu, named_like(wanted) or wanted, GPUS, "--gpu")
+        return find_part(Gpu, named_like(wanted) or wanted, "--gpu")
     if len(wiring.gpu_names) > 1:
         raise SpecError(f"{file}: GPUs of several kinds ({', '.join(map(shorten, wiring.gpu_names[:4]))}); a node has one GPU model")
     if wiring.gpu_names:
         name = named_like(wiring.gpu_names[0])
         if name is None:
             raise _unknown(file, f"{shorten(wiring.gpu_names[0])} is not in the catalog")
-        return find_part(Gpu, name, GPUS, "--gpu")
+        return find_part(Gpu, name, "--gpu")
     if len(wiring.devices) > 1 and len({PCI_DEVICES.get(device) for device in wiring.devices}) > 1:
         raise SpecError(f"{file}: GPUs of several kinds (PCI devices {', '.join(map(hex, wiring.devices))}); a node has one GPU model")
     if wiring.devices and wiring.devices[0] in PCI_DEVICES:
-        return find_part(Gpu, PCI_DEVICES[wiring.devices[0]], GPUS, "--gpu")
+        return find_part(Gpu, PCI_DEVICES[wiring.devices[0]], "--gpu")
     return _by_capability(wiring.compute_capability, file)
 
 
@@ -117,7 +116,7 @@ def _by_capability(capability: str, file: Path) -> Gpu:
     """Return the only GPU of the catalog with this compute capability."""
     if not capability:
         raise _unknown(file, "the topology does not name the GPU model")
-    matches = [gpu for stem in catalog(GPUS) if (gpu := load_part(Gpu, stem, GPUS)).compute_capability == capability]
+    matches = [gpu for stem in catalog(GPUS) if (gpu := load_part(Gpu, stem)).compute_capability == capability]
     if len(matches) == 1:
         return matches[0]
     if not matches:
@@ -197,7 +196,7 @@ def _require_pairs_of_boards(wiring: Wiring, gpu: Gpu, file: Path) -> None:
     if not _is_pcie_board(gpu) or most < 2:
         return
     chip, _, memory = _pieces(gpu.name)
-    boards = [load_part(Gpu, stem, GPUS).name for stem in catalog(GPUS) if _pieces(stem)[:2] == (chip, "sxm")]
+    boards = [load_part(Gpu, stem).name for stem in catalog(GPUS) if _pieces(stem)[:2] == (chip, "sxm")]
     same = [name for name in boards if _pieces(name)[2] == memory] or boards
     raise SpecError(
         f"{file}: NVLink joins a GPU to {most} others, but PCIe boards such as {gpu.name} are joined only in pairs; specify the GPU with "
@@ -222,7 +221,7 @@ def pcie_part(lanes: Lanes) -> tuple[str, Link, float]:
     """Return a name for *lanes*, the x16 link of the catalog that it derives from, and the rate relative to that."""
     generation = max((number for number, rate in _RATES.items() if rate <= lanes.rate), default=3)
     share = lanes.rate / _RATES[generation] * lanes.width / 16
-    return f"pcie{generation}-x{lanes.width}", load_part(Link, f"pcie{generation}-x16", LINKS), share
+    return f"pcie{generation}-x{lanes.width}", load_part(Link, f"pcie{generation}-x16"), share
 
 
 # --- processor and network -------------------------------------------------------------------------------------------
@@ -250,7 +249,7 @@ def _by_cpuid(processor: Processor) -> str | None:
 def find_transport(cards: tuple[Card, ...], wanted: str | None) -> PartChoice:
     """Return the transport class of the NICs."""
     if wanted is not None:
-        find_part(Transport, wanted, TRANSPORTS, "--transport")
+        find_part(Transport, wanted, "--transport")
         return PartChoice(wanted.lower(), "given")
     if not cards:
         return PartChoice("tcp", "not in the topology; an Ethernet card is assumed")

@@ -34,7 +34,7 @@ def place_of_traced(source: str, output: Path | None, name: str | None, dataset:
     Called before the model is traced, which takes some seconds.
     """
     if dataset is not None:
-        load_part(Dataset, dataset, "workloads/datasets")
+        load_part(Dataset, dataset)
     module, _, called = source.rpartition(":")
     stem = Path(source).stem if source.endswith(EXPORTED) else Path(module).stem if module.endswith(".py") else called
     return place_of(name or (output.stem if output is not None else stem), output, overwrite)
@@ -47,7 +47,7 @@ def write_traced(
 
     *dataset* names a data set of the catalog with samples like the inputs. If it is a stream of text, it is cut into samples of *tokens*.
     """
-    like = load_part(Dataset, dataset, "workloads/datasets")
+    like = load_part(Dataset, dataset)
     cut = None if tokens is None or like.sequence in (None, tokens) else like.of_sequence(tokens)
 
     def written(command: str) -> Workload:

@@ -188,7 +188,7 @@ def _machine(told: LaunchSettings) -> NextMachine:
 def _shape(told: LaunchSettings, origin: str) -> tuple[Transformer, int | None]:
     """Return the sizes of the model, and the tokens of a sample with which one of the catalog was trained."""
     if told.model:
-        model = load_part(Model, told.model, "workloads/models")
+        model = load_part(Model, told.model)
         assert model.transformer is not None, f"{told.model} is not a decoder"
         return model.transformer, model.sequence
     try:
@@ -208,7 +208,7 @@ def _shape(told: LaunchSettings, origin: str) -> tuple[Transformer, int | None]:
 
 def _same_sizes(told: LaunchSettings) -> bool:
     """Return whether the sizes in a file are those of the model of the catalog that *told* also names."""
-    own = load_part(Model, told.model, "workloads/models").transformer
+    own = load_part(Model, told.model).transformer
     try:
         return own is not None and fields_with_defaults(Transformer.model_validate(told.shape)) == fields_with_defaults(own)
     except ValueError:

@@ -19,8 +19,8 @@ from sim.analysis.layout_memory import StageMemory
 from sim.spec.extensions import has_registered
 from sim.study.cluster import on_cluster, task_files
 from sim.study.journal import RowFigures
+from sim.study.options import Objective
 from sim.study.plan.floor import Setting
-from sim.study.plan.objective import Objective
 from sim.study.plan.prepared import PreparedLayouts
 from sim.study.plan.refine import LEAST, Level, LocalRefiner, LookAhead, PlacedLayout, Refine, RefinedStep, RefineResult, RefineTask
 from sim.study.plan.space import LayoutCandidate

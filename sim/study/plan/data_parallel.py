@@ -25,9 +25,10 @@ from sim.spec.library import load_part
 from sim.spec.parallel import Parallel
 from sim.spec.segments import segments
 from sim.spec.stack import Stack
+from sim.spec.training import Checkpointing
 from sim.spec.workload import Workload
 from sim.study.plan.floor import Floors, Setting
-from sim.study.plan.space import Checkpointing, LayoutCandidate, Space, candidates, checkpointing_modes, divisors, parse_fixed, precisions
+from sim.study.plan.space import LayoutCandidate, Space, candidates, checkpointing_modes, divisors, parse_fixed, precisions
 from sim.study.scenario import refuse_parts, refuse_parts_of_blocks
 from sim.training.job import Job
 from sim.training.layouts.scene import GROUPS, PlayedLayout, StageStep
@@ -44,11 +45,10 @@ class DataParallelSetting(Setting):
 
     def workload_in(self, candidate: LayoutCandidate) -> Workload:
         """Return the workload with the batch, precision and recomputation of *candidate*."""
-        update = {
-            "parallel": Parallel(), "batch": candidate.batch, "gradient_accumulation_steps": candidate.micro_batches,
-            "activation_checkpointing": candidate.checkpointing, "precision": candidate.precision,
-        }  # fmt: skip
-        return self.workload.model_copy(update={"training": self.workload.training.model_copy(update=update)})
+        return self.workload.with_training(
+            parallel=Parallel(), batch=candidate.batch, gradient_accumulation_steps=candidate.micro_batches,
+            activation_checkpointing=candidate.checkpointing, precision=candidate.precision,
+        )  # fmt: skip
 
 
 class ReplicaMemory(StageMemory):
@@ -93,9 +93,7 @@ def _replicated(workload: Workload, nodes: int, gpus_per_node: int, space: Space
 
 def _modes(workload: Workload, space: Space) -> list[Checkpointing]:
     """Return what may be recomputed: the workload's own setting, and blocks if the model has any."""
-    update = {"activation_checkpointing": "blocks"}
-    recomputed = workload.model_copy(update={"training": workload.training.model_copy(update=update)})
-    has_blocks = any(segments(recomputed))
+    has_blocks = any(segments(workload.with_training(activation_checkpointing="blocks")))
     return [mode for mode in checkpointing_modes(workload, space) if mode in ("model", "none") or (mode == "blocks" and has_blocks)]
 
 
@@ -150,7 +148,6 @@ def simulate_replicas(setting: DataParallelSetting, candidate: LayoutCandidate) 
 
 def replicated_layout(setting: DataParallelSetting, workload: Workload) -> Layout:
     """Return the mesh, and the micro-batches, of *workload*; its other fields are those of replicas under a stack for layouts."""
-    update = {"stack": load_part(Stack, PARALLEL_STACK, "workloads/stacks")}
-    workload = workload.model_copy(update={"training": workload.training.model_copy(update=update)})
+    workload = workload.with_training(stack=load_part(Stack, PARALLEL_STACK))
     own = workload.input.model_copy(update={"own_loader": None})
     return prepare(setting.hardware, workload.model_copy(update={"input": own}), setting.gpus_per_node, check_deadlock=False)

@@ -19,18 +19,14 @@ from math import inf
 from typing import Final, NamedTuple
 
 from sim.spec.yaml import SpecError
-from sim.study.plan.floor import Setting
 from sim.study.plan.refine import simulate_step
-from sim.study.plan.search import EQUAL, Limits, best_by_recurrence, outcome_of
+from sim.study.plan.search import EQUAL, Limits, PlacedCandidates, best_by_recurrence, outcome_of
 from sim.study.plan.space import LayoutCandidate
 
 OCTAVES: Final = 2
 """Maximum number of times that a value is halved or doubled."""
 CHALLENGERS: Final = 3
 """Maximum number of layouts that are compared with the plan's between two values, in sequence."""
-
-LayoutsBySetting = Sequence[tuple[Setting, Sequence[LayoutCandidate]]]
-"""The candidate layouts of each setting."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +36,7 @@ class Knob:
     planned_value: float
     steps: int
     """Values per octave, evenly spaced."""
-    layouts_at: Callable[[float], LayoutsBySetting]
+    layouts_at: Callable[[float], PlacedCandidates]
     is_integer: bool = True
 
     def values(self, up: bool, octaves: int) -> list[float]:
@@ -80,7 +76,7 @@ def same_but_micro_batches(one: LayoutCandidate, other: LayoutCandidate) -> bool
     return one._replace(micro_batches=1, batch=1) == other._replace(micro_batches=1, batch=1)
 
 
-def filter_layouts(layouts: LayoutsBySetting, candidate: LayoutCandidate) -> LayoutsBySetting:
+def filter_layouts(layouts: PlacedCandidates, candidate: LayoutCandidate) -> PlacedCandidates:
     """Return the layouts in *layouts* that differ from *candidate* at most in their micro-batches."""
     matching = [(setting, [each for each in every if same_but_micro_batches(candidate, each)]) for setting, every in layouts]
     return [(setting, every) for setting, every in matching if every]
@@ -119,7 +115,7 @@ class _Views:
         self.least = cache(self._least)
         self.simulated = cache(self._simulated)
 
-    def _layouts(self, value: float) -> LayoutsBySetting:
+    def _layouts(self, value: float) -> PlacedCandidates:
         try:
             return self._knob.layouts_at(value)
         except SpecError:

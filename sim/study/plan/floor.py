@@ -77,7 +77,7 @@ class Setting:
     @property
     def nodes(self) -> int:
         """Return the number of nodes."""
-        return sum(group.count for group in self.hardware.groups if group.role == "worker")
+        return self.hardware.worker_nodes
 
     def has_own_cuts(self, candidate: LayoutCandidate) -> bool:
         """Return whether *candidate* has as many chunks as the workload's own layout cuts its model into."""
@@ -92,12 +92,10 @@ class Setting:
         kept |= {"expert_imbalance": min(own.expert_imbalance, float(candidate.expert))}
         if self.has_own_cuts(candidate):
             kept |= {"cuts": own.cuts, "layers_per_stage": own.layers_per_stage}
-        update = {
-            "parallel": candidate.parallel.model_copy(update=kept), "batch": candidate.batch,
-            "gradient_accumulation_steps": candidate.micro_batches, "activation_checkpointing": candidate.checkpointing,
-            "precision": candidate.precision,
-        }  # fmt: skip
-        return self.workload.model_copy(update={"training": training.model_copy(update=update)})
+        return self.workload.with_training(
+            parallel=candidate.parallel.model_copy(update=kept), batch=candidate.batch, precision=candidate.precision,
+            gradient_accumulation_steps=candidate.micro_batches, activation_checkpointing=candidate.checkpointing,
+        )  # fmt: skip
 
 
 class PassRows(NamedTuple):

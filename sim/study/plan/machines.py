@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any, Final
 
@@ -21,11 +21,11 @@ from sim.study.compare import ComparedMachine, ExclusionRule, MachinePoint, boun
 from sim.study.computing import ALL_CORES, Computing
 from sim.study.jobs_file import jobs_file
 from sim.study.layout import LayoutAnswer
+from sim.study.plan.progress import progress_text
 from sim.study.plan.question import LayoutPlan, PlanQuestion, any_fits, plan, prepare_plan, workloads_of
 from sim.study.plan.search import Limits, Tally
 from sim.study.plan.space import LayoutCandidate
-from sim.study.plan.told import progress_text
-from sim.study.pool import LEAST_FOR_PROCESSES, process_count, runs_here
+from sim.study.pool import LEAST_FOR_PROCESSES, Progress, process_count, runs_here
 from sim.study.scenario import Scenario, sorted_overrides, split_overrides
 from sim.units import pluralized
 
@@ -37,6 +37,22 @@ the error of predictions)."""
 
 ON_CLUSTER: Final = 64
 """Number of machines that a cluster plans before others are excluded."""
+
+
+@dataclass(frozen=True)
+class MachinePlanning:
+    """How the layouts of machines are planned, and what becomes of them."""
+
+    document_of: Callable[[LayoutAnswer], Mapping[str, Any]]
+    """Returns the document of a row; picklable if *computing* is several processes."""
+    power_cap: str | None = None
+    """Power limit of each GPU, such as ``500 W``."""
+    computing: Computing = ALL_CORES
+    exclusion: ExclusionRule | None = None
+    """Decides which machines get no row."""
+    progress: Progress | None = None
+    searching: Callable[[str], None] | None = None
+    """Called with the progress of each search that runs in this process."""
 
 
 def needs_layout(scenario: Scenario, rows: Sequence[ComparedMachine]) -> bool:
@@ -56,8 +72,7 @@ def shared_batch(scenario: Scenario, names: Sequence[str], nodes: Sequence[int])
     for name in names:
         try:
             hardware = load_hardware(name, for_hardware).spec
-            own = sum(group.count for group in hardware.groups if group.role == "worker")
-            gpus.append(worker_node(hardware).gpu_count * max(nodes, default=own))
+            gpus.append(worker_node(hardware).gpu_count * max(nodes, default=hardware.worker_nodes))
         except SpecError:
             continue
     return training.batch * training.gradient_accumulation_steps * max(gpus)
@@ -94,24 +109,15 @@ def planned_rows(
     scenario: Scenario,
     names: Sequence[str],
     nodes: Sequence[int],
-    document_of: Callable[[LayoutAnswer], Mapping[str, Any]],
-    progress: Callable[[int, int], None] | None = None,
-    power_cap: str | None = None,
-    computing: Computing = ALL_CORES,
-    exclusion: ExclusionRule | None = None,
-    searching: Callable[[str], None] | None = None,
+    planning: MachinePlanning,
 ) -> list[ComparedMachine]:
-    """Return a row for each of *names* and each number of *nodes*: the document of its best layout, or why there is none.
-
-    *searching* gets the progress of each search that runs in this process. There are no rows for what *exclusion* excludes. *document_of*
-    must be picklable if *computing* is several processes.
-    """
+    """Return a row for each of *names* and each number of *nodes*: the document of its best layout, or why there is none."""
     _, unused = _without_unused_recipe(scenario)
     if unused:
         raise SpecError(f"--fp8-recipe {scenario.fp8_recipe}: has no effect in {unused}; add --precision fp8, or leave it out")
     job = replace(scenario, global_batch=shared_batch(scenario, names, nodes), batch=None)
     points, fixed_fields = [(name, count) for name in names for count in (nodes or (None,))], specified_layout(scenario)
-    planned = _planned(job, fixed_fields, document_of, power_cap, points, progress, computing, exclusion, searching)
+    planned = _planned(job, fixed_fields, points, planning)
     return [planned[point] for point in points if point in planned]
 
 
@@ -124,30 +130,25 @@ def _without_unused_recipe(scenario: Scenario) -> tuple[Scenario, str]:
 
 
 def _planned(
-    job: Scenario,
-    fixed_fields: Mapping[str, str],
-    document_of: Callable[[LayoutAnswer], Mapping[str, Any]],
-    power_cap: str | None,
-    points: Sequence[MachinePoint],
-    progress: Callable[[int, int], None] | None,
-    computing: Computing,
-    exclusion: ExclusionRule | None,
-    searching: Callable[[str], None] | None,
+    job: Scenario, fixed_fields: Mapping[str, str], points: Sequence[MachinePoint], planning: MachinePlanning
 ) -> dict[MachinePoint, ComparedMachine]:
-    """Return the row of each of *points* that *exclusion* does not exclude."""
+    """Return the row of each of *points* that is not excluded."""
+    computing, exclusion, progress = planning.computing, planning.exclusion, planning.progress
     most_nodes = max((count for _, count in points if count is not None), default=None)
-    row_of = partial(_row, job, fixed_fields, document_of, power_cap, advised=most_nodes)
+    row_of = partial(_row, job, fixed_fields, planning.document_of, planning.power_cap, advised=most_nodes)
     rows: dict[MachinePoint, ComparedMachine] = {}
 
     def key_of(point: MachinePoint) -> str:
-        return fingerprint([computing.question, "planned", asdict(job), fixed_fields, power_cap, point])
+        return fingerprint([computing.question, "planned", asdict(job), fixed_fields, planning.power_cap, point])
 
-    def plan_all(some: Sequence[MachinePoint], cutoffs: Sequence[float], counted: Callable[[int, int], None] | None = None) -> None:
+    def plan_all(some: Sequence[MachinePoint], cutoffs: Sequence[float], counted: Progress | None = None) -> None:
         """Add the rows of *some*, each with its cutoff; *counted* gets the number done and their total."""
         tasks = [(key_of(point), (point, cutoff)) for point, cutoff in zip(some, cutoffs, strict=True)]
         alone = computing.cluster is None and runs_here(len(some), computing.processes)
         rows.update(
-            zip(some, machine_rows(partial(row_of, searching=searching if alone else None), tasks, computing, counted), strict=True)
+            zip(
+                some, machine_rows(partial(row_of, searching=planning.searching if alone else None), tasks, computing, counted), strict=True
+            )
         )
 
     bounded = [(name, count) for name, count in points if count is not None]
@@ -182,17 +183,12 @@ def _at_once(computing: Computing) -> int:
 def with_planned_layouts(
     scenario: Scenario,
     rows: Sequence[ComparedMachine],
-    document_of: Callable[[LayoutAnswer], Mapping[str, Any]],
-    progress: Callable[[int, int], None] | None = None,
+    planning: MachinePlanning,
     but: Collection[str] = (),
-    power_cap: str | None = None,
-    computing: Computing = ALL_CORES,
-    exclusion: ExclusionRule | None = None,
-    searching: Callable[[str], None] | None = None,
 ) -> list[ComparedMachine]:
     """Return *rows*; on machines with too little memory for a decoder, rows get the document of the best layout, if there is one.
 
-    Rows of the machines *but* stay as they are; rows that *exclusion* excludes are left out. The global batch of a plan is what *scenario*
+    Rows of the machines *but* stay as they are; rows that are excluded are left out. The global batch of a plan is what *scenario*
     gives all GPUs together, as in all rows. Rows keep their reason for a specified layout, ramps of pre-training and several jobs, because
     a plan would not be what was requested.
     """
@@ -200,7 +196,7 @@ def with_planned_layouts(
     if not short:
         return list(rows)
     points, (scenario, _) = [(row.hardware, row.nodes) for row in short], _without_unused_recipe(scenario)
-    planned = _planned(scenario, {}, document_of, power_cap, points, progress, computing, exclusion, searching)
+    planned = _planned(scenario, {}, points, planning)
     is_short = set(points)
     laid_out = ((_or_remedy(planned.get(point), row) if (point := (row.hardware, row.nodes)) in is_short else row) for row in rows)
     return [row for row in laid_out if row is not None]

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from sim.analysis.energy import node_power, power_model, shares_of
 from sim.mesh import LayoutRun, worker_node
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
+from sim.study.options import Objective
 from sim.study.plan.floor import Setting
 from sim.training.layer_times import mix_of
-
-Objective = Literal["time", "cost", "energy"]
 
 
 def scale(setting: Setting, objective: Objective) -> float:

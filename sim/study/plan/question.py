@@ -30,10 +30,10 @@ from sim.spec.yaml import SpecError
 from sim.study.infeasible import Infeasible
 from sim.study.journal import Journal
 from sim.study.nccl_names import nccl_variables_named
+from sim.study.options import Objective
 from sim.study.plan.ahead import Workers, refiner
 from sim.study.plan.data_parallel import layouts_of, setting_of
 from sim.study.plan.floor import Setting
-from sim.study.plan.objective import Objective
 from sim.study.plan.refine import LocalRefiner, PlacedLayout, bounds, fits, usable_memory
 from sim.study.plan.search import Limits, Outcome, Tally, search
 from sim.study.plan.space import ALLOWED, DEFAULT, FIXED, LayoutCandidate, Space, parse_fixed, precisions, unsupported_option
@@ -235,8 +235,8 @@ def _require_able(hardware: Hardware, workloads: Sequence[Workload], space: Spac
 
 def _unable(hardware: Hardware, workload: Workload, precision: str, space: Space) -> str:
     """Return why *workload* is not tried in *precision*; empty if it is."""
-    training = workload.training.model_copy(update={"precision": precision})
-    for problem in check_job(hardware, workload.model_copy(update={"training": training})):
+    training = workload.training
+    for problem in check_job(hardware, workload.with_training(precision=precision)):
         key, _, text = problem.partition(": ")
         if key == "training.fp8_recipe":
             return f"--fp8-recipe {training.fp8_recipe}: {text}"
@@ -317,8 +317,7 @@ def is_transformer(model: Model) -> bool:
 
 def _sizes(hardware: Hardware, question: PlanQuestion) -> list[tuple[int, int]]:
     """Return (nodes, GPUs per node) of every cluster to try."""
-    most = worker_node(hardware).gpu_count
-    own = sum(group.count for group in hardware.groups if group.role == "worker")
+    most, own = worker_node(hardware).gpu_count, hardware.worker_nodes
     gpus = question.gpus
     if gpus is None:
         return [(nodes, most) for nodes in (question.nodes or [own])]

@@ -14,6 +14,7 @@ from sim.mesh import layout_scene, prepare, worker_node
 from sim.parallel.lower.layouts import Layout
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
+from sim.study.options import Objective
 from sim.study.plan.data_parallel import (
     DataParallelSetting,
     data_parallel_floors,
@@ -22,7 +23,7 @@ from sim.study.plan.data_parallel import (
     simulate_replicas,
 )
 from sim.study.plan.floor import Floors, Setting, floors
-from sim.study.plan.objective import Objective, scale, site_power
+from sim.study.plan.objective import scale, site_power
 from sim.study.plan.prepared import PreparedLayout
 from sim.study.plan.space import LayoutCandidate
 from sim.study.plan.step_cache import JournalError, StepCache

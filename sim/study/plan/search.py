@@ -25,8 +25,9 @@ import numpy
 from sim.mesh import LayoutRun, worker_node
 from sim.spec.parallel import SCHEDULES, SHARDS
 from sim.spec.yaml import SpecError
+from sim.study.options import Objective
 from sim.study.plan.floor import Floors, Setting
-from sim.study.plan.objective import Objective, joules_of_step, scale
+from sim.study.plan.objective import joules_of_step, scale
 from sim.study.plan.pending import QUICK, SLOW, USUAL, Effort, Entry, Pending
 from sim.study.plan.refine import (
     FLOOR,

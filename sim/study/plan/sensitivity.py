@@ -6,18 +6,18 @@ the point at which another layout takes the lead.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from sim.spec.yaml import SpecError
 from sim.study.faster import faster
 from sim.study.plan.ahead import Workers, refiner
-from sim.study.plan.flips import Flips, Knob, LayoutsBySetting, filter_layouts, flips, same_but_micro_batches
+from sim.study.plan.flips import Flips, Knob, filter_layouts, flips, same_but_micro_batches
 from sim.study.plan.floor import Setting
 from sim.study.plan.question import LayoutPlan, prepare_plan
 from sim.study.plan.refine import LocalRefiner
-from sim.study.plan.search import EQUAL, Outcome, search
+from sim.study.plan.search import EQUAL, Outcome, PlacedCandidates, search
+from sim.study.pool import Progress
 from sim.study.scenario import Scenario
 from sim.training.layouts.prices import PriceBook
 
@@ -65,9 +65,7 @@ class _KnobChange(NamedTuple):
     knob: Knob
 
 
-def sensitivity(
-    layout_plan: LayoutPlan, progress: Callable[[int, int], None] | None = None, crew: Workers | None = None
-) -> list[ChangeEffect]:
+def sensitivity(layout_plan: LayoutPlan, progress: Progress | None = None, crew: Workers | None = None) -> list[ChangeEffect]:
     """Return the effect of each change on the best layout of *layout_plan*. After Ctrl-C, changes not searched are marked so."""
     best = layout_plan.tally.best
     if best is None:
@@ -87,10 +85,10 @@ def sensitivity(
 def _changes(made: LayoutPlan) -> list[_KnobChange]:
     scenario = replace(made.question.scenario, global_batch=made.global_batch)
 
-    def ways_of(changed: Scenario) -> LayoutsBySetting:
+    def ways_of(changed: Scenario) -> PlacedCandidates:
         return prepare_plan(replace(made.question, scenario=changed)).layouts
 
-    def slower(speed: float) -> LayoutsBySetting:
+    def slower(speed: float) -> PlacedCandidates:
         return [(_slower(setting, speed), every) for setting, every in made.layouts]
 
     changes = []
@@ -108,14 +106,14 @@ def _changes(made: LayoutPlan) -> list[_KnobChange]:
 def _turn(made: LayoutPlan, best: Outcome, change: _KnobChange, crew: Workers | None) -> ChangeEffect:
     limits, own, value = replace(made.question.limits, shown=1), best.placed_layout.candidate, _changed(change)
 
-    def searched(layouts: LayoutsBySetting) -> Outcome | None:
+    def searched(layouts: PlacedCandidates) -> Outcome | None:
         tally = search(layouts, limits, refine=refiner(LocalRefiner(limits.objective, limits.memory), crew))
         if tally.interrupted:
             raise KeyboardInterrupt
         equal = [each for each in tally.outcomes if each.value <= tally.least_value * (1.0 + EQUAL)]
         return next((each for each in equal if same_but_micro_batches(own, each.placed_layout.candidate)), tally.best)
 
-    layouts: LayoutsBySetting = []
+    layouts: PlacedCandidates = []
     problem, winner = "no layout fits", None
     try:
         layouts = change.knob.layouts_at(value)

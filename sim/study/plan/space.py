@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
-from typing import Final, Literal, NamedTuple, get_args
+from typing import Final, NamedTuple, get_args
 
 from sim.parallel.own_schedule import own_passes
 from sim.parallel.schedule import check_schedule
@@ -21,10 +21,10 @@ from sim.spec.extensions import SCHEDULES as OWN
 from sim.spec.extensions import extension, names, registration_count
 from sim.spec.parallel import NEAR_PIPELINE, SCHEDULES, SPLIT_AXES, MeshOptions, Parallel, Schedule, Shard, SplitAxis
 from sim.spec.strict import whole_number
+from sim.spec.training import Checkpointing
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 
-Checkpointing = Literal["model", "none", "blocks", "selective", "operators"]
 ALLOWED: Final[Mapping[str, str]] = {
     "recompute": "activation checkpointing of blocks",
     "virtual": "interleaved pipelines",

@@ -13,15 +13,18 @@ from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from sim.cluster.build import Slot
 from sim.cluster.fabric import UNLIMITED_FABRIC, NodeStreams, job_fabric, uplinks
+from sim.cluster.gpu import KernelWork
 from sim.cluster.shared_gpu import traffic_of
 from sim.events import Cause
 from sim.parallel.mesh import GroupAxis, Mesh, Place
 from sim.parallel.program import Op
+from sim.parallel.split import LayerPiece
 from sim.spec.hardware import Hardware, Transport
+from sim.spec.layer import Layer
 from sim.training.collectives.play.gloo import plan_gloo
 from sim.training.collectives.price.collective_plan import CollectivePlan, Tuning, plan_collectives
 from sim.training.collectives.price.links import limited_rate, link_of
@@ -32,6 +35,7 @@ from sim.training.collectives.routes.channels import NETWORK
 from sim.training.layouts.group_price import GroupPrice, LinkShare, Outline
 from sim.training.layouts.sends import Sends
 from sim.training.layouts.switches import CORE_LINK, Switches, SwitchStream
+from sim.training.layouts.unit_time import UnitTime
 
 SHARED: Final = ("everyone", "ends")
 """Groups with members in several stages."""
@@ -64,15 +68,21 @@ class PlannedGroup(NamedTuple):
     slot_name: str
 
 
+KernelTimes = dict[tuple[int, bool], tuple[KernelWork, Layer]]
+"""Kernels of a forward or a backward pass by the identity of its layer; the value keeps the layer alive."""
+PieceTimes = dict[tuple[int, bool, float], tuple[UnitTime, LayerPiece]]
+"""Times of a share of a forward or a backward pass by the identity of its piece of a layer; the value keeps the piece alive."""
+
+
 @dataclass(eq=False)
 class KernelBook:
     """A cache that layouts on any number of equal nodes share; only `sim.training.layouts.times` uses it."""
 
-    passes: dict[tuple[object, ...], Any] = field(default_factory=dict)
+    passes: dict[tuple[object, ...], KernelTimes] = field(default_factory=dict)
     """Kernels of layers, by everything else that affects them."""
-    layers: dict[tuple[object, ...], Any] = field(default_factory=dict)
+    layers: dict[tuple[object, ...], PieceTimes] = field(default_factory=dict)
     """Times of layers without messages, or without the time of their messages."""
-    times: dict[tuple[object, ...], Any] = field(default_factory=dict)
+    times: dict[tuple[object, ...], dict[object, UnitTime]] = field(default_factory=dict)
     """Times of units without the time of their messages."""
 
 
@@ -84,9 +94,9 @@ class PriceBook:
     outlines: dict[tuple[object, ...], Outline] = field(default_factory=dict)
     placements: dict[Hashable, dict[tuple[int, GroupAxis], _GroupPlacement]] = field(default_factory=dict)
     """Placements of the groups of each stage, by what determines the groups of a mesh."""
-    times: dict[tuple[object, ...], Any] = field(default_factory=dict)
+    times: dict[tuple[object, ...], dict[object, UnitTime]] = field(default_factory=dict)
     """Cache of `sim.training.layouts.times`: times of units by their content, for each way to split layers."""
-    layers: dict[tuple[object, ...], Any] = field(default_factory=dict)
+    layers: dict[tuple[object, ...], PieceTimes] = field(default_factory=dict)
     """Cache of the same module: times of layers with their messages, for each way to split them and place their groups."""
     kernels: KernelBook = field(default_factory=KernelBook)
     """What does not depend on the cluster."""

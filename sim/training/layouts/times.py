@@ -10,15 +10,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Final
+from typing import get_args
 
-from sim.cluster.gpu import KernelWork, element_bytes, memory_time
+from sim.cluster.gpu import PRODUCTS, KernelWork, element_bytes, memory_time
 from sim.cluster.kernels import indexed_time, overlap_time
 from sim.cluster.measured import PassSetting, pass_time
 from sim.cluster.shared_gpu import remaining_gpu
 from sim.parallel.checkpointing import checkpointed_share, recomputed_pieces
 from sim.parallel.collective_check import check_time
-from sim.parallel.layer_messages import LayerMessage
+from sim.parallel.layer_messages import GroupName, LayerMessage
 from sim.parallel.program import Copy, PassPart, Work
 from sim.parallel.ring import elements_of, engine_passes, ring_of, ring_passes
 from sim.parallel.routing import (
@@ -50,11 +50,10 @@ from sim.spec.transformer import Transformer
 from sim.spec.workload import Workload
 from sim.training.layouts.group_price import MessageLoad
 from sim.training.layouts.pairs import pair_time
-from sim.training.layouts.prices import LayoutPrices, PriceBook
+from sim.training.layouts.prices import KernelTimes, LayoutPrices, PieceTimes, PriceBook
 from sim.training.layouts.unit_time import (
     Burst,
     ExposedWait,
-    GroupName,
     UnitTime,
     exposed_part,
     joined,
@@ -63,8 +62,6 @@ from sim.training.layouts.unit_time import (
     segments_of,
 )
 from sim.training.muon import muon_work
-
-_PRODUCTS: Final = frozenset({"gemm", "conv", "attention", "rnn"})
 
 
 @dataclass(eq=False)
@@ -88,18 +85,17 @@ class UnitTimes:
     """Times of the backward passes of pairs, by the units of both passes."""
     _shared: dict[object, UnitTime] = field(default_factory=dict)
     """Times by the content of a unit, shared with other layouts."""
-    _passes: dict[tuple[int, bool], tuple[KernelWork, Layer]] = field(default_factory=dict)
-    """Kernels of a pass by the identity of its layer, shared with layouts with other groups; the value keeps the layer alive."""
-    _layers: dict[tuple[int, bool, float], tuple[UnitTime, LayerPiece]] = field(default_factory=dict)
-    """Times of one pass over a layer by the identity of its piece, shared with layouts with other recomputation or sharding."""
-    _layers_alone: dict[tuple[int, bool, float], tuple[UnitTime, LayerPiece]] = field(default_factory=dict)
+    _passes: KernelTimes = field(default_factory=dict)
+    """Shared with layouts with other groups."""
+    _layers: PieceTimes = field(default_factory=dict)
+    """Shared with layouts with other recomputation or sharding."""
+    _layers_alone: PieceTimes = field(default_factory=dict)
     """The same for layers without messages, shared with layouts that place groups elsewhere, also on another number of nodes."""
 
     def share(self, book: PriceBook) -> None:
         """Share times in *book* with other layouts of the same model, data types and hardware."""
         training, parallel = self.workload.training, self.prices.mesh.parallel
-        axes: tuple[GroupName, ...] = ("tensor", "context", "expert")
-        groups = [axis for axis in axes if self.prices.mesh.group_size(axis) > 1] if self.sends else []
+        groups = [axis for axis in get_args(GroupName) if self.prices.mesh.group_size(axis) > 1] if self.sends else []
         placements = tuple(self.prices.placement_key(self.stage, axis) for axis in groups)
         split = (parallel.tensor, parallel.sequence_parallel, parallel.context, parallel.context_exchange, parallel.expert)
         batches = min(self.micro_batches, 2) if self._weight_casts == 1.0 else self.micro_batches
@@ -412,7 +408,7 @@ def unfused_time(
 
 def _weight_share(layer: Layer) -> float:
     """Return the share of a layer's backward that computes weight gradients: half for products with weights."""
-    return 0.5 if layer.gradients and layer.op in _PRODUCTS else 0.0
+    return 0.5 if layer.gradients and layer.op in PRODUCTS else 0.0
 
 
 def copy_time(copy: Copy, gpu: Gpu) -> UnitTime:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from typing import Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 
 from sim.events import Cause
+from sim.parallel.layer_messages import GroupName
 from sim.parallel.program import Op
 from sim.training.layouts.group_price import LinkShare, MessageLoad
 from sim.training.layouts.pairs import PassSegment
 
 _NO_LOAD: Final = MessageLoad()
-GroupName = Literal["tensor", "context", "expert"]
 
 
 class ExposedWait(NamedTuple):

@@ -68,7 +68,7 @@ def test_the_table_says_why_a_second_server_does_not_help(fitted: ServerFit) -> 
 
 @pytest.mark.nightly
 def test_the_stack_carries_the_fitted_costs(fitted: ServerFit) -> None:
-    servers = load_part(Stack, "tf-parameter-server", "workloads/stacks").exchange.servers
+    servers = load_part(Stack, "tf-parameter-server").exchange.servers
     assert servers is not None
     assert servers.update_cpu == pytest.approx(fitted.costs.per_update, rel=0.02)
     assert servers.byte_cpu == pytest.approx(fitted.costs.per_byte, rel=0.02)

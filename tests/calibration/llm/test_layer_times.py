@@ -55,9 +55,7 @@ def simulated_units(case: Case) -> list[tuple[str, float, float]]:
     hardware, workload, (nodes, gpus_per_node) = simulation_inputs(case, defaults())
     training = workload.training
     stack = with_fields(training.stack, compute_factor=1.0, factor_by_kernels=False)
-    workload = workload.model_copy(
-        update={"training": training.model_copy(update={"stack": stack, "activation_checkpointing": "none", "recompute_modules": ()})}
-    )
+    workload = workload.with_training(stack=stack, activation_checkpointing="none", recompute_modules=())
     layout = prepare(hardware, workload, gpus_per_node, nodes)
     times = compute_times_of(hardware, workload, layout, layout_prices(hardware, workload, layout, None).book)
     return [(unit.kind, times(number, "F").compute, times(number, "B").compute) for number, unit in enumerate(layout.units)]
@@ -91,7 +89,7 @@ def test_no_factor_of_a_stack_counts(factors: dict[str, Any], tmp_path: Path, mo
     assert case.gpu.kernels is not None and case.gpu.kernels.whole_steps != 1.0
     times, workload = layer_times(case), compute_workload(case)
     stack = with_fields(workload.training.stack, **factors)
-    fitted = workload.model_copy(update={"training": workload.training.model_copy(update={"stack": stack})})
+    fitted = workload.with_training(stack=stack)
     monkeypatch.setattr("calibration.llm.layer_times.compute_workload", lambda case: fitted)
     assert layer_times(replace(case)) == times
 

@@ -467,7 +467,7 @@ def test_a_negative_size_is_a_number_but_not_above_0(tmp_path: Path) -> None:
 def test_gpus_of_the_table_have_the_figures_of_their_parts() -> None:
     """The catalog's figures have sources of their own. A board of 500 W keeps clocks that its part's peak does not show."""
     chips = {chip.name: chip for chip in _chips().values() if chip.part}
-    parts = {name: load_part(Gpu, chip.part, "hardware/parts/gpus") for name, chip in chips.items()}
+    parts = {name: load_part(Gpu, chip.part) for name, chip in chips.items()}
     assert len(chips) > 10
     for name, part in parts.items():
         chip = chips[name]

@@ -34,7 +34,7 @@ def layers_of(folder: Path, factor: float) -> dict:
     write_record(folder / "kernels.json", cpu_record())
     fit_run.fit([folder / "kernels.json"], folder / "kernels.yaml")
     gpu = load_hardware(str(folder / "kernels.yaml")).spec.groups[0].node.gpu
-    stack = load_part(Stack, "gloo-ddp", "workloads/stacks")
+    stack = load_part(Stack, "gloo-ddp")
     rows = [
         {
             "layer": layer.name,
@@ -109,7 +109,7 @@ def test_a_known_gpu_keeps_the_factor_that_its_layers_multiply(tmp_path: Path) -
     write_record(tmp_path / "g.json", gpu_record())
     measured = merge_records([tmp_path / "g.json"])
     kernels = device_block(measured, fits(measured))
-    before = load_part(Gpu, kernels["extends"], "hardware/parts/gpus").vector_factor
+    before = load_part(Gpu, kernels["extends"]).vector_factor
     assert before > 1
     layers = {"products in networks": Fit("products in networks", "layers", np.ones(3), np.full(3, 1.5), fit_mean("factor", [1.5] * 3))}
     assert with_layers(kernels, measured, layers, before)["vector_factor"] == pytest.approx(1.5 * before, rel=1e-3)

@@ -145,9 +145,7 @@ def with_free_messages(workload: Workload) -> Workload:
     stack = workload.training.stack
     assert stack.library.gloo_transport is not None
     sockets = stack.library.gloo_transport.model_copy(update={"launch": 0.0, "cpu_time_per_byte": 0.0, "hop_latency": 0.0})
-    return workload.model_copy(
-        update={"training": workload.training.model_copy(update={"stack": with_fields(stack, gloo_transport=sockets)})}
-    )
+    return workload.with_training(stack=with_fields(stack, gloo_transport=sockets))
 
 
 @pytest.mark.parametrize("layout", ["{shard: parameters}", "{tensor: 2, sequence: true}"])

@@ -182,7 +182,7 @@ def test_a_sharded_job_is_replayed(tmp_path: Path) -> None:
     stack = workload.training.stack
     assert stack.library.gloo_transport is not None
     free = with_fields(stack, gloo_transport=stack.library.gloo_transport.model_copy(update={"launch": 0.0, "cpu_time_per_byte": 0.0}))
-    bare = workload.model_copy(update={"training": workload.training.model_copy(update={"stack": free})})
+    bare = workload.with_training(stack=free)
     assert run_layout(fast, bare).step_time == pytest.approx(sum(OWN), rel=0.1)
     assert run_layout(slow, workload).step_time > 2 * sum(OWN)
 
@@ -257,7 +257,7 @@ def replayed_pipeline(folder: Path, *stages: RankTrace) -> float:
     stack = workload.training.stack
     assert stack.library.gloo_transport is not None
     free = with_fields(stack, gloo_transport=stack.library.gloo_transport.model_copy(update={"launch": 0.0, "cpu_time_per_byte": 0.0}))
-    bare = workload.model_copy(update={"training": workload.training.model_copy(update={"stack": free})})
+    bare = workload.with_training(stack=free)
     fast = with_nodes(machine_named(HARDWARE, ("node.nic.bandwidth=1 Tbps",)), 2)
     return run_layout(fast, bare).step_time
 

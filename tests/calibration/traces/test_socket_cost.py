@@ -24,7 +24,7 @@ from sim.spec.transport import Transport
 from tests.calibration.traces.test_cpu_traces import cpu_profile
 from tests.calibration.traces.test_late_ranks import job_of, sharded
 
-SOCKETS = load_part(Transport, "tcp-single-flow", "hardware/parts/transports")
+SOCKETS = load_part(Transport, "tcp-single-flow")
 RATE = 100e6
 
 

@@ -13,13 +13,14 @@ from calibration.cli import main
 from calibration.clusters.cluster_fit import EXCHANGE_DEVIATION, JOB_WIDTH, UNSEEN_JOB_DEVIATION
 from calibration.questions import question
 from calibration.validate.carry_over import (
+    KINDS,
     SINGLE_SOURCE_WIDTH,
     constants_without,
     few_sources_factor,
     interval_score,
-    parse_kinds,
     widening,
 )
+from calibration.validate.groups import listed_names
 from calibration.validate.scores import ScoredRow
 from calibration.validate.validation import ClusterOutcome, Validation
 from sim.spec.yaml import SpecError
@@ -138,6 +139,6 @@ def test_a_table_without_larger_clusters_says_so(tmp_path: Path, capsys: pytest.
 
 
 def test_what_can_be_left_out() -> None:
-    assert parse_kinds("source, nodes") == ["source", "nodes"]
+    assert listed_names("--left-out", "source, nodes", KINDS) == ["source", "nodes"]
     with pytest.raises(SpecError, match="'gpus' is unknown; choose from source,nodes,small-batches,large-batches"):
-        parse_kinds("gpus")
+        listed_names("--left-out", "gpus", KINDS)

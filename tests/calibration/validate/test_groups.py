@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from calibration.questions import question
-from calibration.validate.groups import by_novelty, groups, novelty, parse_keys, worst_group
+from calibration.validate.groups import KEYS, by_novelty, groups, listed_names, novelty, worst_group
 from calibration.validate.scores import ScoredRow
 from sim.spec.library import load_hardware
 from sim.spec.yaml import SpecError
@@ -37,9 +37,9 @@ def test_groups_have_signs() -> None:
 
 
 def test_unknown_keys_are_named() -> None:
-    assert parse_keys("nodes, stack") == ["nodes", "stack"] and parse_keys("") == []
+    assert listed_names("--by", "nodes, stack", KEYS) == ["nodes", "stack"] and listed_names("--by", "", KEYS) == []
     with pytest.raises(SpecError, match="'batch' is unknown; choose from workload,nodes,gpus,stack,precision"):
-        parse_keys("nodes,batch")
+        listed_names("--by", "nodes,batch", KEYS)
 
 
 def test_what_is_new_about_a_row() -> None:

@@ -42,7 +42,7 @@ def sent(start):
 
 
 def with_training(workload, **keys):
-    return workload.model_copy(update={"training": workload.training.model_copy(update=keys)})
+    return workload.with_training(**keys)
 
 
 tables = st.lists(st.tuples(st.floats(0, 0.2), st.lists(st.integers(1, 400), max_size=3)), min_size=1, max_size=12)

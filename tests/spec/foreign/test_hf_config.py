@@ -409,7 +409,7 @@ def test_a_hybrid_has_a_letter_for_each_layer(spelled: str) -> None:
     decoder = Transformer.model_validate(decoder_of(config, "config.json").shape)
     assert (decoder.pattern, decoder.positions, decoder.activation) == (pattern, "none", "relu2")
     assert parameter_count(decoder) == 31_577_937_344
-    assert decoder == load_part(Model, "nemotron-3-nano-30b-a3b", "workloads/models").transformer.model_copy(update={"ffn": 1856})
+    assert decoder == load_part(Model, "nemotron-3-nano-30b-a3b").transformer.model_copy(update={"ffn": 1856})
     by_old_name = {name: size for name, size in config.items() if name != "head_dim"} | {"attention_head_dim": 128}
     assert decoder_of(by_old_name, "config.json").notes == decoder_of(config, "config.json").notes
     with pytest.raises(SpecError, match=r"config\.json: hybrid_override_pattern must have a letter for each layer: M"):

@@ -31,7 +31,7 @@ def plain(**changes: Any) -> Launch:
 
 
 def stack(name: str) -> Stack:
-    return load_part(Stack, name, "workloads/stacks")
+    return load_part(Stack, name)
 
 
 def read_fields(file: str, text: str, launch: Launch) -> dict[str, Any]:

@@ -216,10 +216,10 @@ def test_printed_names(printed, name):
 
 def test_every_part_that_may_be_chosen_is_in_the_catalog():
     """Conservation: tables name parts that exist, and each PCI number's GPU is one GPU."""
-    gpus = {load_part(Gpu, stem, new_parts.GPUS).name for stem in catalog(new_parts.GPUS)}
+    gpus = {load_part(Gpu, stem).name for stem in catalog(new_parts.GPUS)}
     assert set(new_parts.PCI_DEVICES.values()) <= gpus
-    assert {link for link, _ in new_parts.NVLINKS.values()} <= set(catalog(new_parts.LINKS))
-    assert set(new_parts._CPU_BY_AGE.values()) | {new_parts._OLDEST_CPU} <= set(catalog(new_parts.CPUS))
+    assert {link for link, _ in new_parts.NVLINKS.values()} <= set(catalog("hardware/parts/links"))
+    assert set(new_parts._CPU_BY_AGE.values()) | {new_parts._OLDEST_CPU} <= set(catalog("hardware/parts/cpus"))
 
 
 @pytest.mark.parametrize(("processor", "link"), [

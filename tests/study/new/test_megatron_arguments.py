@@ -104,7 +104,7 @@ def test_options_of_megatron_that_change_time_or_memory_are_read(tmp_path: Path)
     def read(more: str) -> Training:
         return parsed(f"{more}\n", tmp_path)[0].training
 
-    assert read(plain).stack.mesh == load_part(Stack, "megatron-core", "workloads/stacks").mesh
+    assert read(plain).stack.mesh == load_part(Stack, "megatron-core").mesh
     bare = read(MEGATRON.rstrip()).stack.mesh
     assert bare is not None and (bare.overlap_gradients, bare.overlap_parameters) == (False, False)
     types = "--main-grads-dtype bf16 --exp-avg-dtype bf16 --exp-avg-sq-dtype bf16"

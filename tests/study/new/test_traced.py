@@ -81,7 +81,7 @@ def test_a_sample_of_text_has_as_many_tokens_as_the_input(net: Path, data: list[
     assert main(["new", "workload", "net.py:words", "--input", "512:int64", *data, "-o", str(net)]) == 0
     name = data[-1] if data else "openwebtext-seq1024"
     assert f"note: {name} is cut into samples of 512 tokens, the length of the input" in capsys.readouterr().err
-    made, like = load_workload(str(net)).spec, load_part(Dataset, name, "workloads/datasets")
+    made, like = load_workload(str(net)).spec, load_part(Dataset, name)
     assert made.tokens_per_sample == 512 and made.dataset.prepared == 512 * 8
     assert made.dataset.samples == like.of_sequence(512).samples
     assert (made.dataset.sample, made.dataset.prep) == pytest.approx((like.of_sequence(512).sample, like.of_sequence(512).prep))

@@ -25,6 +25,7 @@ from sim.report.prices import price_rows
 from sim.report.whole_job import job_time, long_time
 from sim.spec.yaml import SpecError
 from sim.study.layout import LayoutAnswer
+from sim.study.options import Weeks
 from sim.study.plan.objective import joules_of_step, scale
 from sim.study.plan.question import LayoutPlan, PlanQuestion, plan, prepare_plan
 from sim.study.plan.refine import PlacedLayout, least_step
@@ -32,7 +33,6 @@ from sim.study.plan.search import Limits, complexity, in_order
 from sim.study.power_cap import limit_run
 from sim.study.saving import slowdown_by_store
 from sim.study.scenario import Scenario
-from sim.study.weeks import Weeks
 from sim.training.layouts.bound import least_work
 from sim.training.layouts.play import play
 

@@ -13,9 +13,9 @@ from sim.report.page.layout_plan import plan_page
 from sim.report.plan import plan_document
 from sim.report.plan_changes import flip_lines
 from sim.report.plan_text import plan_text
-from sim.study.plan.flips import Flip, Flips, Knob, LayoutsBySetting, _crossing, _nearest, flips, same_but_micro_batches
+from sim.study.plan.flips import Flip, Flips, Knob, _crossing, _nearest, flips, same_but_micro_batches
 from sim.study.plan.question import LayoutPlan, PlanQuestion, plan, prepare_plan
-from sim.study.plan.search import EQUAL, Limits, best_by_recurrence, search
+from sim.study.plan.search import EQUAL, Limits, PlacedCandidates, best_by_recurrence, search
 from sim.study.plan.sensitivity import DOUBLED, HALVED, NOT_SEARCHED, SLOWER, ChangeEffect, sensitivity
 from sim.study.plan.space import LayoutCandidate
 from sim.study.scenario import Scenario
@@ -41,8 +41,8 @@ class Worths:
     simulated_as: dict[LayoutCandidate, Worth]
     divides: Callable[[LayoutCandidate, float], bool] = lambda candidate, value: True
 
-    def layouts(self, value: float) -> LayoutsBySetting:
-        return cast(LayoutsBySetting, [(None, [each for each in self.by_recurrence if self.divides(each, value)])])
+    def layouts(self, value: float) -> PlacedCandidates:
+        return cast(PlacedCandidates, [(None, [each for each in self.by_recurrence if self.divides(each, value)])])
 
     def leader(self, value: float) -> LayoutCandidate:
         return min(self.by_recurrence, key=lambda each: self.least(each, value))

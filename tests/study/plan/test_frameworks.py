@@ -115,7 +115,7 @@ def test_one_stack_that_has_it_is_enough() -> None:
 def test_a_stack_of_ones_own_has_all_unless_it_says_less() -> None:
     options = MeshOptions.model_validate({"framework": "megatron", "source": "mine"})
     assert not options.lacks(Parallel(tensor=2, pipeline=2, context=2, expert=4, shard="optimizer"))
-    options = load_part(Stack, "llm-c", "workloads/stacks").mesh
+    options = load_part(Stack, "llm-c").mesh
     assert (
         options is not None and options.lacks(Parallel(expert=2)) == "expert parallelism" and not options.lacks(Parallel(shard="optimizer"))
     )

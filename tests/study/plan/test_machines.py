@@ -17,7 +17,7 @@ from sim.study.compare import compare
 from sim.study.computing import Computing
 from sim.study.journal import Journal
 from sim.study.plan import machines
-from sim.study.plan.machines import planned_rows, specified_layout
+from sim.study.plan.machines import MachinePlanning, planned_rows, specified_layout
 from sim.study.plan.question import PlanQuestion, plan
 from sim.study.recommend import Budget
 from sim.study.scenario import Scenario
@@ -27,7 +27,7 @@ def test_a_plan_keeps_the_layout_that_was_written() -> None:
     """Tensor parallelism of 4 is not what the search would choose; both ways of writing it are kept."""
     free = Scenario("", "llama-3.2-1b", global_batch=16)
     kept = Scenario("", "llama-3.2-1b", ("training.parallel.tensor=4",), global_batch=16)
-    documents = [planned_rows(each, ["hgx-h100"], (1,), layout_document)[0].document for each in (free, kept)]
+    documents = [planned_rows(each, ["hgx-h100"], (1,), MachinePlanning(layout_document))[0].document for each in (free, kept)]
     assert [each["parallel"]["tensor"] == 4 for each in documents if each is not None] == [False, True]
     by_option = Scenario("", "llama-3.2-1b", layout=(("--tp", "parallel.tensor", 4),))
     assert specified_layout(by_option) == specified_layout(kept) == {"tensor": "4"}
@@ -36,7 +36,7 @@ def test_a_plan_keeps_the_layout_that_was_written() -> None:
 def test_a_search_in_this_process_tells_its_progress() -> None:
     """Several machines are planned in processes, which cannot tell theirs."""
     told: list[str] = []
-    planned_rows(Scenario("", "llama-3.2-1b", global_batch=16), ["hgx-h100"], (2,), layout_document, searching=told.append)
+    planned_rows(Scenario("", "llama-3.2-1b", global_batch=16), ["hgx-h100"], (2,), MachinePlanning(layout_document, searching=told.append))
     assert told and all(text.startswith("hgx-h100, 2 nodes: ") for text in told), told
     assert "1 layout simulated" in told[-1], told
 
@@ -52,7 +52,8 @@ def test_ctrl_c_in_the_search_of_a_machine_ends_the_comparison_and_keeps_no_row(
 
     with pytest.raises(KeyboardInterrupt), Journal(tmp_path / "rows") as journal:
         by = Computing(1, journal=journal)
-        planned_rows(Scenario("", "llama-3.2-1b", global_batch=16), ["hgx-h100"], (2,), layout_document, computing=by, searching=stop)
+        planning = MachinePlanning(layout_document, computing=by, searching=stop)
+        planned_rows(Scenario("", "llama-3.2-1b", global_batch=16), ["hgx-h100"], (2,), planning)
     assert told and not (tmp_path / "rows").exists()  # as of a journal without a row
 
 
@@ -105,7 +106,7 @@ def test_recommend_says_what_becomes_of_a_batch_per_gpu_and_how_good_layouts_are
 
 def test_a_recipe_of_8_bits_that_no_machine_uses_is_refused() -> None:
     with pytest.raises(SpecError, match="--fp8-recipe rowwise: has no effect in bf16; add --precision fp8, or leave it out"):
-        planned_rows(Scenario("", "llama-3.1-8b", fp8_recipe="rowwise"), ["hgx-h100"], (1,), layout_document)
+        planned_rows(Scenario("", "llama-3.1-8b", fp8_recipe="rowwise"), ["hgx-h100"], (1,), MachinePlanning(layout_document))
 
 
 def test_a_machine_without_a_price_is_not_planned(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,7 +125,12 @@ def test_machines_are_planned_on_several_processes() -> None:
     heard: list[tuple[int, int]] = []
     alone, together = (
         planned_rows(
-            job, names, (1,), Documents().layout_document, lambda done, of: heard.append((done, of)), computing=Computing(processes)
+            job,
+            names,
+            (1,),
+            MachinePlanning(
+                Documents().layout_document, computing=Computing(processes), progress=lambda done, of: heard.append((done, of))
+            ),
         )
         for processes in (1, 2)
     )

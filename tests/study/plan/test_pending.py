@@ -14,11 +14,11 @@ from sim.spec.memo import caching_inside
 from sim.study.plan import floor, search
 from sim.study.plan.floor import CandidatePlaces, Floors, Setting, floors
 from sim.study.plan.pending import BATCH, QUICK, SLOW, USUAL, Pending
+from sim.study.plan.progress import progress_text
 from sim.study.plan.question import PlanQuestion, plan, prepare_plan
 from sim.study.plan.refine import FLOOR, LEAST, PlacedLayout, bounds
 from sim.study.plan.search import Limits, Tally
 from sim.study.plan.space import LayoutCandidate
-from sim.study.plan.told import progress_text
 from sim.study.scenario import Scenario
 from sim.training.layouts.prices import PriceBook
 

@@ -6,11 +6,11 @@ from itertools import pairwise
 
 import pytest
 
+from sim.study.plan.progress import progress_text
 from sim.study.plan.question import PlanQuestion, prepare_plan
 from sim.study.plan.refine import FLOOR, LEAST, LocalRefiner, LookAhead, RefineResult, RefineTask, StepBound
 from sim.study.plan.remaining import Outlook, RemainingWork
 from sim.study.plan.search import Limits, Tally, search
-from sim.study.plan.told import progress_text
 from sim.study.scenario import Scenario
 
 SECONDS = {FLOOR: 0.1, LEAST: 1.0}

@@ -30,7 +30,7 @@ SLOT = FORWARD + BACKWARD
 
 def noisy(given: Workload, persistent: float, jitter: float, draw: bool = False) -> Workload:
     noise = given.training.noise.model_copy(update={"persistent_cv": persistent, "compute_cv": jitter, "draw": draw})
-    return given.model_copy(update={"training": given.training.model_copy(update={"noise": noise})})
+    return given.with_training(noise=noise)
 
 
 # --- closed forms ------------------------------------------------------------------------------------------------------
@@ -110,7 +110,7 @@ def test_tensor_ranks_lose_more_the_sooner_jitter_changes() -> None:
 
     def lost(lasts: float | None) -> float:
         noise = given.training.noise.model_copy(update={"compute_cv": 0.02, "persistent_cv": 0.0, "compute_correlation": lasts})
-        changed = given.model_copy(update={"training": given.training.model_copy(update={"noise": noise})})
+        changed = given.with_training(noise=noise)
         return run_layout(free(4), changed).step_time - plain.step_time
 
     constant = lost(None)
@@ -147,7 +147,7 @@ def test_ranks_of_a_stage_lose_more_if_the_host_waits_for_every_operation() -> N
         for parts in (1, 4):
             noise = {"compute_cv": 0.02, "persistent_cv": 0.0, "compute_correlation": plain.stalls[Cause.COMPUTE] / parts}
             changed = given.training.noise.model_copy(update=noise)
-            late = given.model_copy(update={"training": given.training.model_copy(update={"noise": changed})})
+            late = given.with_training(noise=changed)
             lost[waits, parts] = run_layout(free(4), late).step_time - plain.step_time
             scene = layout_scene(free(4), late, prepare(free(4), late))
             assert least_time(scene) <= play(scene).time * (1 + 1e-9)
@@ -261,7 +261,7 @@ def test_one_field_of_noise_leaves_the_other_as_the_gpu_has_it() -> None:
 
         given = workload(blocks(2))
         noise = given.training.noise.model_copy(update={"persistent_cv": None, "compute_cv": None} | fields)
-        given = given.model_copy(update={"training": given.training.model_copy(update={"noise": noise})})
+        given = given.with_training(noise=noise)
         hardware = free(2)
         kernels = load_hardware("hgx-h100").spec.groups[0].node.gpu.kernels
         assert kernels is not None

@@ -121,7 +121,7 @@ def test_reduction_of_replicas_follows_that_of_shards() -> None:
 
 def test_halves_of_backward_are_the_whole() -> None:
     given_ = workload(model(), tensor=2, pipeline=2, schedule="zb_h1", micro_batches=2)
-    given_ = given_.model_copy(update={"training": given_.training.model_copy(update={"compute_factor": 1.7})})
+    given_ = given_.with_training(compute_factor=1.7)
     scene = layout_scene(free(4), given_, prepare(free(4), given_))
     full, inputs, weights = (scene.times[0](0, part) for part in ("B", "I", "W"))
     assert inputs.compute + weights.compute == pytest.approx(full.compute, rel=1e-12)

@@ -105,7 +105,7 @@ def test_blocks_keep_the_host_busy_operator_by_operator() -> None:
     """A block's forward takes the host a second, its backward 1.5, what runs forward again one more; replayed graphs take none."""
 
     laid_out = workload(blocks(4), mesh={"block_host": "1 s"})
-    again = laid_out.model_copy(update={"training": laid_out.training.model_copy(update={"activation_checkpointing": "blocks"})})
+    again = laid_out.with_training(activation_checkpointing="blocks")
     graphs = workload(blocks(4), mesh={"block_host": "1 s"}, stack={"cuda_graphs": True})
     assert run(free(2), laid_out).step_time == pytest.approx(4 * (1.0 + 1.5), rel=0.02)
     assert run(free(2), again).step_time == pytest.approx(4 * (1.0 + 2.5), rel=0.02)

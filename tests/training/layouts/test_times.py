@@ -67,9 +67,9 @@ def test_fsdp_reads_its_gradients_to_clip_them_and_multiplies_them(mesh: dict[st
     """Each rank its shard of them: for the norm, and read and written; a compiler multiplies where the optimizer reads them."""
     given = workload(blocks(2, elements=ELEMENTS), mesh=mesh, shard="parameters")
     adam = given.training.optimizer.model_copy(update={"name": "adam"})
-    given = given.model_copy(update={"training": given.training.model_copy(update={"optimizer": adam})})
+    given = given.with_training(optimizer=adam)
     clips = with_fields(given.training.stack, gradient_clipping=True)
-    clipped = given.model_copy(update={"training": given.training.model_copy(update={"stack": clips})})
+    clipped = given.with_training(stack=clips)
     more = run_layout(with_memory(ranks), clipped).step_time - run_layout(with_memory(ranks), given).step_time
     assert more == pytest.approx(passes * 4.0 * 2 * ELEMENTS / ranks / MEMORY_BANDWIDTH, rel=1e-6)
 
@@ -79,9 +79,9 @@ def test_fsdp2_on_one_rank_casts_and_copies(divides: bool) -> None:
     """Weights twice, but for the last block, which stays gathered; in 16 bits, gradients in 32. Only a pass for the division is new."""
     layers = [*blocks(2, elements=ELEMENTS), block(2, elements=ELEMENTS).model_copy(update={"name": "head"})]
     given = workload(layers, mesh={"divides_gradients": divides}, shard="parameters")
-    given = given.model_copy(update={"training": given.training.model_copy(update={"precision": "bf16"})})
+    given = given.with_training(precision="bf16")
     plain = workload(layers, shard="none")
-    plain = plain.model_copy(update={"training": plain.training.model_copy(update={"precision": "bf16"})})
+    plain = plain.with_training(precision="bf16")
     weights, gradients = (4 + 2) + (2 + 2), (2 + 4) + (4 + 4) * (1 + divides)
     moved = ELEMENTS * (5 * weights + 3 * gradients)
     more = run_layout(with_memory(1), given).step_time - run_layout(with_memory(1), plain).step_time

@@ -152,7 +152,7 @@ def scene_of(machine_: Any, draw: bool = False, cv: float = 0.02, **fields: Any)
     """Return a scene whose ranks differ, drawn at each step if *draw*."""
     made = workload(model(), stack={"gradient_clipping": True}, **fields)
     noise = made.training.noise.model_copy(update={"compute_cv": cv, "persistent_cv": 0.0, "draw": draw})
-    given_ = made.model_copy(update={"training": made.training.model_copy(update={"noise": noise})})
+    given_ = made.with_training(noise=noise)
     return layout_scene(machine_, given_, prepare(machine_, given_))
 
 

@@ -33,7 +33,7 @@ def test_a_step_that_ends_as_it_began(
     fields |= {"micro_batches": fields["pipeline"] * many}
     made = workload(model(), **stack, **fields)
     noise = made.training.noise.model_copy(update={"compute_cv": cv})
-    given_ = made.model_copy(update={"training": made.training.model_copy(update={"noise": noise})})
+    given_ = made.with_training(noise=noise)
     hardware = machine(each, nodes, nvlink=nvlink, nic=5e7, launch=1e-4)
     scene = layout_scene(hardware, given_, prepare(hardware, given_))
     played = play_after_short_step(scene)
@@ -55,7 +55,7 @@ def later_and_later(nodes: int = 2, clips: bool = True, **fields: Any) -> Layout
         **({"pipeline": 2, "micro_batches": 48} | fields),
     )
     noise = made.training.noise.model_copy(update={"compute_cv": 0.02})
-    given_ = made.model_copy(update={"training": made.training.model_copy(update={"noise": noise})})
+    given_ = made.with_training(noise=noise)
     hardware = machine(2, nodes, nvlink=2e8, nic=5e7)
     return layout_scene(hardware, given_, prepare(hardware, given_))
 

@@ -23,7 +23,7 @@ MESH: Mapping[str, Any] = {"framework": "fsdp2", "source": "test"}
 def with_parallel(workload: Workload, parallel: Parallel, **training: object) -> Workload:
     """Return *workload* in another layout, with other fields of its ``training`` as well."""
     changed = {"parallel": parallel, **training}
-    return workload.model_copy(update={"training": workload.training.model_copy(update=changed)})
+    return workload.with_training(**changed)
 
 
 def block(number: int, forward: float = FORWARD, backward: float = BACKWARD, elements: int = 1000, **keys: Any) -> Layer:

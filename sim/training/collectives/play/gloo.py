@@ -162,10 +162,9 @@ class GlooPlan(CollectivePlan):
         if copying:
             limits.append((_THREADS / copying, tier, CORES_COPY))
         for part in self.parts:
-            host, links = part.slot.node.host, part.slot.graph.links
+            links = part.slot.graph.links
             if copying:
-                cores = host.physical_cores * (host.cpu.smt_gain if host.vcpus > host.physical_cores else 1.0)
-                limits.append((cores / load[part.slot.name, CORES], tier, CORES_COPY))
+                limits.append((part.slot.cores / load[part.slot.name, CORES], tier, CORES_COPY))
             if self.nodes > 1:
                 limits.append(
                     (links[NIC_LINKS[0]].capacity / load[part.slot.name, NIC_LINKS[0]], Cause.NETWORK, links[NIC_LINKS[0]].description)

@@ -1,4 +1,4 @@
-"""How far is a search? In one line."""
+"""How is the progress of a search worded? In one line."""
 
 from __future__ import annotations
 
