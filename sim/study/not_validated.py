@@ -27,7 +27,11 @@ def not_validated(run: LayoutRun) -> list[str]:
     sentences = []
     if transformer is not None and "G" in (transformer.pattern or ""):
         sentences.append("gated delta nets are not validated: no measured run in the records has them")
-    if transformer is not None and "M" in (transformer.pattern or "") and parallel.context > 1:
+    if transformer is not None and "C" in (transformer.pattern or ""):
+        sentences.append("short convolutions are not validated: no measured run in the records has them")
+    if transformer is not None and "P" in (transformer.pattern or ""):
+        sentences.append("attention beside Mamba-2 is not validated: no measured run in the records has it")
+    if transformer is not None and transformer.has_mamba and parallel.context > 1:
         sentences.append("context ranks of state-space layers are not validated: no measured run in the records has them")
     if run.layout.own_passes is not None:
         sentences.append(f"schedule {schedule} is user-defined and not validated; the expected error shown is that of other schedules")

@@ -224,7 +224,7 @@ def test_norms_in_front_of_scans_quantize_for_the_first_product() -> None:
         ({"pattern": ""}, "pattern is empty; write a letter for each layer, or leave it out"),
         ({**SPARSE, "moe_every": 2}, "leave first_dense_layers and moe_every out"),
         ({**SPARSE, "first_dense_layers": 1}, "leave first_dense_layers and moe_every out"),
-        ({"norms_per_layer": 4}, "layers of state spaces have one norm, before them; write norms_per_layer: 2"),
+        ({"norms_per_layer": 4}, "layers of state spaces and convolutions have one norm, before them; write norms_per_layer: 2"),
         ({"attention_gate": True, "mla": {"kv_rank": 8, "nope_dim": 8, "rope_dim": 8, "value_dim": 8}}, "attention_gate with mla is not"),
     ],
 )

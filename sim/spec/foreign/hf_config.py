@@ -39,6 +39,8 @@ def decoder_of(config: Mapping[str, Any], place: str) -> DecoderDescription:
     Raise SpecError for an unknown family, for a size that is missing or not a number, and for layers that the family does not have.
     """
     inside = config.get("text_config")
+    if isinstance(inside, Mapping) and (kind := _family(config, f"{place}: ")) in _ENCODERS:
+        raise SpecError(f"{place}: {_unknown(kind, config)}")
     if isinstance(inside, Mapping):
         tied = {"tie_word_embeddings": config["tie_word_embeddings"]} if "tie_word_embeddings" in config else {}
         kind = _family(inside, f"{place}: text_config.") or f"{_family(config, f'{place}: ')}_text"
@@ -111,7 +113,7 @@ def _unknown(kind: str, said: Mapping[str, Any]) -> str:
     unread_by_all = set.intersection(*(set(_reading(name, said)[0].strange()) for name in FAMILIES))
     unread_text = (
         f"; no supported family has layers with {listed({name: said[name] for name in said if name in unread_by_all})}"
-        if unread_by_all and kind.removesuffix("_text") not in _UNLIKE
+        if unread_by_all and kind.removesuffix("_text") not in _UNLIKE and kind not in _ENCODERS
         else ""
     )
     return f"{which}{unread_text}{_advice(kind, said)}"
@@ -126,7 +128,7 @@ def _nearest(said: Mapping[str, Any]) -> str:
 
 def _advice(kind: str, said: Mapping[str, Any]) -> str:
     """Return advice on a configuration whose family *kind* is unknown or does not have such layers."""
-    class_name, recurrent = _class(said) or _ENCODER_DECODERS.get(kind, ""), kind.replace("-", "_") in _RECURRENT
+    class_name = _class(said) or _ENCODER_DECODERS.get(kind, "") or _ENCODERS.get(kind, "")
     traced = f"; or, with transformers installed, trace it: {_trace_command(class_name, said)}" if class_name else ""
     with_encoder = _attends_to_an_encoder(said)
     if with_encoder and not traced:
@@ -134,12 +136,13 @@ def _advice(kind: str, said: Mapping[str, Any]) -> str:
         traced = f"; trace it instead, for example python -m sim new workload net.py:Net {inputs} -o {kind or 'mine'}.yaml"
     if with_encoder or (class_name and not class_name.endswith(_DECODERS)):
         alone = f"; the catalog has {', '.join(_of_family(kind))}" if _of_family(kind) else ""
+        if not alone and (near := _of_family(_NEAREST.get(kind, ""))):
+            alone = f"; the nearest of the catalog are {', '.join(near)}"
         why = ": an encoder-decoder is not simulated from its config.json" if with_encoder else ""
         return f", and {class_name or 'its architecture'} is not a decoder{why}{alone}{traced}"
-    if recurrent:
-        return f": its state-space or linear-attention layers are not modeled{traced}"
-    if unlike := _UNLIKE.get(kind.removesuffix("_text")):
-        return f": its layers have {unlike}, which is not modeled{traced}"
+    if unlike := _UNLIKE.get(kind.replace("-", "_").removesuffix("_text")):
+        instead = traced or "; trace its torch model instead, for example python -m sim extract net.py:Net --input input_ids=2048:int64"
+        return f": its layers have {unlike}, which is not modeled{instead}"
     similar = _similar_families(kind, said)
     similar_hint = (
         f"; if its layers are like those of {any_of(similar)}, set model_type to that in a copy of the file" if similar and kind else ""
@@ -163,26 +166,49 @@ _ENCODER_DECODERS: Final[Mapping[str, str]] = {
     "marian": "MarianMTModel",
 }  # fmt: skip
 """Families of encoders with decoders, and the class of transformers that trains each."""
+_ENCODERS: Final[Mapping[str, str]] = {
+    **{kind: f"{name}ForMaskedLM" for kind, name in (
+        ("bert", "Bert"), ("roberta", "Roberta"), ("xlm-roberta", "XLMRoberta"), ("deberta", "Deberta"), ("deberta-v2", "DebertaV2"),
+        ("modernbert", "ModernBert"), ("distilbert", "DistilBert"), ("albert", "Albert"), ("mpnet", "MPNet"), ("esm", "Esm"),
+    )},
+    **{kind: f"{name}ForImageClassification" for kind, name in (
+        ("vit", "ViT"), ("deit", "DeiT"), ("dinov2", "Dinov2"), ("swin", "Swin"), ("swinv2", "Swinv2"), ("beit", "Beit"),
+    )},
+    "electra": "ElectraForPreTraining", "clip": "CLIPModel", "siglip": "SiglipModel", "wav2vec2": "Wav2Vec2ForCTC",
+}  # fmt: skip
+"""Families of encoders, and the class of transformers that trains each."""
+_NEAREST: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("xlm-roberta", "deberta", "deberta-v2"), "roberta"),
+    **dict.fromkeys(("modernbert", "distilbert", "albert", "electra", "mpnet", "esm"), "bert"),
+    **dict.fromkeys(("deit", "dinov2", "beit"), "vit"),
+    **dict.fromkeys(("mt5", "umt5", "longt5"), "t5"),
+}
+"""Families of the catalog that are nearest in size and layers to others, which it does not have."""
 _DECODERS: Final = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
 """Ends of the names of classes in transformers that generate text."""
-_RECURRENT: Final = frozenset(
-    (
-        *("mamba", "mamba2", "falcon_mamba", "rwkv", "recurrent_gemma", "xlstm"),
-        *("jamba", "bamba", "zamba", "zamba2", "plamo2", "phi4flash", "lfm2", "lfm2_moe"),
-        *("minimax", "minimax_text_01", "minimax_m1", "kimi_linear", "bailing_moe_linear"),
-    )
-)
-"""Families whose layers are, at least in part, state spaces, convolutions or linear attention."""
 _UNLIKE: Final[Mapping[str, str]] = {
-    "falcon_h1": "attention and Mamba-2 side by side",
-    "gemma3n": "parallel streams (AltUp) and embeddings of their own",
+    **dict.fromkeys(("mamba", "falcon_mamba", "jamba"), "the selective scan of Mamba-1"),
+    **dict.fromkeys(("minimax", "minimax_text_01", "minimax_m1", "bailing_moe_linear"), "lightning (linear) attention"),
+    **dict.fromkeys(("zamba", "zamba2"), "blocks of attention whose weights several layers share"),
+    **dict.fromkeys(("csm", "moshi"), "a second decoder over the codebooks of audio"),
+    "bitnet": "weights of 1.58 bits, and norms inside attention and feed-forward blocks",
+    "blt": "bytes joined to patches of their own length",
+    "diffllama": "differential attention",
+    "doge": "attention with a dynamic mask",
+    "gemma3n": "parallel streams (AltUp), embeddings of their own, and keys and values of other layers",
     "hunyuan": "keys and values of the layer before (cross-layer attention)",
-    "longcat_flash": "two attention blocks each, with experts beside the second",
-    "step3": "factorized attention",
-    "phi3small": "attention to blocks of tokens",
-    "apertus": "an activation with weights (xIELU)",
+    "jetmoe": "attention whose heads are experts",
+    "kimi_linear": "Kimi delta attention, whose decay differs between the elements of a head",
+    "mimo_v2_flash": "other numbers of key and value heads where attention has a window",
     "openelm": "sizes that differ from each other",
+    "phi3small": "attention to blocks of tokens",
+    "phi4flash": "the selective scan of Mamba-1, and keys and values of another layer",
+    "plamo2": "a state space of its own kind",
+    "recurrent_gemma": "linear recurrences (RG-LRU)",
+    "rwkv": "linear attention with decay (WKV)",
     "solar": "connections over several layers",
+    "step3": "factorized attention",
+    "xlstm": "matrix memories (mLSTM)",
 }
 """What the layers of further families have that no Transformer has, by what a vendor's ``modeling_*.py`` builds."""
 _NAMED: Final = 3

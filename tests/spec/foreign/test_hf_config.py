@@ -169,7 +169,7 @@ def test_layers_that_a_family_does_not_have_are_refused() -> None:
             plain | {"model_type": "zebra", "mamba_dt_rank": 16},
             "zebra; no supported family has layers with mamba_dt_rank 16; or",
         ),
-        ({"model_type": "kimi_linear", **routed, "linear_attn_rank": 16}, "no supported family has layers with linear_attn_rank 16"),
+        ({"model_type": "koala_linear", **routed, "linear_attn_rank": 16}, "no supported family has layers with linear_attn_rank 16"),
         ({"model_type": "qwen3_moe", **routed, "mlp_only_layers": [3, 7]}, r"mlp_only_layers: layers \[3, 7\] without experts are not"),
     ]
     for said, sentence in cases:
@@ -448,8 +448,8 @@ def test_keys_that_change_the_cost_are_named() -> None:
 @pytest.mark.parametrize(
     ("said", "sentence"),
     [
-        ({"model_type": "jamba", "attn_layer_period": 8}, "jamba.*state-space or linear-attention layers are not modeled"),
-        ({"model_type": "minimax_text_01", "attn_type_list": [0, 1, 0, 1]}, "state-space or linear-attention layers are not modeled"),
+        ({"model_type": "jamba", "attn_layer_period": 8}, "jamba: its layers have the selective scan of Mamba-1, which is not modeled"),
+        ({"model_type": "minimax_text_01", "attn_type_list": [0, 1, 0, 1]}, r"lightning \(linear\) attention, which is not modeled"),
         ({"model_type": "nemotron-nas", "block_configs": [{"attention": {}}, {"ffn": {}}]}, "no .* layers with block_configs for 2 layers"),
         ({"model_type": "mixtral", "attn_layer_period": 8, "num_local_experts": 8}, "attn_layer_period 8: layers of mixtral do not"),
         ({"model_type": "llama", "rope_scaling": {"type": "banana", "factor": -3}}, "rope_scaling: unknown type banana; known: default"),
