@@ -81,7 +81,7 @@ def _digest(case: Case) -> str:
     return hashlib.sha256(document.encode()).hexdigest()
 
 
-_SINCE: Final = {"block_letters": None, "short_conv": None}
+_SINCE: Final = {"block_letters": None, "short_conv": None, "causal": True}
 """Fields that a Transformer did not have when the first digests were kept, with their defaults."""
 
 

@@ -4,7 +4,7 @@ The table contains fused operators, as in Megatron-LM with Transformer Engine an
 up are one product; norms, rotary positions, activations, residuals and attention are one kernel each. Eager stacks run more kernels and
 passes, which ``kernels_per_operator`` and ``elementwise_traffic`` account for. Bytes are for 4-byte elements (see ``Layer``).
 
-Causal attention counts half of the square, in forward and backward; with a window, only the keys inside it or inside the chunk. Backward of
+Causal attention counts half of the square, an encoder's all; with a window, only the keys inside it or inside the chunk. Backward of
 fused attention has five products to forward's two, because it recomputes the scores (Dao et al., arXiv 2205.14135); `model_flop` leaves the
 fifth out.
 Saved bytes follow Korthikanti et al. (arXiv 2205.05198, section 4) with fused attention; one-byte masks of dropout count in 16 bits.
@@ -31,11 +31,14 @@ _SCANNED: Final = {"M": "mamba", "G": "delta"}
 """Names of state spaces in the table, by their letter."""
 
 
-def attended_pairs(sequence: float, window: int = 0, chunked: bool = False) -> float:
+def attended_pairs(sequence: float, window: int = 0, chunked: bool = False, causal: bool = True) -> float:
     """Return the number of query-key pairs in causal attention over *sequence* tokens: half the square, minus what a window excludes.
 
-    If *chunked*, the sequence is cut into chunks of *window* tokens, of which the last may be shorter. The diagonal counts half.
+    If *chunked*, the sequence is cut into chunks of *window* tokens, of which the last may be shorter. The diagonal counts half. If not
+    *causal*, twice as many: a window reaches as far ahead as back.
     """
+    if not causal:
+        return 2.0 * attended_pairs(sequence, window)
     span = min(window, sequence) if window else sequence
     if chunked and window:
         chunks, rest = divmod(sequence, window)
@@ -232,7 +235,7 @@ class _DecoderTable(DecoderRows):
         shape, tokens = self.shape, self.tokens
         queries, keys, values = shape.heads * shape.head_size, shape.groups * shape.head_size, shape.groups * shape.value_size
         results = shape.heads * shape.value_size
-        pairs = 2.0 * shape.heads * attended_pairs(tokens, window, shape.chunked)
+        pairs = 2.0 * shape.heads * attended_pairs(tokens, window, shape.chunked, shape.causal)
         inputs, output = FLOAT * tokens * (queries + keys + values), FLOAT * tokens * results
         statistics = 2 * FLOAT * tokens * shape.heads  # the logarithm of each row's sum stays in FP32 if activations have 16 bits
         return Layer.model_construct(
@@ -255,6 +258,7 @@ class _DecoderTable(DecoderRows):
                 value_dim=shape.value_size if shape.value_size != shape.head_size else None,
                 queries=tokens,
                 keys=tokens,
+                causal=shape.causal,
                 sinks=shape.sinks,
                 window=window if window < tokens else 0,
                 chunked=shape.chunked and 0 < window < tokens,

@@ -172,8 +172,10 @@ class Transformer(Spec):
     """Whether attention and feed-forward run in parallel on the same input; required with one norm per block."""
     embedding_norm: bool = False
     """Whether the embedding is followed by a norm."""
+    causal: bool = True
+    """Whether each token attends only to itself and earlier ones; false: an encoder, whose tokens attend to later ones as well."""
     window: Whole = 0
-    """Sliding window: number of tokens that each token can look back; 0: all."""
+    """Sliding window: number of tokens that each token can look back, and ahead in an encoder; 0: all."""
     chunked: bool = False
     """Whether the window does not slide: each token attends to the earlier ones of its own chunk of ``window`` tokens (Llama 4)."""
     global_every: Whole = 0
@@ -268,6 +270,8 @@ class Transformer(Spec):
             ),
         )
         yield self.global_every > 0 and not self.window, "global_every needs a window; add window, or write global_every: 0"
+        yield self.chunked and not self.causal, "chunked windows of an encoder are not modeled; write chunked: false, or causal: true"
+        yield self.prediction_layers > 0 and not self.causal, "an encoder predicts no later tokens; write prediction_layers: 0"
         yield self.chunked and not self.window, "chunked needs a window, the tokens of a chunk; add window, or write chunked: false"
         yield (
             self.composed_gelu and self.activation != "gelu",

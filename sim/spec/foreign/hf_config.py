@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from sim.spec.catalog import catalog
 from sim.spec.foreign.hf_defaults import DEFAULTS
+from sim.spec.foreign.hf_encoders import ENCODERS, TRAINED
 from sim.spec.foreign.hf_families import FAMILIES, MEANT, NAMES, NEEDED, shape_of
 from sim.spec.foreign.hf_keys import Config, Shape, listed
 from sim.spec.yaml import SpecError
@@ -39,7 +40,7 @@ def decoder_of(config: Mapping[str, Any], place: str) -> DecoderDescription:
     Raise SpecError for an unknown family, for a size that is missing or not a number, and for layers that the family does not have.
     """
     inside = config.get("text_config")
-    if isinstance(inside, Mapping) and (kind := _family(config, f"{place}: ")) in _ENCODERS:
+    if isinstance(inside, Mapping) and (kind := _family(config, f"{place}: ")) in _ENCODER_CLASSES:
         raise SpecError(f"{place}: {_unknown(kind, config)}")
     if isinstance(inside, Mapping):
         tied = {"tie_word_embeddings": config["tie_word_embeddings"]} if "tie_word_embeddings" in config else {}
@@ -58,7 +59,7 @@ def _family(said: Mapping[str, Any], where: str) -> str:
 
 def _described(kind: str, said: Mapping[str, Any], place: str, around: Mapping[str, Any] | None) -> DecoderDescription:
     """Return the decoder of the family *kind* with the keys *said*, which are nested in the keys *around* (None: at the top level)."""
-    if kind not in FAMILIES:
+    if kind not in FAMILIES or (kind in ENCODERS and (trained := _class(said)) and not trained.endswith(TRAINED)):
         raise SpecError(f"{place}: {_unknown(kind, said)}")
     config = Config(said, place, DEFAULTS.get(kind, {}), "" if around is None else "text_config.")
     shape = shape_of(FAMILIES[kind], config)
@@ -109,11 +110,12 @@ def _not_modeled(said: Mapping[str, Any]) -> Iterator[str]:
 
 def _unknown(kind: str, said: Mapping[str, Any]) -> str:
     """Return the message that the family *kind* is unknown, and what to do about it."""
-    which = f"unknown model_type {kind}" if kind else f"model_type, the family of the layers, is missing{_nearest(said)}"
+    unknown = "" if kind in FAMILIES else "unknown "
+    which = f"{unknown}model_type {kind}" if kind else f"model_type, the family of the layers, is missing{_nearest(said)}"
     unread_by_all = set.intersection(*(set(_reading(name, said)[0].strange()) for name in FAMILIES))
     unread_text = (
         f"; no supported family has layers with {listed({name: said[name] for name in said if name in unread_by_all})}"
-        if unread_by_all and kind.removesuffix("_text") not in _UNLIKE and kind not in _ENCODERS
+        if unread_by_all and kind.removesuffix("_text") not in _UNLIKE and kind not in _ENCODER_CLASSES
         else ""
     )
     return f"{which}{unread_text}{_advice(kind, said)}"
@@ -128,7 +130,7 @@ def _nearest(said: Mapping[str, Any]) -> str:
 
 def _advice(kind: str, said: Mapping[str, Any]) -> str:
     """Return advice on a configuration whose family *kind* is unknown or does not have such layers."""
-    class_name = _class(said) or _ENCODER_DECODERS.get(kind, "") or _ENCODERS.get(kind, "")
+    class_name = _class(said) or _ENCODER_DECODERS.get(kind, "") or _ENCODER_CLASSES.get(kind, "")
     traced = f"; or, with transformers installed, trace it: {_trace_command(class_name, said)}" if class_name else ""
     with_encoder = _attends_to_an_encoder(said)
     if with_encoder and not traced:
@@ -139,6 +141,8 @@ def _advice(kind: str, said: Mapping[str, Any]) -> str:
         if not alone and (near := _of_family(_NEAREST.get(kind, ""))):
             alone = f"; the nearest of the catalog are {', '.join(near)}"
         why = ": an encoder-decoder is not simulated from its config.json" if with_encoder else ""
+        if kind in ENCODERS:
+            return f": {class_name} has another head than that for masked tokens ({TRAINED[0]}), which alone is simulated{alone}{traced}"
         return f", and {class_name or 'its architecture'} is not a decoder{why}{alone}{traced}"
     if unlike := _UNLIKE.get(kind.replace("-", "_").removesuffix("_text")):
         instead = traced or "; trace its torch model instead, for example python -m sim extract net.py:Net --input input_ids=2048:int64"
@@ -166,7 +170,7 @@ _ENCODER_DECODERS: Final[Mapping[str, str]] = {
     "marian": "MarianMTModel",
 }  # fmt: skip
 """Families of encoders with decoders, and the class of transformers that trains each."""
-_ENCODERS: Final[Mapping[str, str]] = {
+_ENCODER_CLASSES: Final[Mapping[str, str]] = {
     **{kind: f"{name}ForMaskedLM" for kind, name in (
         ("bert", "Bert"), ("roberta", "Roberta"), ("xlm-roberta", "XLMRoberta"), ("deberta", "Deberta"), ("deberta-v2", "DebertaV2"),
         ("modernbert", "ModernBert"), ("distilbert", "DistilBert"), ("albert", "Albert"), ("mpnet", "MPNet"), ("esm", "Esm"),

@@ -293,6 +293,11 @@ _CLASSES: Final[Mapping[str, ConfigSizes]] = {
     "codegen": _sizes(28, 4096, 16, None, 50400, 2048, rotary_dim=64),
     "gpt_neo": _sizes(24, 2048, 16, None, 50257, 2048),
     "helium": _sizes(24, 2560, 20, 7040, 48000, 4096, num_key_value_heads=20, head_dim=128),
+    "bert": _sizes(12, 768, 12, 3072, 30522, 512),
+    "camembert": _sizes(12, 768, 12, 3072, 30522, 512),
+    "modernbert": _sizes(22, 768, 12, 1152, 50368, 8192, local_attention=128),
+    "roberta": _sizes(12, 768, 12, 3072, 50265, 512),
+    "xlm-roberta": _sizes(12, 768, 12, 3072, 30522, 512),
     "afmoe": _sizes(
         32,
         2048,

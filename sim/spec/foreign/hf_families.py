@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from sim.spec.foreign.hf_defaults import DBRX_BLOCKS
+from sim.spec.foreign.hf_encoders import ENCODERS
 from sim.spec.foreign.hf_experts import (
     EXPERTS,
     dbrx_experts,
@@ -421,6 +422,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "youtu": Family(_deepseek, tied=True),
     "RefinedWeb": Family(_falcon, gated=False, norm="layernorm", activation="gelu", tied=True),
     "RefinedWebModel": Family(_falcon, gated=False, norm="layernorm", activation="gelu", tied=True),
+    **ENCODERS,
     **OF_2025,
     **OF_THE_HUB,
 }

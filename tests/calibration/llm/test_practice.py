@@ -181,6 +181,9 @@ SAME_JOBS: dict[str, tuple[dict[str, str], str, Precision]] = {
     # model/adapter.py, init_adapter; huggingface/trl trainer/utils.py, create_model_from_path; transformers 4 and 5, from_pretrained
     "TRL": ({"framework": "TRL (DDP)"}, "trl sft --bf16", "amp_bf16"),
     "LLaMA-Factory": ({"framework": "LLaMA-Factory DDP"}, "llamafactory-cli train --stage sft --finetuning_type full --bf16", "amp_bf16"),
+    "adapters in LLaMA-Factory": (
+        {"framework": "LLaMA-Factory DDP", "class": "LoRA"}, "llamafactory-cli train --stage sft --finetuning_type lora --bf16", "bf16",
+    ),
     "the Trainer of transformers 5": ({"framework": "HF Trainer (DDP)", "framework_version": "5.2"}, "train.py --bf16", "bf16"),
     "a Trainer": ({"framework": "HF Trainer (DDP)"}, "train.py --bf16", "bf16"),
     "the Trainer of transformers 4": (
