@@ -39,14 +39,19 @@ def decoder_of(config: Mapping[str, Any], place: str) -> DecoderDescription:
 
     Raise SpecError for an unknown family, for a size that is missing or not a number, and for layers that the family does not have.
     """
-    inside = config.get("text_config")
+    block = next((name for name in _BLOCKS if isinstance(config.get(name), Mapping)), "")
+    inside = config[block] if block else None
     if isinstance(inside, Mapping) and (kind := _family(config, f"{place}: ")) in _ENCODER_CLASSES:
         raise SpecError(f"{place}: {_unknown(kind, config)}")
     if isinstance(inside, Mapping):
         tied = {"tie_word_embeddings": config["tie_word_embeddings"]} if "tie_word_embeddings" in config else {}
-        kind = _family(inside, f"{place}: text_config.") or f"{_family(config, f'{place}: ')}_text"
-        return _described(kind, tied | dict(inside), place, config)
-    return _described(_family(config, f"{place}: "), config, place, None)
+        kind = _family(inside, f"{place}: {block}.") or f"{_family(config, f'{place}: ')}_text"
+        return _described(kind, tied | dict(inside), place, config, block)
+    return _described(_family(config, f"{place}: "), config, place, {}, "")
+
+
+_BLOCKS: Final = ("text_config", "llm_config", "language_config")
+"""Blocks with the decoder of a model with other inputs: of transformers, and of InternVL's and DeepSeek-VL2's own code."""
 
 
 def _family(said: Mapping[str, Any], where: str) -> str:
@@ -57,30 +62,28 @@ def _family(said: Mapping[str, Any], where: str) -> str:
     return kind or ""
 
 
-def _described(kind: str, said: Mapping[str, Any], place: str, around: Mapping[str, Any] | None) -> DecoderDescription:
-    """Return the decoder of the family *kind* with the keys *said*, which are nested in the keys *around* (None: at the top level)."""
+def _described(kind: str, said: Mapping[str, Any], place: str, around: Mapping[str, Any], block: str) -> DecoderDescription:
+    """Return the decoder of the family *kind* with the keys *said*: those of *block* in the keys *around* (empty: at the top level)."""
     if kind not in FAMILIES or (kind in ENCODERS and (trained := _class(said)) and not trained.endswith(TRAINED)):
         raise SpecError(f"{place}: {_unknown(kind, said)}")
-    config = Config(said, place, DEFAULTS.get(kind, {}), "" if around is None else "text_config.")
+    config = Config(said, place, DEFAULTS.get(kind, {}), f"{block}." if block else "")
     shape = shape_of(FAMILIES[kind], config)
     if strange := config.strange():
         raise SpecError(
             f"{place}: {config.within}{listed(strange)}: layers of {kind} do not support this, so the model would "
             f"differ{_advice(kind, said)}; or, if the keys have no effect, remove them from a copy of the file"
         )
-    around = around or {}
     for name, size in config.assumed.items():
         if around.get(name, size) != size:
             raise SpecError(
-                f"{place}: {name} ({around[name]}) is outside text_config, where the model ignores it (it uses {size}); move it into "
-                "text_config"
+                f"{place}: {name} ({around[name]}) is outside {block}, where the model ignores it (it uses {size}); move it into {block}"
             )
     notes = [
         f"{config.within.rstrip('.') or 'the file'} does not set {listed(config.assumed)}: used the defaults of {kind} in transformers"
     ]
     unread = config.unread()
-    other_configs = [name for name in around if name.endswith("_config") and name != "text_config" and isinstance(around[name], Mapping)]
-    towers = [f"only text_config is modeled: the model's {' and '.join(other_configs)}, and image or audio tokens, are left out"]
+    other_configs = [name for name in around if name.endswith("_config") and name != block and isinstance(around[name], Mapping)]
+    towers = [f"only {block} is modeled: the model's {' and '.join(other_configs)}, and image or audio tokens, are left out"]
     unread_note = [f"ignored: {listed(unread)}"] if unread else []
     return DecoderDescription(
         shape,
@@ -89,7 +92,7 @@ def _described(kind: str, said: Mapping[str, Any], place: str, around: Mapping[s
             *(towers if other_configs else ()),
             *unread_note,
             *config.notes,
-            *_not_modeled({**(around or {}), **said}),
+            *_not_modeled({**around, **said}),
         ),
         config.keys_of(MEANT),
     )

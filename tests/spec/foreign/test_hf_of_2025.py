@@ -190,3 +190,18 @@ def test_a_workload_is_written_and_read_again(kind: str, config: dict[str, Any],
     (tmp_path / "config.json").write_text(json.dumps({"model_type": kind, **config}))
     made = new_workload([str(tmp_path / "config.json")], tmp_path / "mine.yaml")
     assert load_workload(str(made.path)).spec.model.transformer == shape_of(kind, config)
+
+
+@pytest.mark.parametrize("block", ["text_config", "llm_config", "language_config"])
+def test_the_decoder_of_a_model_with_images_is_in_a_block(block: str, tmp_path: Path) -> None:
+    """Blocks as in transformers, and in the own code of InternVL (llm_config) and DeepSeek-VL2 (language_config)."""
+    inside = {"model_type": "qwen3", **sizes(4, 256, 8, 640, 1000, 512, num_key_value_heads=4, head_dim=32)}
+    around = {"model_type": "around", block: inside, "vision_config": {"hidden_size": 64}}
+    plain = decoder_of(inside, "config.json")
+    decoder = decoder_of(around, "config.json")
+    assert decoder.shape == plain.shape
+    assert any(f"only {block} is modeled: the model's vision_config" in note for note in decoder.notes)
+    with pytest.raises(SpecError, match=rf"config\.json: {block}\.hidden_size: 'wide' is not a whole number"):
+        decoder_of(around | {block: inside | {"hidden_size": "wide"}}, "config.json")
+    (tmp_path / "config.json").write_text(json.dumps(around))
+    assert load_workload(str(new_workload([str(tmp_path / "config.json")], tmp_path / "mine.yaml").path)).spec.model.transformer is not None
