@@ -264,8 +264,8 @@ def _trace_command(class_name: str, said: Mapping[str, Any]) -> str:
 
 
 def _similar_families(kind: str, said: Mapping[str, Any]) -> list[str]:
-    """Return families that read all keys of *said* that affect layers: those with similar names, or else common ones."""
-    fitting = [name for name in FAMILIES if _fits(name, said)]
+    """Return decoders' families that read all keys of *said* that affect layers: those with similar names, or else common ones."""
+    fitting = [name for name in FAMILIES if name not in ENCODERS and _fits(name, said)]
     near = difflib.get_close_matches(kind.removesuffix("_text"), fitting, n=3, cutoff=0.7)
     return near or [name for name in _USUAL if name in fitting][:2] or fitting[:2]
 

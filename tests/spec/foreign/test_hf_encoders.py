@@ -104,3 +104,8 @@ def test_what_cannot_be_described_is_refused_with_what_is_near(said: dict[str, A
     with pytest.raises(SpecError, match=sentence) as raised:
         decoder_of(BERT | said, "config.json")
     assert "like those of" not in str(raised.value) and "\n" not in str(raised.value)
+
+
+def test_an_unknown_family_is_not_said_to_be_like_an_encoder() -> None:
+    with pytest.raises(SpecError, match="unknown model_type bertha; if its layers are like those of llama"):
+        decoder_of(sizes(4, 256, 8, 640, 1000, 512) | {"model_type": "bertha"}, "config.json")
