@@ -23,6 +23,7 @@ from calibration.llm.chips import BEFORE_AMPERE, PRECISIONS, RACK, Chip
 from calibration.llm.prediction import LlmPrediction, Memory
 from calibration.llm.priors import BLOCK_OPERATORS, TENSOR_OPERATORS, Constants, defaults
 from calibration.llm.words import is_float16
+from sim.spec.fields import Precision
 from sim.spec.foreign.launch_megatron import DISPATCH_BLOCKS, PAIRED
 from sim.spec.hardware import Hardware
 from sim.spec.library import load, load_hardware
@@ -44,6 +45,9 @@ FP16_ACCUMULATION: Final = 6
 """Bytes per gradient that torch's ``AccumulateGrad`` moves in float16: two are read and their sum is written."""
 FP16_STEP: Final = 6
 """Bytes per element of a rank's share that DeepSpeed's step in float16 needs: flattened gradients, and gradients in 32 bits."""
+_AUTOCAST: Final[Mapping[Precision, Precision]] = {"bf16": "amp_bf16", "fp16": "amp_fp16"}
+_AUTOCAST_STACK: Final = "hf-ddp"
+"""The stack whose 32-bit weights autocast casts for each product."""
 _PLAIN_STACKS: Final = ("torchtitan-2.x", "megatron-core")
 """Stacks that do not overlap tensor-parallel messages by default."""
 _OF_LAYOUT: Final = ("parallel", "activation_checkpointing", "recompute_blocks", "recompute_modules", "recompute_saves")
@@ -78,9 +82,11 @@ def workload_document(case: Case) -> dict[str, Any]:
     if case.document_tokens:  # packing fills sequences, so only the length at which a token attends counts
         share = case.document_tokens / case.seq
         model |= {"padding": "packed", "lengths": {"mean": share, "square": share**2, "source": "a table of measured runs"}}
-    precision = PRECISIONS[case.precision]
+    precision: Precision = PRECISIONS[case.precision]
     if case.chip.generation in BEFORE_AMPERE or is_float16(case.row.text["precision"]):
         precision = "fp16"
+    if case.stack == _AUTOCAST_STACK:
+        precision = _AUTOCAST.get(precision, precision)
     return {
         "name": "measured",
         "model": {**model, "source": "a table of measured runs"},

@@ -20,7 +20,7 @@ _REPLICATES: Final = re.compile(r"\bddp\b|distributed.?data.?parallel|nano.?gpt"
 """Software or strategies without any axis but data parallelism (karpathy/nanoGPT train.py: DistributedDataParallel)."""
 EAGER_STACKS: Final = {name: f"{name}-eager" for name in ("torchtitan-2.x", "torchtitan-0.2")}
 """Stacks whose blocks torch.compile compiles, and those of the same software without it."""
-COMPILED_STACKS: Final = {"hf-fsdp1": "torchtitan-2.x"}
+COMPILED_STACKS: Final = dict.fromkeys(("hf-fsdp1", "hf-ddp", "hf-ddp-bf16"), "torchtitan-2.x")
 """Stacks that run operator by operator, and those that stand in for the same software with torch.compile."""
 _COMPILED_ZERO: Final = "hf-deepspeed"
 """A stack whose software may compile, without another that stands in for it then."""

@@ -249,6 +249,8 @@ def _sizes(row: LlmRow, assumed: list[str]) -> tuple[str, dict[str, Any]]:
         sizes.pop("kv_heads", None)
     elif named.get("hidden") not in (None, sizes.get("hidden", named.get("hidden"))):
         named.pop("head_dim", None)
+    if sizes.get("layers", 0) * named.get("block_letters", 0) == named.get("layers"):  # layers of the model's code, of several letters
+        sizes.pop("layers", None)
     values = {**named, **sizes}
     assumed += [
         f"{size} {values[size]:,}, by the model's name; the row says {row.non_numeric[column]!r}"

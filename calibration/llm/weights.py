@@ -54,6 +54,7 @@ def layer_parameters(case: Case) -> tuple[float, float, float]:
     for letter, layer in (("M", shape.mamba), ("G", shape.delta_net)):
         if layer is not None:
             mixed += shape.share_of(letter) * shape.hidden * (2 * layer.inner + layer.channels + layer.steps)
+    mixed += shape.share_of("C") * 4 * shape.hidden**2
     return mixed, shape.share_of("-") * dense, experts
 
 

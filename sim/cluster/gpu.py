@@ -155,7 +155,8 @@ def _described_work(layer: Layer, stack_kernels: StackKernels, backward: bool) -
     if shape is not None and (stack_kernels.score_passes or (shape.window and stack_kernels.masks_windows)):
         if backward and flop and stack_kernels.score_passes:  # no backward where no gradient passes
             flop = 2.0 * layer.forward
-        flop *= shape.keys**2 / attended_pairs(shape.keys, shape.window, shape.chunked) if shape.causal or shape.window else 1.0
+        seen = attended_pairs(shape.keys, shape.window, shape.chunked, shape.causal)
+        flop *= shape.keys**2 / seen if shape.causal or shape.window else 1.0
     if layer.dropped and not stack_kernels.fused_dropout and kernels:  # backward has a kernel for it anyway, and reads once more
         traffic += (1.0 if backward else 2.0) * _ELEMENT * layer.dropped
         kernels += not backward

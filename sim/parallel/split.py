@@ -259,6 +259,8 @@ def _check(model: Model, parallel: Parallel, ring: Ring | None) -> None:
         raise SpecError(f"training.parallel.context: {model.name} has no attention to split by sequence; use context: 1")
     if parallel.context > 1 and any(layer.op in SCANS for layer in model.layers):
         _check_scans(model, parallel, ring)
+    if parallel.context > 1 and model.transformer is not None and model.transformer.short_conv is not None:
+        raise SpecError(f"training.parallel.context: short convolutions of {model.name} over context ranks are not modeled; use context: 1")
     groups = max((layer.groups for layer in model.layers), default=0)
     if parallel.expert > 1 and not groups:
         raise SpecError(f"training.parallel.expert: {model.name} has no experts; use expert: 1")
@@ -289,7 +291,7 @@ def _check_scans(model: Model, parallel: Parallel, ring: Ring | None) -> None:
 def _mamba(model: Model) -> Mamba | None:
     """Return the sizes of Mamba-2 layers of *model*; None if it has none, or other state spaces as well."""
     shape = model.transformer
-    return shape.mamba if shape is not None and "M" in (shape.pattern or "") and "G" not in (shape.pattern or "") else None
+    return shape.mamba if shape is not None and shape.has_mamba and "G" not in (shape.pattern or "") else None
 
 
 def _check_tensor(model: Model, parallel: Parallel) -> None:
@@ -369,7 +371,7 @@ def _scan_groups(model: Model) -> Iterator[tuple[str, int]]:
     Megatron-LM's core/ssm/mamba_mixer.py and gated_delta_net.py refuse others.
     """
     shape = model.transformer
-    if shape is not None and shape.mamba is not None and "M" in (shape.pattern or ""):
+    if shape is not None and shape.mamba is not None and shape.has_mamba:
         yield "mamba.groups", shape.mamba.groups
     if shape is not None and shape.delta_net is not None and "G" in (shape.pattern or ""):
         yield "delta_net.key_heads", shape.delta_net.key_heads

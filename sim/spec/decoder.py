@@ -4,7 +4,7 @@ The table contains fused operators, as in Megatron-LM with Transformer Engine an
 up are one product; norms, rotary positions, activations, residuals and attention are one kernel each. Eager stacks run more kernels and
 passes, which ``kernels_per_operator`` and ``elementwise_traffic`` account for. Bytes are for 4-byte elements (see ``Layer``).
 
-Causal attention counts half of the square, in forward and backward; with a window, only the keys inside it or inside the chunk. Backward of
+Causal attention counts half of the square, an encoder's all; with a window, only the keys inside it or inside the chunk. Backward of
 fused attention has five products to forward's two, because it recomputes the scores (Dao et al., arXiv 2205.14135); `model_flop` leaves the
 fifth out.
 Saved bytes follow Korthikanti et al. (arXiv 2205.05198, section 4) with fused attention; one-byte masks of dropout count in 16 bits.
@@ -15,40 +15,30 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
-from typing import Any, Final
+from typing import Final
 
+from sim.spec.decoder_rows import FLOAT, DecoderRows
 from sim.spec.fields import SCANS
 from sim.spec.layer import Attention, Layer, TensorShare
-from sim.spec.state_space import scan_layers
-from sim.spec.transformer import DeltaNet, Transformer
+from sim.spec.state_space import scan_layers, short_convolution
+from sim.spec.transformer import DeltaNet, Mamba, Transformer
 
-FLOAT: Final = 4.0
-"""Bytes of an element in a layer table."""
-_LABELS: Final = 8.0
-"""Bytes of a token's index, or of its label, as int64."""
-_ARITHMETIC: Final[dict[str, tuple[float, float]]] = {
-    "layernorm": (8.0, 14.0),
-    "nonparametric": (8.0, 12.0),
-    "rmsnorm": (5.0, 12.0),
-    "gelu": (20.0, 44.0),
-    "geglu": (21.0, 46.0),
-    "relu": (1.0, 1.0),
-    "reglu": (2.0, 3.0),
-    "relu2": (2.0, 3.0),
-    "silu": (5.0, 9.0),
-    "swiglu": (6.0, 11.0),
-}
-"""FLOP per element, forward and backward, as ``sim extract`` counts them."""
 _DISPATCH_KERNELS: Final = (6, 2)
 """Kernels of softmax, top-k, counts, sort and permutation, forward and backward: estimate (Megatron-LM transformer/moe/router.py and
 token_dispatcher.py with fused permutation)."""
 
+_SCANNED: Final = {"M": "mamba", "G": "delta"}
+"""Names of state spaces in the table, by their letter."""
 
-def attended_pairs(sequence: float, window: int = 0, chunked: bool = False) -> float:
+
+def attended_pairs(sequence: float, window: int = 0, chunked: bool = False, causal: bool = True) -> float:
     """Return the number of query-key pairs in causal attention over *sequence* tokens: half the square, minus what a window excludes.
 
-    If *chunked*, the sequence is cut into chunks of *window* tokens, of which the last may be shorter. The diagonal counts half.
+    If *chunked*, the sequence is cut into chunks of *window* tokens, of which the last may be shorter. The diagonal counts half. If not
+    *causal*, twice as many: a window reaches as far ahead as back.
     """
+    if not causal:
+        return 2.0 * attended_pairs(sequence, window)
     span = min(window, sequence) if window else sequence
     if chunked and window:
         chunks, rest = divmod(sequence, window)
@@ -111,22 +101,17 @@ def _named(layers: Sequence[Layer], prefix: str) -> list[Layer]:
     return [layer.model_copy(update={"name": prefix + layer.name}) for layer in layers]
 
 
-class _DecoderTable:
-    """The rows of one decoder for one sequence length."""
-
-    def __init__(self, shape: Transformer, sequence: int) -> None:
-        self.shape, self.tokens = shape, sequence
-        self.stream = FLOAT * sequence * shape.hidden
-        """Bytes of the residual stream."""
+class _DecoderTable(DecoderRows):
+    """The table of one decoder for one sequence length."""
 
     def embedding(self) -> Iterator[Layer]:
         """Yield the layers that turn tokens into the residual stream."""
         shape = self.shape
-        yield self._lookup("tokens", shape.vocab, "vocabulary")
+        yield self.lookup("tokens", shape.vocab, "vocabulary")
         if shape.positions == "learned":
-            yield self._lookup("positions", shape.max_seq or self.tokens, "sequence")
+            yield self.lookup("positions", shape.max_seq or self.tokens, "sequence")
         if shape.embedding_norm:
-            yield self._norm("embedding_norm", shape.hidden)
+            yield self.norm("embedding_norm", shape.hidden)
 
     def block(self, mixers: str, window: int) -> Iterator[Layer]:
         """Yield the layers of one block of *mixers* (letters of ``Transformer.pattern``), with names that lack its number."""
@@ -135,42 +120,58 @@ class _DecoderTable:
                 yield from self._state_space(mixer)
             elif mixer == "*":
                 yield from self._attention(window)
+            elif mixer == "P":
+                yield from self._beside(window)
+            elif mixer == "C":
+                yield from self._short_convolution()
             else:
                 yield from self._feed_forward(experts=mixer == "E")
 
     def _attention(self, window: int) -> Iterator[Layer]:
         shape = self.shape
-        yield self._norm("attention_norm", shape.hidden)
+        yield self.norm("attention_norm", shape.hidden)
+        yield from self._attention_branch(window)
+        if shape.norms_per_layer == 4:
+            yield self.norm("post_attention_norm", shape.hidden)
+        yield self.residual("attention.residual")
+
+    def _attention_branch(self, window: int) -> Iterator[Layer]:
+        """Yield attention between its norm and the sum with the stream."""
+        shape = self.shape
         yield from self._latent_projections() if shape.mla is not None else self._projections()
         yield self._core(window)
         width = shape.heads * shape.value_size
         if shape.attention_gate:
-            yield self._gate(width)
+            yield self.gate("attention.gate", width, "sigmoid")
         # attention saves its result, but not the product with its gate
         saves, biased = shape.attention_gate, shape.has_bias("output")
-        yield self._product("attention.output", width, shape.hidden, "rowwise", bias=biased, saves=saves, casts=0)
-        if shape.norms_per_layer == 4:
-            yield self._norm("post_attention_norm", shape.hidden)
-        yield self._residual("attention.residual")
+        yield self.product("attention.output", width, shape.hidden, "rowwise", bias=biased, saves=saves, casts=0)
+
+    def _beside(self, window: int) -> Iterator[Layer]:
+        """Yield attention and Mamba-2 on the same normed input, and the sum of both with the stream (arXiv 2507.22448, section 2)."""
+        yield self.norm("attention_norm", self.shape.hidden)
+        yield from self._attention_branch(window)
+        yield from self._scan_branch("M", saves=False)
+        yield self.residual("attention.residual", terms=3)
 
     def _feed_forward(self, experts: bool) -> Iterator[Layer]:
         shape = self.shape
         if shape.norms_per_layer > 1:
-            yield self._norm("ffn_norm", shape.hidden)
+            yield self.norm("ffn_norm", shape.hidden)
         if experts:
             yield from self._routed()
         else:
             # in a parallel block with one norm, the fused q, k, v product already saves this input
             yield from self._feed("feed", shape.inner, saves=shape.norms_per_layer > 1)
         if shape.norms_per_layer == 4:
-            yield self._norm("post_ffn_norm", shape.hidden)
-        yield self._residual("feed.residual", terms=3 if experts and shape.shared_experts else 2)
+            yield self.norm("post_ffn_norm", shape.hidden)
+        yield self.residual("feed.residual", terms=3 if experts and shape.shared_experts else 2)
 
     def end(self, tied: bool = False) -> Iterator[Layer]:
         """Yield the last norm, the head and the loss."""
         shape = self.shape
-        yield self._norm("norm", shape.hidden)
-        head = self._product("head", shape.hidden, shape.vocab, "colwise", bias=shape.head_bias)
+        yield self.norm("norm", shape.hidden)
+        head = self.product("head", shape.hidden, shape.vocab, "colwise", bias=shape.head_bias)
         if shape.tied or tied:
             shared = "tokens" if shape.tied else "head"
             head = head.model_copy(update={"gradients": head.gradients[:-1], "shares": shared})
@@ -195,9 +196,9 @@ class _DecoderTable:
     def prediction(self) -> Iterator[Layer]:
         """Yield the layers that join the stream with the embedding of a later token (DeepSeek-V3, arXiv 2412.19437, equation 21)."""
         shape = self.shape
-        yield self._norm("hidden_norm", shape.hidden)
-        yield self._norm("embedding_norm", shape.hidden)
-        yield self._product("projection", 2 * shape.hidden, shape.hidden, "replicated")
+        yield self.norm("hidden_norm", shape.hidden)
+        yield self.norm("embedding_norm", shape.hidden)
+        yield self.product("projection", 2 * shape.hidden, shape.hidden, "replicated")
 
     # --- attention -----------------------------------------------------------------------------------------------------
 
@@ -205,67 +206,36 @@ class _DecoderTable:
         shape = self.shape
         queries, keys = shape.heads * shape.head_size, shape.groups * shape.head_size
         columns = queries * (1 + shape.attention_gate) + 2 * keys
-        yield self._product("attention.qkv", shape.hidden, columns, "colwise", bias=shape.has_bias("qkv"), casts=self._input_casts(3))
+        yield self.product("attention.qkv", shape.hidden, columns, "colwise", bias=shape.has_bias("qkv"), casts=self.input_casts(3))
         if shape.qk_norm != "none":
             weights = {"head": (shape.head_size,) * 2, "all": (queries, keys), "weightless": ()}[shape.qk_norm]
-            norm = self._norm("attention.qk_norm", queries + keys, "per_head" if shape.qk_norm == "head" else "heads")
+            norm = self.norm("attention.qk_norm", queries + keys, "per_head" if shape.qk_norm == "head" else "heads")
             yield norm.model_copy(update={"gradients": weights, "forward_kernels": 2, "backward_kernels": 2 * norm.backward_kernels})
         if shape.positions == "rope":
-            yield self._rope(queries + keys)
+            yield self.rope(queries + keys)
 
     def _latent_projections(self) -> Iterator[Layer]:
         shape, mla = self.shape, self.shape.mla
         assert mla is not None
         queries = shape.heads * shape.head_size
         if mla.q_rank:
-            yield self._product("attention.q_down", shape.hidden, mla.q_rank, "replicated")
-            yield self._norm("attention.q_norm", mla.q_rank, "replicated")
-            yield self._product("attention.q_up", mla.q_rank, queries, "colwise")
+            yield self.product("attention.q_down", shape.hidden, mla.q_rank, "replicated")
+            yield self.norm("attention.q_norm", mla.q_rank, "replicated")
+            yield self.product("attention.q_up", mla.q_rank, queries, "colwise")
         else:
-            yield self._product("attention.q", shape.hidden, queries, "colwise")
+            yield self.product("attention.q", shape.hidden, queries, "colwise")
         # the first product has saved this input
-        yield self._product("attention.kv_down", shape.hidden, mla.kv_rank + mla.rope_dim, "replicated", saves=False)
-        yield self._norm("attention.kv_norm", mla.kv_rank, "replicated")
-        yield self._product("attention.kv_up", mla.kv_rank, shape.heads * (mla.nope_dim + mla.value_dim), "colwise")
+        yield self.product("attention.kv_down", shape.hidden, mla.kv_rank + mla.rope_dim, "replicated", saves=False)
+        yield self.norm("attention.kv_norm", mla.kv_rank, "replicated")
+        yield self.product("attention.kv_up", mla.kv_rank, shape.heads * (mla.nope_dim + mla.value_dim), "colwise")
         # rotary parts are joined with the others: q and k of all heads are written again
-        yield self._rope(2 * queries)
-
-    def _rope(self, width: int) -> Layer:
-        """Return the rotation of queries and keys, *width* elements per token in total."""
-        moved = FLOAT * self.tokens * width
-        return Layer.model_construct(
-            name="attention.rope",
-            op="elementwise",
-            arithmetic=3.0 * self.tokens * width,
-            backward_arithmetic=3.0 * self.tokens * width,
-            read=moved,
-            write=moved,
-            backward_traffic=2.0 * moved,
-            forward_kernels=2,
-            backward_kernels=2,
-            share="heads",
-        )
-
-    def _gate(self, width: int) -> Layer:
-        """Return the product of attention's result, *width* elements per token, with the sigmoid of its gate."""
-        moved = FLOAT * self.tokens * width
-        return Layer.model_construct(
-            name="attention.gate",
-            op="elementwise",
-            arithmetic=5.0 * self.tokens * width,
-            backward_arithmetic=8.0 * self.tokens * width,
-            read=2.0 * moved,
-            write=moved,
-            backward_traffic=5.0 * moved,
-            saved=moved,  # the gate; attention saves its result
-            share="heads",
-        )
+        yield self.rope(2 * queries)
 
     def _core(self, window: int) -> Layer:
         shape, tokens = self.shape, self.tokens
         queries, keys, values = shape.heads * shape.head_size, shape.groups * shape.head_size, shape.groups * shape.value_size
         results = shape.heads * shape.value_size
-        pairs = 2.0 * shape.heads * attended_pairs(tokens, window, shape.chunked)
+        pairs = 2.0 * shape.heads * attended_pairs(tokens, window, shape.chunked, shape.causal)
         inputs, output = FLOAT * tokens * (queries + keys + values), FLOAT * tokens * results
         statistics = 2 * FLOAT * tokens * shape.heads  # the logarithm of each row's sum stays in FP32 if activations have 16 bits
         return Layer.model_construct(
@@ -288,6 +258,7 @@ class _DecoderTable:
                 value_dim=shape.value_size if shape.value_size != shape.head_size else None,
                 queries=tokens,
                 keys=tokens,
+                causal=shape.causal,
                 sinks=shape.sinks,
                 window=window if window < tokens else 0,
                 chunked=shape.chunked and 0 < window < tokens,
@@ -297,20 +268,41 @@ class _DecoderTable:
     # --- state spaces --------------------------------------------------------------------------------------------------
 
     def _state_space(self, mixer: str) -> Iterator[Layer]:
-        shape = self.shape
-        layer, name = (shape.mamba, "mamba") if mixer == "M" else (shape.delta_net, "delta")
+        name = _SCANNED[mixer]
+        yield self.norm(f"{name}_norm", self.shape.hidden)
+        yield from self._scan_branch(mixer)
+        yield self.residual(f"{name}.residual")
+
+    def _scan_branch(self, mixer: str, saves: bool = True) -> Iterator[Layer]:
+        """Yield a state space between its norm and the sum with the stream; *saves*: whether it saves its input."""
+        shape, name = self.shape, _SCANNED[mixer]
+        layer = shape.mamba if mixer == "M" else shape.delta_net
         assert layer is not None
-        yield self._norm(f"{name}_norm", shape.hidden)
-        yield self._product(f"{name}.input", shape.hidden, layer.inner + layer.channels + layer.steps, "colwise")
+        yield self.product(f"{name}.input", shape.hidden, layer.inner + layer.channels + layer.steps, "colwise", saves=saves)
         yield from scan_layers(layer, name, self.tokens, FLOAT)
+        if isinstance(layer, Mamba) and not layer.norm:
+            yield self.gate(f"{name}.gate", layer.inner, "swiglu")
+        else:
+            yield self._gated_norm(f"{name}.norm", layer)
+        yield self.product(f"{name}.output", layer.inner, shape.hidden, "rowwise", casts=0)
+
+    def _gated_norm(self, name: str, layer: Mamba | DeltaNet) -> Layer:
+        """Return the norm of a scan's result, which its gate multiplies."""
         weights: tuple[int, TensorShare] = (layer.value_dim, "per_head") if isinstance(layer, DeltaNet) else (layer.inner, "heads")
-        gated, gate = self._norm(f"{name}.norm", layer.inner, weights[1]), FLOAT * self.tokens * layer.inner
-        yield gated.model_copy(
-            update={"gradients": weights[:1], "read": gated.read + gate, "saved": gated.saved + gate}
-            | {"backward_traffic": gated.backward_traffic + 2.0 * gate}
+        norm, gate = self.norm(name, layer.inner, weights[1]), FLOAT * self.tokens * layer.inner
+        return norm.model_copy(
+            update={"gradients": weights[:1], "read": norm.read + gate, "saved": norm.saved + gate}
+            | {"backward_traffic": norm.backward_traffic + 2.0 * gate}
         )
-        yield self._product(f"{name}.output", layer.inner, shape.hidden, "rowwise", casts=0)
-        yield self._residual(f"{name}.residual")
+
+    def _short_convolution(self) -> Iterator[Layer]:
+        shape = self.shape
+        assert shape.short_conv is not None
+        yield self.norm("conv_norm", shape.hidden)
+        yield self.product("conv.input", shape.hidden, 3 * shape.hidden, "colwise")
+        yield from short_convolution(shape.hidden, shape.short_conv, self.tokens, FLOAT)
+        yield self.product("conv.output", shape.hidden, shape.hidden, "rowwise", casts=0)
+        yield self.residual("conv.residual")
 
     # --- feed-forward --------------------------------------------------------------------------------------------------
 
@@ -318,11 +310,11 @@ class _DecoderTable:
         """Yield a plain feed-forward block of width *inner*; *saves*: whether it saves its input (false if another layer does)."""
         shape = self.shape
         biased = self.shape.has_bias("ffn")
-        yield self._product(
-            f"{name}.gate_up", shape.hidden, inner * (1 + shape.gated), "colwise", bias=biased, saves=saves, casts=self._input_casts(2)
+        yield self.product(
+            f"{name}.gate_up", shape.hidden, inner * (1 + shape.gated), "colwise", bias=biased, saves=saves, casts=self.input_casts(2)
         )
-        yield self._activation(f"{name}.activation", inner, self.tokens, "heads")
-        yield self._product(f"{name}.down", inner, shape.hidden, "rowwise", bias=biased, casts=0)
+        yield self.activation(f"{name}.activation", inner, self.tokens, "heads")
+        yield self.product(f"{name}.down", inner, shape.hidden, "rowwise", bias=biased, casts=0)
 
     def _routed(self) -> Iterator[Layer]:
         """Yield the router, the experts and the shared experts of one block. Weights of tokens are applied inside the activation."""
@@ -332,11 +324,11 @@ class _DecoderTable:
         stream = FLOAT * self.tokens * width
         copies = stream * shape.experts_per_token
         biased = self.shape.has_bias("ffn")
-        yield self._product("router", shape.hidden, shape.experts, "replicated", bias=biased)
+        yield self.product("router", shape.hidden, shape.experts, "replicated", bias=biased)
         if shape.shared_experts:
             yield from self._feed("shared", shape.shared_expert_ffn or shape.shared_experts * inner, saves=False)
         if shape.expert_latent:
-            yield self._product("experts_down", shape.hidden, width, "sequence", saves=False)
+            yield self.product("experts_down", shape.hidden, width, "sequence", saves=False)
         yield Layer.model_construct(
             name="experts.dispatch",
             op="elementwise",
@@ -347,11 +339,9 @@ class _DecoderTable:
             backward_kernels=_DISPATCH_KERNELS[1],
             share="expert",
         )
-        yield self._product(
-            "experts.gate_up", width, inner * (1 + shape.gated), "expert", bias=biased, rows=rows, casts=self._input_casts(2)
-        )
-        yield self._activation("experts.activation", inner, rows, "expert")
-        yield self._product("experts.down", inner, width, "expert", bias=biased, rows=rows, casts=0)
+        yield self.product("experts.gate_up", width, inner * (1 + shape.gated), "expert", bias=biased, rows=rows, casts=self.input_casts(2))
+        yield self.activation("experts.activation", inner, rows, "expert")
+        yield self.product("experts.down", inner, width, "expert", bias=biased, rows=rows, casts=0)
         yield Layer.model_construct(
             name="experts.combine",
             op="elementwise",
@@ -362,131 +352,4 @@ class _DecoderTable:
             share="expert",
         )
         if shape.expert_latent:
-            yield self._product("experts_up", width, shape.hidden, "sequence")
-
-    def _activation(self, name: str, inner: int, rows: int, share: TensorShare) -> Layer:
-        gate, elements = 1 + self.shape.gated, float(rows * inner)
-        forward, backward = _ARITHMETIC[self.shape.activation]
-        return Layer.model_construct(
-            name=name,
-            op="elementwise",
-            arithmetic=forward * elements,
-            backward_arithmetic=backward * elements,
-            read=FLOAT * gate * elements,
-            write=FLOAT * elements,
-            backward_traffic=FLOAT * (2 * gate + 1) * elements,
-            saved=FLOAT * gate * elements,
-            composed=rows * inner if self.shape.composed_gelu else 0,
-            share=share,
-        )
-
-    # --- one row each ----------------------------------------------------------------------------------------------------
-
-    def _input_casts(self, products: int) -> int:
-        """Return how many times autocast casts the input of a fused product that represents *products* separate ones, each with its cast.
-
-        Norms and the residual stream stay in 32 bits. The code of gated decoders has separate q, k, v, gate and up products (Llama in
-        Hugging Face transformers); the code of others has q, k and v in one product (GPT-2).
-        """
-        return products if self.shape.gated else 1
-
-    def _lookup(self, name: str, rows: int, share: TensorShare) -> Layer:
-        """Return an embedding look-up. Position embeddings are added to the stream, and dropout follows the last look-up."""
-        numbers = _LABELS * self.tokens
-        first = name == "tokens"
-        mask = 0.0 if first or not self.shape.dropout else self.stream / 2
-        traffic = self.stream + numbers
-        return Layer.model_construct(
-            name=name,
-            op="embedding",
-            gradients=(rows * self.shape.hidden,),
-            backward_arithmetic=self.stream / FLOAT,
-            read=traffic + (0.0 if first else self.stream),
-            write=self.stream + mask,
-            backward_traffic=traffic + mask,
-            saved=mask,
-            dropped=int(mask > 0) * self.tokens * self.shape.hidden,
-            backward_kernels=6,  # as ``sim extract`` counts embedding_dense_backward
-            rows=rows,
-            rows_per_sample=self.tokens,
-            share=share,
-        )
-
-    def _norm(self, name: str, width: int, share: TensorShare = "sequence") -> Layer:
-        kind = self.shape.norm
-        biased = kind == "layernorm" if self.shape.norm_bias is None else self.shape.norm_bias
-        elements = float(self.tokens * width)
-        statistics = 2 * FLOAT * self.tokens * (2 if kind != "rmsnorm" else 1)  # FP32 in 16 bits
-        forward, backward = _ARITHMETIC[kind]
-        return Layer.model_construct(
-            name=name,
-            op="norm",
-            gradients=() if kind == "nonparametric" else (width,) * (1 + biased),
-            arithmetic=forward * elements,
-            backward_arithmetic=backward * elements,
-            read=FLOAT * elements,
-            write=FLOAT * elements + statistics,
-            backward_traffic=5.0 * FLOAT * elements,  # read for the input's gradient, and again for the weights'
-            saved=FLOAT * elements + statistics,
-            composed=self.tokens * width if kind == "rmsnorm" else 0,
-            backward_kernels=2,
-            share=share,
-        )
-
-    def _residual(self, name: str, terms: int = 2) -> Layer:
-        """Return the sum of *terms*: a branch after dropout and the stream. Backward adds the two gradients of the stream."""
-        mask = self.stream / 2 if self.shape.dropout else 0.0
-        return Layer.model_construct(
-            name=name,
-            op="elementwise",
-            arithmetic=self.stream / FLOAT,
-            backward_arithmetic=self.stream / FLOAT,
-            read=terms * self.stream,
-            write=self.stream + mask,
-            backward_traffic=3.0 * self.stream + (mask + self.stream if mask else 0.0),
-            saved=mask,
-            dropped=int(mask > 0) * self.tokens * self.shape.hidden,
-            backward_kernels=2 if mask else 1,
-            share="sequence",
-        )
-
-    def _product(
-        self,
-        name: str,
-        inner: int,
-        outer: int,
-        share: TensorShare,
-        *,
-        bias: bool = False,
-        saves: bool = True,
-        rows: int = 0,
-        casts: int = 1,
-    ) -> Layer:
-        """Return the product of *rows* of *inner* elements with a weight; by default one row per token. Experts count all routed rows.
-
-        Autocast casts its input *casts* times.
-        """
-        routed = share == "expert"
-        experts = self.shape.experts if routed else 1
-        count = rows or self.tokens
-        flop = 2.0 * count * inner * outer
-        read, write = FLOAT * count * inner, FLOAT * count * outer
-        weight = experts * inner * outer
-        fields: dict[str, Any] = {"groups": experts} if routed else {}
-        return Layer.model_construct(
-            name=name,
-            op="gemm",
-            gradients=(experts * outer, weight) if bias else (weight,),
-            forward=flop,
-            backward=2.0 * flop,
-            read=read,
-            write=write,
-            backward_traffic=2.0 * (read + write) + (write if bias else 0.0),
-            saved=read if saves else 0.0,
-            casts=casts * count * inner,
-            backward_kernels=3 if bias else 2,
-            channels=(inner, outer),
-            share=share,
-            tokens=count,
-            **fields,
-        )
+            yield self.product("experts_up", width, shape.hidden, "sequence")

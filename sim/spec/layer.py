@@ -45,7 +45,7 @@ class Attention(Spec):
     sinks: bool = False
     """Whether each head has a learned sink, a score without a key."""
     window: Whole = 0
-    """Sliding window: number of tokens that each token can look back; 0: all."""
+    """Sliding window: number of tokens that each token can look back, and ahead if not ``causal``; 0: all."""
     chunked: bool = False
     """Whether each token attends only to its own chunk of ``window`` tokens; the last chunk may be shorter."""
     documents: Factor = 1.0

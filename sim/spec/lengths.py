@@ -71,7 +71,7 @@ def _attending_inside(layer: Layer, tokens: float, length: float) -> Layer:
     shape = layer.attention
     if shape is None:
         return layer
-    of_sample, of_document = (attended_pairs(keys, shape.window, shape.chunked) for keys in (shape.keys, shape.keys * length))
+    of_sample, of_document = (attended_pairs(keys, shape.window, shape.chunked, shape.causal) for keys in (shape.keys, shape.keys * length))
     keys = max(1, round(shape.keys * length))
     windowed = shape.window < keys
     window = {"window": shape.window if windowed else 0, "chunked": shape.chunked and windowed}

@@ -104,3 +104,38 @@ def scan_layers(layer: Mamba | DeltaNet, name: str, tokens: int, width: float) -
         backward_kernels=cost.kernels[1],
         share="heads",
     )
+
+
+def short_convolution(channels: int, conv: int, tokens: int, width: float) -> Iterator[Layer]:
+    """Yield the convolution of *channels* channels between its two gates, without activation (``Lfm2ShortConv`` of transformers).
+
+    The convolution is that of causal-conv1d, along *conv* of *tokens* tokens; an element of the table has *width* bytes.
+    """
+    elements = float(tokens * channels)
+    moved = width * elements
+    gate = Layer.model_construct(
+        name="conv.gate",
+        op="elementwise",
+        arithmetic=elements,
+        backward_arithmetic=2.0 * elements,
+        read=2.0 * moved,
+        write=moved,
+        backward_traffic=5.0 * moved,
+        saved=2.0 * moved,
+        share="heads",
+    )
+    yield gate.model_copy(update={"name": "conv.gate_in"})
+    yield Layer.model_construct(
+        name="conv.conv",
+        op="causal_conv",
+        gradients=(channels * conv,),
+        arithmetic=2.0 * conv * elements,
+        backward_arithmetic=4.0 * conv * elements,
+        read=moved,
+        write=moved,
+        backward_traffic=3.0 * moved,
+        saved=moved,
+        backward_kernels=2,
+        share="heads",
+    )
+    yield gate.model_copy(update={"name": "conv.gate_out"})

@@ -10,11 +10,16 @@ from pydantic import model_validator
 
 from sim.spec.fields import Count, Depth, Fraction, Share, Spec, Whole
 
-Activation = Literal["gelu", "relu", "relu2", "silu", "swiglu", "geglu", "reglu"]
+Activation = Literal["gelu", "relu", "relu2", "silu", "xielu", "swiglu", "geglu", "reglu"]
 Norm = Literal["layernorm", "rmsnorm", "nonparametric"]
 
-MIXERS: Final = {"M": "Mamba-2", "G": "gated delta net", "*": "attention", "-": "feed-forward", "E": "experts"}
+MIXERS: Final = {
+    "M": "Mamba-2", "G": "gated delta net", "*": "attention", "-": "feed-forward", "E": "experts", "P": "attention beside Mamba-2",
+    "C": "short convolution",
+}  # fmt: skip
 """Letters of a hybrid's layers; M, *, - and E are Megatron-LM's."""
+_PARTS: Final = {"P": "*MP"}
+"""Letters of the parts of a layer that has several side by side, and its own."""
 LETTERS: Final = ", ".join(f"{letter} ({kind})" for letter, kind in MIXERS.items())
 """The letters with their meaning, for messages."""
 GATED: Final = ("swiglu", "geglu", "reglu")
@@ -51,6 +56,8 @@ class Mamba(Spec):
     """Width of the convolution along the sequence."""
     chunk: Count = 128
     """Number of tokens of a chunk: products inside a chunk are those of attention, states pass from chunk to chunk."""
+    norm: bool = True
+    """Whether a norm with weights follows the scan and its gate; without it, the gate alone (Falcon-H1's ``mamba_rms_norm: false``)."""
 
     @property
     def inner(self) -> int:
@@ -165,8 +172,10 @@ class Transformer(Spec):
     """Whether attention and feed-forward run in parallel on the same input; required with one norm per block."""
     embedding_norm: bool = False
     """Whether the embedding is followed by a norm."""
+    causal: bool = True
+    """Whether each token attends only to itself and earlier ones; false: an encoder, whose tokens attend to later ones as well."""
     window: Whole = 0
-    """Sliding window: number of tokens that each token can look back; 0: all."""
+    """Sliding window: number of tokens that each token can look back, and ahead in an encoder; 0: all."""
     chunked: bool = False
     """Whether the window does not slide: each token attends to the earlier ones of its own chunk of ``window`` tokens (Llama 4)."""
     global_every: Whole = 0
@@ -200,12 +209,17 @@ class Transformer(Spec):
     """Multi-head latent attention (DeepSeek); none: ordinary attention."""
     pattern: str | None = None
     """Kind of each layer of a hybrid, one letter each, as in ``hybrid_override_pattern`` of Hugging Face and Megatron-LM: M Mamba-2,
-    G gated delta net, * attention, - feed-forward, E experts; each layer is one of them, with its norm and residual. None: each layer is
-    attention and feed-forward."""
+    G gated delta net, * attention, P attention and Mamba-2 side by side (Falcon-H1), C short convolution (LFM2), - feed-forward, E experts;
+    each layer is one of them, with its norm and residual. None: each layer is attention and feed-forward."""
+    block_letters: Count | None = None
+    """Letters of ``pattern`` in one layer of the model's code, which recomputation and pipelines do not divide. None: 2 with delta nets
+    before feed-forward blocks or experts, else 1, as in Megatron-LM's hybrids."""
     mamba: Mamba | None = None
     """Sizes of Mamba-2 layers; required if ``pattern`` has any."""
     delta_net: DeltaNet | None = None
     """Sizes of gated delta nets; required if ``pattern`` has any."""
+    short_conv: Count | None = None
+    """Width along the sequence of short convolutions, each between two gates and two products (LFM2); required if ``pattern`` has any."""
     attention_gate: bool = False
     """Whether the result of attention is multiplied by a gate, as wide as the queries (Qwen3-Next)."""
     expert_latent: Count | None = None
@@ -256,6 +270,8 @@ class Transformer(Spec):
             ),
         )
         yield self.global_every > 0 and not self.window, "global_every needs a window; add window, or write global_every: 0"
+        yield self.chunked and not self.causal, "chunked windows of an encoder are not modeled; write chunked: false, or causal: true"
+        yield self.prediction_layers > 0 and not self.causal, "an encoder predicts no later tokens; write prediction_layers: 0"
         yield self.chunked and not self.window, "chunked needs a window, the tokens of a chunk; add window, or write chunked: false"
         yield (
             self.composed_gelu and self.activation != "gelu",
@@ -289,12 +305,19 @@ class Transformer(Spec):
         if pattern is None:
             yield self.mamba is not None, "mamba needs a pattern that says which layers it is; add it, such as pattern: M-M-M*-"
             yield self.delta_net is not None, "delta_net needs a pattern that says which layers it is; add it, such as pattern: G-G-G-*-"
+            yield self.short_conv is not None, "short_conv needs a pattern that says which layers it is; add it, such as pattern: C-C-*-"
+            yield self.block_letters is not None, "block_letters needs a pattern; leave it out"
             return
         yield not pattern, "pattern is empty; write a letter for each layer, or leave it out"
         strange = sorted({*pattern} - {*MIXERS})
         yield bool(strange), f"pattern has {' '.join(strange)}; write {LETTERS}"
         yield len(pattern) != self.layers, f"pattern has {len(pattern)} layers, not {self.layers}; write layers: {len(pattern)}"
-        yield "M" in pattern and self.mamba is None, "pattern has Mamba-2 layers (M); add their sizes, such as mamba: {heads: 64}"
+        yield self.has_mamba and self.mamba is None, "pattern has Mamba-2 layers (M, P); add their sizes, such as mamba: {heads: 64}"
+        yield "C" in pattern and self.short_conv is None, "pattern has short convolutions (C); add their width, such as short_conv: 3"
+        yield (
+            self.layers % self.letters_per_block > 0,
+            f"block_letters ({self.letters_per_block}) does not divide the {self.layers} letters of pattern; write block_letters: 1",
+        )
         yield (
             "G" in pattern and self.delta_net is None,
             "pattern has gated delta nets (G); add their sizes, such as delta_net: {key_heads: 16, value_heads: 32}",
@@ -306,8 +329,8 @@ class Transformer(Spec):
             "pattern says which layers have experts (E); leave first_dense_layers and moe_every out",
         )
         yield (
-            self.norms_per_layer == 4 and bool({*pattern} & {*"MG"}),
-            "layers of state spaces have one norm, before them; write norms_per_layer: 2",
+            self.norms_per_layer == 4 and bool({*pattern} & {*"MGPC"}),
+            "layers of state spaces and convolutions have one norm, before them; write norms_per_layer: 2",
         )
         yield (
             self.parallel,
@@ -325,6 +348,11 @@ class Transformer(Spec):
                 delta.value_heads % delta.key_heads > 0,
                 f"delta_net.value_heads ({delta.value_heads}) is not a multiple of key_heads ({delta.key_heads}); write as many key_heads",
             )
+
+    @property
+    def has_mamba(self) -> bool:
+        """Whether any layer is Mamba-2, alone or beside attention."""
+        return bool({*(self.pattern or "")} & {*"MP"})
 
     @property
     def _dense(self) -> bool:
@@ -377,12 +405,14 @@ class Transformer(Spec):
 
     @property
     def letters_per_block(self) -> int:
-        """Letters of ``pattern`` in one layer of the model's code, which recomputation and pipelines do not divide; 1 without a pattern.
+        """``block_letters``, or what its None stands for; 1 without a pattern.
 
         Layers with delta nets have two, as other layers of GPT models: Megatron-LM builds them as ``TransformerLayer`` (core/models/gpt/
         experimental_attention_variant_module_specs.py), and transformers as ``Qwen3NextDecoderLayer``. Layers of Megatron-LM's Mamba
         models, whose letters these are, have one (core/ssm/mamba_block.py).
         """
+        if self.block_letters is not None:
+            return self.block_letters
         pattern = self.pattern or ""
         pairs = (
             "G" in pattern
@@ -399,8 +429,9 @@ class Transformer(Spec):
         return self.layers // self.letters_per_block
 
     def share_of(self, mixer: str) -> float:
-        """Return the share of blocks that have *mixer*, a letter of ``pattern``."""
-        return sum(mixer in self.mixers(layer) for layer in range(self.layers)) / self.layers
+        """Return the share of blocks that have *mixer*, a letter of ``pattern``, alone or beside another."""
+        blocks = (self.mixers(layer) for layer in range(self.layers))
+        return sum(mixer in _PARTS.get(letters, letters) for letters in blocks) / self.layers
 
     def window_of(self, layer: int) -> int:
         """Return the number of tokens that a token can look back in block number *layer*; 0 for all."""

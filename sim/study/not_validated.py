@@ -13,6 +13,12 @@ MEASURED_SCHEDULES: Final = ("1f1b", "interleaved_1f1b")
 OVERLAPPED: Final = ("megatron",)
 """Frameworks with several measured runs that overlap tensor-parallel messages
 (``tensor_overlap`` of calibration/records/llm/practice.yaml)."""
+_MIXERS: Final = (
+    ("G", "gated delta nets are not", "them"),
+    ("C", "short convolutions are not", "them"),
+    ("P", "attention beside Mamba-2 is not", "it"),
+)
+"""Letters of ``Transformer.pattern`` for layers without a measured run."""
 _ZERO: Final[Mapping[str, int]] = {"gradients": 2, "parameters": 3}
 """Stages of DeepSpeed's ZeRO without a measured run, by what they shard."""
 
@@ -24,10 +30,9 @@ def not_validated(run: LayoutRun) -> list[str]:
     """
     parallel, options, schedule = run.workload.training.parallel, run.layout.options, run.layout.schedule
     transformer = run.workload.model.transformer
-    sentences = []
-    if transformer is not None and "G" in (transformer.pattern or ""):
-        sentences.append("gated delta nets are not validated: no measured run in the records has them")
-    if transformer is not None and "M" in (transformer.pattern or "") and parallel.context > 1:
+    letters = {*(transformer.pattern or "")} if transformer is not None else set[str]()
+    sentences = [f"{mixer} validated: no measured run in the records has {it}" for letter, mixer, it in _MIXERS if letter in letters]
+    if letters & {*"MP"} and parallel.context > 1:
         sentences.append("context ranks of state-space layers are not validated: no measured run in the records has them")
     if run.layout.own_passes is not None:
         sentences.append(f"schedule {schedule} is user-defined and not validated; the expected error shown is that of other schedules")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -224,7 +226,7 @@ def test_norms_in_front_of_scans_quantize_for_the_first_product() -> None:
         ({"pattern": ""}, "pattern is empty; write a letter for each layer, or leave it out"),
         ({**SPARSE, "moe_every": 2}, "leave first_dense_layers and moe_every out"),
         ({**SPARSE, "first_dense_layers": 1}, "leave first_dense_layers and moe_every out"),
-        ({"norms_per_layer": 4}, "layers of state spaces have one norm, before them; write norms_per_layer: 2"),
+        ({"norms_per_layer": 4}, "layers of state spaces and convolutions have one norm, before them; write norms_per_layer: 2"),
         ({"attention_gate": True, "mla": {"kv_rank": 8, "nope_dim": 8, "rope_dim": 8, "value_dim": 8}}, "attention_gate with mla is not"),
     ],
 )
@@ -376,3 +378,56 @@ def test_a_layer_with_a_delta_net_is_one_block() -> None:
     assert hybrid(layers=4, pattern="G-M-", delta_net={"key_heads": 2, "value_heads": 4}).letters_per_block == 1
     uneven = {"layers": 3, "pattern": "G-*", "delta_net": {"key_heads": 2, "value_heads": 4}, "mamba": None}
     assert hybrid(**uneven).letters_per_block == 1
+
+
+BESIDE = HYBRID | {"pattern": "P-P-", "layers": 4, "block_letters": 2}
+SHORT: dict[str, Any] = {name: size for name, size in HYBRID.items() if name != "mamba"} | {"pattern": "C-*-", "layers": 4, "short_conv": 3}
+
+
+def test_mixers_that_were_not_measured_say_so(tmp_path: Path) -> None:
+    for shape, sentence in ((BESIDE, "attention beside Mamba-2 is not"), (SHORT, "short convolutions are not")):
+        said = not_validated(layout_answer(Scenario("hgx-h100", _written(tmp_path, shape), (), stack="torchtitan-2.x", nodes=1)).run)
+        assert said == [f"{sentence} validated: no measured run in the records has {'it' if 'beside' in sentence else 'them'}"]
+
+
+@pytest.mark.parametrize(
+    ("shape", "sets", "sentence"),
+    [
+        (SHORT, "training.parallel.context=2", "short convolutions of mine over context ranks are not modeled; use context: 1"),
+        (BESIDE, "training.parallel.tensor=4", r"4 ranks do not divide mamba\.groups \(2\), as Megatron-LM requires"),
+    ],
+)
+def test_layouts_of_other_mixers_that_no_software_has_are_refused(tmp_path: Path, shape: dict[str, Any], sets: str, sentence: str) -> None:
+    with pytest.raises(SpecError, match=sentence):
+        layout_answer(Scenario("hgx-h100", _written(tmp_path, shape), (sets,), stack="megatron-core", nodes=1))
+
+
+def _written(folder: Path, shape: dict[str, Any]) -> str:
+    """Write a workload with a decoder of *shape*, and return its path."""
+    (folder / "mine.yaml").write_text(
+        json.dumps({"name": "mine", "model": {"name": "mine", "transformer": shape, "sequence": 64, "source": "test"}})
+    )
+    return str(folder / "mine.yaml")
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        (BESIDE | {"mamba": None}, "add their sizes, such as mamba: {heads: 64}"),
+        (SHORT | {"short_conv": None}, "pattern has short convolutions (C); add their width, such as short_conv: 3"),
+        (SHORT | {"block_letters": 3}, "block_letters (3) does not divide the 4 letters of pattern; write block_letters: 1"),
+        (HYBRID | {"pattern": None, "mamba": None, "short_conv": 3}, "short_conv needs a pattern"),
+        (HYBRID | {"pattern": None, "mamba": None, "block_letters": 2}, "block_letters needs a pattern; leave it out"),
+        (HYBRID | {"pattern": None, "mamba": None, "causal": False, "window": 8, "chunked": True}, "chunked windows of an encoder are not"),
+        (HYBRID | {"pattern": None, "mamba": None, "causal": False, "prediction_layers": 1}, "an encoder predicts no later tokens"),
+    ],
+)
+def test_what_contradicts_other_mixers_is_one_sentence(fields: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(sentence)):
+        Transformer.model_validate(fields)
+
+
+def test_letters_of_a_block_are_one_unit_for_pipelines_and_recomputation() -> None:
+    assert (hybrid(**BESIDE).block_count, hybrid(**{**BESIDE, "block_letters": None}).block_count) == (2, 4)
+    names = [layer.name for layer in decoder_layers(hybrid(**BESIDE), TOKENS) if layer.name.startswith("layers.")]
+    assert {name.split(".")[1] for name in names} == {"0", "1"}

@@ -75,8 +75,8 @@ def decoder_family(transformer: Transformer | None) -> str:
     """
     if transformer is None:
         return "other"
-    if transformer.pattern is not None:
-        return DELTA_NET if "G" in transformer.pattern else HYBRID
+    if {*(transformer.pattern or "")} & {*"MGPC"}:
+        return DELTA_NET if "G" in (transformer.pattern or "") else HYBRID
     return "experts" if transformer.experts else "gated" if transformer.gated else "plain"
 
 

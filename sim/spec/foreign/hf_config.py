@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from sim.spec.catalog import catalog
 from sim.spec.foreign.hf_defaults import DEFAULTS
+from sim.spec.foreign.hf_encoders import ENCODERS, TRAINED
 from sim.spec.foreign.hf_families import FAMILIES, MEANT, NAMES, NEEDED, shape_of
 from sim.spec.foreign.hf_keys import Config, Shape, listed
 from sim.spec.yaml import SpecError
@@ -38,12 +39,19 @@ def decoder_of(config: Mapping[str, Any], place: str) -> DecoderDescription:
 
     Raise SpecError for an unknown family, for a size that is missing or not a number, and for layers that the family does not have.
     """
-    inside = config.get("text_config")
+    block = next((name for name in _BLOCKS if isinstance(config.get(name), Mapping)), "")
+    inside = config[block] if block else None
+    if isinstance(inside, Mapping) and (kind := _family(config, f"{place}: ")) in _ENCODER_CLASSES:
+        raise SpecError(f"{place}: {_unknown(kind, config)}")
     if isinstance(inside, Mapping):
         tied = {"tie_word_embeddings": config["tie_word_embeddings"]} if "tie_word_embeddings" in config else {}
-        kind = _family(inside, f"{place}: text_config.") or f"{_family(config, f'{place}: ')}_text"
-        return _described(kind, tied | dict(inside), place, config)
-    return _described(_family(config, f"{place}: "), config, place, None)
+        kind = _family(inside, f"{place}: {block}.") or f"{_family(config, f'{place}: ')}_text"
+        return _described(kind, tied | dict(inside), place, config, block)
+    return _described(_family(config, f"{place}: "), config, place, {}, "")
+
+
+_BLOCKS: Final = ("text_config", "llm_config", "language_config")
+"""Blocks with the decoder of a model with other inputs: of transformers, and of InternVL's and DeepSeek-VL2's own code."""
 
 
 def _family(said: Mapping[str, Any], where: str) -> str:
@@ -54,30 +62,28 @@ def _family(said: Mapping[str, Any], where: str) -> str:
     return kind or ""
 
 
-def _described(kind: str, said: Mapping[str, Any], place: str, around: Mapping[str, Any] | None) -> DecoderDescription:
-    """Return the decoder of the family *kind* with the keys *said*, which are nested in the keys *around* (None: at the top level)."""
-    if kind not in FAMILIES:
+def _described(kind: str, said: Mapping[str, Any], place: str, around: Mapping[str, Any], block: str) -> DecoderDescription:
+    """Return the decoder of the family *kind* with the keys *said*: those of *block* in the keys *around* (empty: at the top level)."""
+    if kind not in FAMILIES or (kind in ENCODERS and (trained := _class(said)) and not trained.endswith(TRAINED)):
         raise SpecError(f"{place}: {_unknown(kind, said)}")
-    config = Config(said, place, DEFAULTS.get(kind, {}), "" if around is None else "text_config.")
+    config = Config(said, place, DEFAULTS.get(kind, {}), f"{block}." if block else "")
     shape = shape_of(FAMILIES[kind], config)
     if strange := config.strange():
         raise SpecError(
             f"{place}: {config.within}{listed(strange)}: layers of {kind} do not support this, so the model would "
             f"differ{_advice(kind, said)}; or, if the keys have no effect, remove them from a copy of the file"
         )
-    around = around or {}
     for name, size in config.assumed.items():
         if around.get(name, size) != size:
             raise SpecError(
-                f"{place}: {name} ({around[name]}) is outside text_config, where the model ignores it (it uses {size}); move it into "
-                "text_config"
+                f"{place}: {name} ({around[name]}) is outside {block}, where the model ignores it (it uses {size}); move it into {block}"
             )
     notes = [
         f"{config.within.rstrip('.') or 'the file'} does not set {listed(config.assumed)}: used the defaults of {kind} in transformers"
     ]
     unread = config.unread()
-    other_configs = [name for name in around if name.endswith("_config") and name != "text_config" and isinstance(around[name], Mapping)]
-    towers = [f"only text_config is modeled: the model's {' and '.join(other_configs)}, and image or audio tokens, are left out"]
+    other_configs = [name for name in around if name.endswith("_config") and name != block and isinstance(around[name], Mapping)]
+    towers = [f"only {block} is modeled: the model's {' and '.join(other_configs)}, and image or audio tokens, are left out"]
     unread_note = [f"ignored: {listed(unread)}"] if unread else []
     return DecoderDescription(
         shape,
@@ -86,7 +92,7 @@ def _described(kind: str, said: Mapping[str, Any], place: str, around: Mapping[s
             *(towers if other_configs else ()),
             *unread_note,
             *config.notes,
-            *_not_modeled({**(around or {}), **said}),
+            *_not_modeled({**around, **said}),
         ),
         config.keys_of(MEANT),
     )
@@ -107,11 +113,12 @@ def _not_modeled(said: Mapping[str, Any]) -> Iterator[str]:
 
 def _unknown(kind: str, said: Mapping[str, Any]) -> str:
     """Return the message that the family *kind* is unknown, and what to do about it."""
-    which = f"unknown model_type {kind}" if kind else f"model_type, the family of the layers, is missing{_nearest(said)}"
+    unknown = "" if kind in FAMILIES else "unknown "
+    which = f"{unknown}model_type {kind}" if kind else f"model_type, the family of the layers, is missing{_nearest(said)}"
     unread_by_all = set.intersection(*(set(_reading(name, said)[0].strange()) for name in FAMILIES))
     unread_text = (
         f"; no supported family has layers with {listed({name: said[name] for name in said if name in unread_by_all})}"
-        if unread_by_all and kind.removesuffix("_text") not in _UNLIKE
+        if unread_by_all and kind.removesuffix("_text") not in _UNLIKE and kind not in _ENCODER_CLASSES
         else ""
     )
     return f"{which}{unread_text}{_advice(kind, said)}"
@@ -126,7 +133,7 @@ def _nearest(said: Mapping[str, Any]) -> str:
 
 def _advice(kind: str, said: Mapping[str, Any]) -> str:
     """Return advice on a configuration whose family *kind* is unknown or does not have such layers."""
-    class_name, recurrent = _class(said) or _ENCODER_DECODERS.get(kind, ""), kind.replace("-", "_") in _RECURRENT
+    class_name = _class(said) or _ENCODER_DECODERS.get(kind, "") or _ENCODER_CLASSES.get(kind, "")
     traced = f"; or, with transformers installed, trace it: {_trace_command(class_name, said)}" if class_name else ""
     with_encoder = _attends_to_an_encoder(said)
     if with_encoder and not traced:
@@ -134,12 +141,15 @@ def _advice(kind: str, said: Mapping[str, Any]) -> str:
         traced = f"; trace it instead, for example python -m sim new workload net.py:Net {inputs} -o {kind or 'mine'}.yaml"
     if with_encoder or (class_name and not class_name.endswith(_DECODERS)):
         alone = f"; the catalog has {', '.join(_of_family(kind))}" if _of_family(kind) else ""
+        if not alone and (near := _of_family(_NEAREST.get(kind, ""))):
+            alone = f"; the nearest of the catalog are {', '.join(near)}"
         why = ": an encoder-decoder is not simulated from its config.json" if with_encoder else ""
+        if kind in ENCODERS:
+            return f": {class_name} has another head than that for masked tokens ({TRAINED[0]}), which alone is simulated{alone}{traced}"
         return f", and {class_name or 'its architecture'} is not a decoder{why}{alone}{traced}"
-    if recurrent:
-        return f": its state-space or linear-attention layers are not modeled{traced}"
-    if unlike := _UNLIKE.get(kind.removesuffix("_text")):
-        return f": its layers have {unlike}, which is not modeled{traced}"
+    if unlike := _UNLIKE.get(kind.replace("-", "_").removesuffix("_text")):
+        instead = traced or "; trace its torch model instead, for example python -m sim extract net.py:Net --input input_ids=2048:int64"
+        return f": its layers have {unlike}, which is not modeled{instead}"
     similar = _similar_families(kind, said)
     similar_hint = (
         f"; if its layers are like those of {any_of(similar)}, set model_type to that in a copy of the file" if similar and kind else ""
@@ -163,26 +173,49 @@ _ENCODER_DECODERS: Final[Mapping[str, str]] = {
     "marian": "MarianMTModel",
 }  # fmt: skip
 """Families of encoders with decoders, and the class of transformers that trains each."""
+_ENCODER_CLASSES: Final[Mapping[str, str]] = {
+    **{kind: f"{name}ForMaskedLM" for kind, name in (
+        ("bert", "Bert"), ("roberta", "Roberta"), ("xlm-roberta", "XLMRoberta"), ("deberta", "Deberta"), ("deberta-v2", "DebertaV2"),
+        ("modernbert", "ModernBert"), ("distilbert", "DistilBert"), ("albert", "Albert"), ("mpnet", "MPNet"), ("esm", "Esm"),
+    )},
+    **{kind: f"{name}ForImageClassification" for kind, name in (
+        ("vit", "ViT"), ("deit", "DeiT"), ("dinov2", "Dinov2"), ("swin", "Swin"), ("swinv2", "Swinv2"), ("beit", "Beit"),
+    )},
+    "electra": "ElectraForPreTraining", "clip": "CLIPModel", "siglip": "SiglipModel", "wav2vec2": "Wav2Vec2ForCTC",
+}  # fmt: skip
+"""Families of encoders, and the class of transformers that trains each."""
+_NEAREST: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("xlm-roberta", "deberta", "deberta-v2"), "roberta"),
+    **dict.fromkeys(("modernbert", "distilbert", "albert", "electra", "mpnet", "esm"), "bert"),
+    **dict.fromkeys(("deit", "dinov2", "beit"), "vit"),
+    **dict.fromkeys(("mt5", "umt5", "longt5"), "t5"),
+}
+"""Families of the catalog that are nearest in size and layers to others, which it does not have."""
 _DECODERS: Final = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
 """Ends of the names of classes in transformers that generate text."""
-_RECURRENT: Final = frozenset(
-    (
-        *("mamba", "mamba2", "falcon_mamba", "rwkv", "recurrent_gemma", "xlstm"),
-        *("jamba", "bamba", "zamba", "zamba2", "plamo2", "phi4flash", "lfm2", "lfm2_moe"),
-        *("minimax", "minimax_text_01", "minimax_m1", "kimi_linear", "bailing_moe_linear"),
-    )
-)
-"""Families whose layers are, at least in part, state spaces, convolutions or linear attention."""
 _UNLIKE: Final[Mapping[str, str]] = {
-    "falcon_h1": "attention and Mamba-2 side by side",
-    "gemma3n": "parallel streams (AltUp) and embeddings of their own",
+    **dict.fromkeys(("mamba", "falcon_mamba", "jamba"), "the selective scan of Mamba-1"),
+    **dict.fromkeys(("minimax", "minimax_text_01", "minimax_m1", "bailing_moe_linear"), "lightning (linear) attention"),
+    **dict.fromkeys(("zamba", "zamba2"), "blocks of attention whose weights several layers share"),
+    **dict.fromkeys(("csm", "moshi"), "a second decoder over the codebooks of audio"),
+    "bitnet": "weights of 1.58 bits, and norms inside attention and feed-forward blocks",
+    "blt": "bytes joined to patches of their own length",
+    "diffllama": "differential attention",
+    "doge": "attention with a dynamic mask",
+    "gemma3n": "parallel streams (AltUp), embeddings of their own, and keys and values of other layers",
     "hunyuan": "keys and values of the layer before (cross-layer attention)",
-    "longcat_flash": "two attention blocks each, with experts beside the second",
-    "step3": "factorized attention",
-    "phi3small": "attention to blocks of tokens",
-    "apertus": "an activation with weights (xIELU)",
+    "jetmoe": "attention whose heads are experts",
+    "kimi_linear": "Kimi delta attention, whose decay differs between the elements of a head",
+    "mimo_v2_flash": "other numbers of key and value heads where attention has a window",
     "openelm": "sizes that differ from each other",
+    "phi3small": "attention to blocks of tokens",
+    "phi4flash": "the selective scan of Mamba-1, and keys and values of another layer",
+    "plamo2": "a state space of its own kind",
+    "recurrent_gemma": "linear recurrences (RG-LRU)",
+    "rwkv": "linear attention with decay (WKV)",
     "solar": "connections over several layers",
+    "step3": "factorized attention",
+    "xlstm": "matrix memories (mLSTM)",
 }
 """What the layers of further families have that no Transformer has, by what a vendor's ``modeling_*.py`` builds."""
 _NAMED: Final = 3
@@ -231,8 +264,8 @@ def _trace_command(class_name: str, said: Mapping[str, Any]) -> str:
 
 
 def _similar_families(kind: str, said: Mapping[str, Any]) -> list[str]:
-    """Return families that read all keys of *said* that affect layers: those with similar names, or else common ones."""
-    fitting = [name for name in FAMILIES if _fits(name, said)]
+    """Return decoders' families that read all keys of *said* that affect layers: those with similar names, or else common ones."""
+    fitting = [name for name in FAMILIES if name not in ENCODERS and _fits(name, said)]
     near = difflib.get_close_matches(kind.removesuffix("_text"), fitting, n=3, cutoff=0.7)
     return near or [name for name in _USUAL if name in fitting][:2] or fitting[:2]
 

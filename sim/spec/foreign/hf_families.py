@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from sim.spec.foreign.hf_defaults import DBRX_BLOCKS
+from sim.spec.foreign.hf_encoders import ENCODERS
 from sim.spec.foreign.hf_experts import (
     EXPERTS,
     dbrx_experts,
@@ -24,8 +25,9 @@ from sim.spec.foreign.hf_experts import (
     qwen_experts,
 )
 from sim.spec.foreign.hf_hub import OF_THE_HUB
-from sim.spec.foreign.hf_hybrids import bamba, granite_hybrid, nemotron_h, qwen_hybrid
+from sim.spec.foreign.hf_hybrids import bamba, falcon_h1, granite_hybrid, lfm2, longcat_flash, mamba2, nemotron_h, qwen_hybrid
 from sim.spec.foreign.hf_keys import Config, Family, Shape, with_latent_attention
+from sim.spec.foreign.hf_of_2025 import OF_2025
 from sim.spec.foreign.hf_windows import (
     alternate_window,
     global_period,
@@ -55,6 +57,7 @@ _ACTIVATIONS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("silu", "swish"), "silu"),
     "relu": "relu",
     **dict.fromkeys(("relu2", "relu_squared", "squared_relu"), "relu2"),
+    "xielu": "xielu",
 }
 _GATES: Final = {"silu": "swiglu", "gelu": "geglu", "relu": "reglu"}
 MEANT: Final[Mapping[str, tuple[str, ...]]] = {
@@ -340,6 +343,15 @@ def _gpt_neo(config: Config, shape: Shape) -> Shape:
     return shape | {"positions": "learned", "bias": "ffn", "dropout": config.get("resid_dropout", default=0.0)}
 
 
+def _exaone_moe(config: Config, shape: Shape) -> Shape:
+    return deepseek_experts(config, _exaone4(config, shape))
+
+
+def _granite_shared(config: Config, shape: Shape) -> Shape:
+    width = config.size("shared_intermediate_size", default=0)
+    return _mixtral(config, shape) | ({"shared_experts": 1, "shared_expert_ffn": width} if width else {})
+
+
 FAMILIES: Final[Mapping[str, Family]] = {
     "llama": Family(_llama),
     "llama4_text": Family(_llama4),
@@ -414,8 +426,20 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "codegen": Family(_gptj, gated=False, norm="layernorm", activation="gelu_new"),
     "gpt_neo": Family(_gpt_neo, gated=False, norm="layernorm", activation="gelu_new", tied=True),
     "helium": Family(_llama),
+    "exaone_moe": Family(_exaone_moe),
+    "falcon_h1": Family(falcon_h1),
+    "flex_olmo": Family(_olmoe),
+    "granitemoeshared": Family(_granite_shared),
+    "lfm2": Family(lfm2, tied=True),
+    "lfm2_moe": Family(lfm2, tied=True),
+    "longcat_flash": Family(longcat_flash),
+    "mamba2": Family(mamba2),
+    "solar_open": Family(_glm4_moe),
+    "youtu": Family(_deepseek, tied=True),
     "RefinedWeb": Family(_falcon, gated=False, norm="layernorm", activation="gelu", tied=True),
     "RefinedWebModel": Family(_falcon, gated=False, norm="layernorm", activation="gelu", tied=True),
+    **ENCODERS,
+    **OF_2025,
     **OF_THE_HUB,
 }
 """Families by ``model_type``."""

@@ -81,9 +81,9 @@ class Config:
             raise SpecError(f"{self.place}: {self.within}{name}: {value!r} is not true or false; write one of them")
         return value
 
-    def biases(self) -> str:
+    def biases(self, default: bool = False) -> str:
         """Return which products have a bias, as ``Transformer.bias``, where attention and feed-forward blocks have a key each."""
-        places = bool(self.get("attention_bias")), bool(self.get("mlp_bias"))
+        places = bool(self.get("attention_bias", default=default)), bool(self.get("mlp_bias", default=default))
         return {(True, True): "all", (True, False): "qkv_output", (False, True): "ffn"}.get(places, "none")
 
     def due(self, *names: str) -> int:

@@ -66,9 +66,10 @@ def typed_window(config: Config, shape: Shape) -> Shape:
 
 
 def layer_mixture(config: Config, layers: int, kinds: list[str], key: str) -> Shape:
-    """Return the period of layers with full attention among *kinds*, which *key* specifies; if they are the first ones, the closest one.
+    """Return the period of layers with full attention among *kinds*, which *key* specifies.
 
-    Raise SpecError for any other order.
+    If they are the first ones, return the closest period; if every n-th one from the first on, that period, and note both. Raise SpecError
+    for any other order.
     """
     full = [layer for layer, kind in enumerate(kinds) if kind == "full_attention"]
     if len(full) in (0, layers):
@@ -76,6 +77,14 @@ def layer_mixture(config: Config, layers: int, kinds: list[str], key: str) -> Sh
     every = full[0] + 1
     if full == [*range(every - 1, layers, every)]:
         return {"global_every": every}
+    step = full[1] - full[0] if len(full) > 1 else layers
+    if full[0] == 0 and step > 1 and full == [*range(0, layers, step)]:
+        fewer = "" if layers % step == 0 else f" (of which there are {layers // step}, not {len(full)}, so it is slightly too fast)"
+        config.notes.append(
+            f"{config.within}{key}: layers 0, {step}, {2 * step}, ... attend to all tokens; simulated as layers {step - 1}, "
+            f"{2 * step - 1}, {3 * step - 1}, ...{fewer}"
+        )
+        return {"global_every": step}
     if full != [*range(len(full))]:
         raise SpecError(
             f"{config.place}: {config.within}{key}: layers with full attention must be every n-th one, or the first ones; here they are "

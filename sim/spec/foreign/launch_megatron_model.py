@@ -46,6 +46,12 @@ MAMBA: Final[Mapping[str, tuple[str, int]]] = {
     "mamba-num-groups": ("groups", 8),
 }
 """Our names of the sizes of Mamba-2 layers and Megatron-LM's defaults, by option."""
+_UNREAD: Final = {
+    "G": ("gated delta nets", "delta_net"),
+    "P": ("layers of attention beside Mamba-2", "mamba"),
+    "C": ("short convolutions", "short_conv"),
+}
+"""Letters of ``Transformer.pattern`` that Megatron-LM's arguments do not size, with their layers and field."""
 PATTERNS: Final = ("hybrid-override-pattern", "hybrid-layer-pattern")
 """Options for the kind of each layer of a hybrid; later releases have the second."""
 _POSITIONS: Final[Mapping[str, str]] = {
@@ -107,10 +113,11 @@ def _hybrid(given: Arguments) -> dict[str, Any]:
     pattern = said.strip("'\"")
     if not {*pattern} <= {*MIXERS}:
         raise SpecError(f"{given.place}: --{PATTERNS[0]} {said}: write a letter for each layer, {LETTERS}")
-    if "G" in pattern:
+    if letter := next((each for each in _UNREAD if each in pattern), ""):
+        layers, field = _UNREAD[letter]
         raise SpecError(
-            f"{given.place}: --{PATTERNS[0]} {said}: gated delta nets (G) are not read from arguments of Megatron-LM; write a file with "
-            "model.transformer.delta_net"
+            f"{given.place}: --{PATTERNS[0]} {said}: {layers} ({letter}) are not read from arguments of Megatron-LM; write a file with "
+            f"model.transformer.{field}"
         )
     mamba = {name: given.number(option, default) for option, (name, default) in MAMBA.items()}
     heads = given.number("mamba-num-heads") or _EXPAND * (given.number("hidden-size") or 0) // (mamba["head_dim"] or 1)

@@ -59,6 +59,13 @@ _OPTIMIZERS: Final = {
 _LENGTHS: Final = ("max-seq-length", "max-seq-len", "model-max-length", "max-length", "block-size", "cutoff-len")
 """Options for the tokens of a sample in common training scripts."""
 _TYPES: Final = {"bfloat16": "bf16", "float16": "fp16"}
+_WIDE: Final[Mapping[str, tuple[re.Pattern[str], str]]] = {
+    "LLaMA-Factory": (re.compile(r"llama-?factory|--(finetuning_type|cutoff_len)\b", re.IGNORECASE), "--pure_bf16"),
+    "TRL": (re.compile(r"(?<![\w-])trl\b", re.IGNORECASE), "--dtype bfloat16"),
+}
+"""Programs that train weights of 32 bits under autocast, whatever the type of the checkpoint; words of scripts that run them, and an option
+that turns it off (hiyouga/LLaMA-Factory src/llamafactory/model/adapter.py, init_adapter; huggingface/trl trl/trainer/utils.py,
+create_model_from_path)."""
 _NOT_MODELED: Final = (
     "fsdp-config", "gradient-checkpointing-kwargs", "torch-compile", "use-liger-kernel", "auto-find-batch-size", "group-by-length",
     "dataloader-num-workers", "ddp-bucket-cap-mb", "neftune-noise-alpha",
@@ -91,6 +98,7 @@ def trainer(options: Arguments, text: str) -> LaunchSettings:
         told.training |= {"optimizer": {"name": name}} if name else {}
         told.notes += [] if name else [f"--optim {optimizer} is not modeled: the workload uses adam"]
     _add_fsdp(said, text, options.place, told)
+    _widen(said, text, told)
     told.sequence = next((length for option in _LENGTHS if (length := options.number(option))), None)
     told.length = _length(said)
     understood = next((name for name in _OTHER_CODE if is_set(said, name)), None) if "stack" in told.training else None
@@ -130,6 +138,18 @@ def _precision(said: Mapping[str, Any]) -> str | None:
     if mixed == "bf16" and dtype == "float32":
         return "amp_bf16"
     return mixed or _TYPES.get(dtype) or ("tf32" if is_set(said, "tf32") else None)
+
+
+def _widen(said: Mapping[str, str], text: str, told: LaunchSettings) -> None:
+    """Set autocast in *told* for a program that trains 32-bit weights, unless it shards them or trains adapters of a 16-bit model."""
+    adapters = said.get("finetuning-type") in ("lora", "oft", "freeze")
+    if told.training.get("precision") != "bf16" or told.parallel or is_set(said, "deepspeed") or is_set(said, "pure-bf16") or adapters:
+        return
+    program = next((name for name, (shown, _) in _WIDE.items() if shown.search(text)), None)
+    if program is None or any(name in said for name in ("torch-dtype", "dtype")):
+        return
+    told.training["precision"] = "amp_bf16"
+    told.notes.append(f"{program} trains weights of 32 bits under autocast, used amp_bf16; with {_WIDE[program][1]}, write precision: bf16")
 
 
 def _add_fsdp(said: Mapping[str, str], text: str, place: str, told: LaunchSettings) -> None:

@@ -70,7 +70,7 @@ def _experts(shape: Transformer) -> dict[str, Any]:
 
 def _hybrid(shape: Transformer) -> dict[str, Any]:
     """Return the options for a hybrid of Mamba-2 and other layers, which Megatron-LM's pretrain_mamba.py reads."""
-    if shape.pattern is None or shape.delta_net is not None:
+    if shape.pattern is None or {*shape.pattern} & {*"GPC"}:
         return {}
     sizes: dict[str, Any] = {"is-hybrid-model": "", PATTERNS[0]: f"'{shape.pattern}'"}
     if shape.mamba is not None:

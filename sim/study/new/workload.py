@@ -325,8 +325,7 @@ def _fields(shape: Transformer) -> list[str]:
     for name in Transformer.model_fields:
         if name in fields:
             value = fields[name]
-            text = "{" + ", ".join(f"{key}: {each}" for key, each in value.items()) + "}" if isinstance(value, dict) else _yaml_value(value)
-            rows.append(f"    {name}: {text}" + (f"  # {_COMMENTS[name]}" if name in _COMMENTS else ""))
+            rows.append(f"    {name}: {_yaml_value(value)}" + (f"  # {_COMMENTS[name]}" if name in _COMMENTS else ""))
     return rows
 
 
@@ -356,6 +355,8 @@ def _yaml_value(value: object) -> str:
         return f"[{', '.join(map(str, value))}]"
     if isinstance(value, dict):
         return "{" + ", ".join(f"{key}: {_yaml_value(each)}" for key, each in value.items()) + "}"
+    if isinstance(value, str) and not value[:1].isalnum():
+        return json.dumps(value)  # a pattern that begins with *, which would be an alias
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

@@ -10,14 +10,18 @@ from calibration.llm import closed_form, engine
 from calibration.llm.case import Case
 from calibration.llm.constants import fitted_constants
 from calibration.llm.describe import describe
-from calibration.llm.engine import memory_need
+from calibration.llm.engine import memory_need, workload_document
 from calibration.llm.priors import defaults
 from calibration.llm.table import read_table
+from sim.spec.fields import Precision
 from sim.spec.foreign.launch_accelerate import accelerate
 from sim.spec.foreign.launch_deepspeed import deepspeed
+from sim.spec.foreign.launch_scripts import launch_script
 from sim.spec.foreign.launch_settings import LaunchSettings
 from sim.spec.foreign.launch_torchtitan import torchtitan
+from sim.spec.layer import WIDTHS
 from sim.spec.parallel import SHARDS
+from sim.spec.precision import PRECISION_TRAITS
 from tests.calibration.llm.tables import table
 from tests.calibration.llm.test_case import one
 
@@ -164,12 +168,44 @@ def test_stages_of_zero_under_hugging_face_are_deepspeed_s(tmp_path: Path, row: 
     ("row", "stage"),
     [
         ({"fsdp_mode": "FULL_SHARD"}, 3), ({"fsdp_mode": "SHARD_GRAD_OP"}, 2), ({"fsdp_mode": "FULL_SHARD", "zero_stage": "3"}, 3),
-        ({"framework": "HF Accelerate + FSDP", "zero_stage": "3"}, 3), ({"framework": "HF Trainer (DDP)"}, 0), ({"zero_stage": "0"}, 0),
+        ({"framework": "HF Accelerate + FSDP", "zero_stage": "3"}, 3), ({"zero_stage": "0"}, 0),
     ],
 )  # fmt: skip
 def test_fsdp_and_ddp_under_hugging_face_are_torch_s(tmp_path: Path, row: dict[str, str], stage: int) -> None:
     case = one(tmp_path, **{"framework": "HF Accelerate", "zero_stage": "", "status": "oom", **row})
     assert (case.family, case.stack, case.zero) == ("fsdp1", "hf-fsdp1", stage)
+
+
+SAME_JOBS: dict[str, tuple[dict[str, str], str, Precision]] = {
+    # What a table says of the software, and the command that starts the job. How weights are loaded: hiyouga/LLaMA-Factory
+    # model/adapter.py, init_adapter; huggingface/trl trainer/utils.py, create_model_from_path; transformers 4 and 5, from_pretrained
+    "TRL": ({"framework": "TRL (DDP)"}, "trl sft --bf16", "amp_bf16"),
+    "LLaMA-Factory": ({"framework": "LLaMA-Factory DDP"}, "llamafactory-cli train --stage sft --finetuning_type full --bf16", "amp_bf16"),
+    "adapters in LLaMA-Factory": (
+        {"framework": "LLaMA-Factory DDP", "class": "LoRA"}, "llamafactory-cli train --stage sft --finetuning_type lora --bf16", "bf16",
+    ),
+    "the Trainer of transformers 5": ({"framework": "HF Trainer (DDP)", "framework_version": "5.2"}, "train.py --bf16", "bf16"),
+    "a Trainer": ({"framework": "HF Trainer (DDP)"}, "train.py --bf16", "bf16"),
+    "the Trainer of transformers 4": (
+        {"framework": "transformers (DDP)", "framework_version": "4.51"}, "train.py --bf16 --torch_dtype float32", "amp_bf16",
+    ),
+    "float16": ({"framework": "HF Trainer (DDP)", "precision": "fp16"}, "train.py --fp16", "amp_fp16"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("job", SAME_JOBS)
+def test_ddp_under_hugging_face_has_the_weights_of_the_same_launch_file(tmp_path: Path, job: str) -> None:
+    """The row and the command give the same precision, and as many bytes of weights, gradients and states."""
+    row, command, precision = SAME_JOBS[job]
+    case = one(tmp_path, **{"zero_stage": "", "status": "oom", "precision": "bf16", **row})
+    assert (case.family, case.zero, workload_document(case)["training"]["precision"]) == ("fsdp1", 0, precision)
+    told = launch_script(f"torchrun --nproc_per_node=8 {command} --per_device_train_batch_size 1 --model_name_or_path x/y", "job.sh")
+    assert told.training["precision"] == precision
+    mesh, traits = case.stack_file.mesh, PRECISION_TRAITS[precision]
+    assert mesh is not None
+    widths = [WIDTHS[each] for each in (mesh.weights, mesh.gradients, mesh.states)]
+    assert widths == [4 if precision.startswith("amp") else 2] * 3
+    assert traits.gradient == widths[1]
 
 
 def test_modeling_code_of_hugging_face_takes_longer_than_fused_kernels(tmp_path: Path) -> None:

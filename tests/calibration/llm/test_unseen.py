@@ -18,6 +18,7 @@ from calibration.llm.score import is_scorable, memory_scores
 from calibration.llm.table import read_table
 from calibration.llm.weights import blocks_of_stages, total_parameters
 from calibration.llm.what_fits import SHARDED_TO_FIT
+from sim.spec.decoder import parameter_count
 from tests.calibration.llm.tables import table
 
 _BLANK = dict.fromkeys(("layers", "hidden", "heads", "kv_heads", "ffn_hidden", "vocab"), "")
@@ -85,9 +86,23 @@ def test_sizes_that_the_model_of_the_name_does_not_have_are_noted(tmp_path: Path
 
 
 def test_hybrids_that_the_catalog_lacks_are_refused_as_such(tmp_path: Path) -> None:
-    for model in ("Nemotron 3 Ultra", "Jamba 1.5", "Falcon-H1-34B", "Kimi-Linear-48B-A3B", "Mamba-2.8B"):
+    for model in ("Nemotron 3 Ultra", "Jamba 1.5", "Falcon-H1-7B", "Kimi-Linear-48B-A3B", "Mamba-2.8B"):
         assert "the kind of each layer is unknown" in refusal(tmp_path, model=model)
     assert case_of(tmp_path, model="Nemotron-H 47B", gpus="64", dp="64", nodes="8", status="oom", **_BLANK).model_family == "nemotron-h"
+
+
+HYBRIDS = {"Falcon-H1-34B": (72, 33.64e9), "Falcon-H1-0.5B": (36, 0.521e9), "LFM2-1.2B": (16, 1.17e9), "LFM2-8B-A1B": (24, 8.34e9)}
+HYBRIDS |= {"LongCat-Flash-Chat": (28, 560e9)}
+"""Layers of the model's code, and published parameters, of hybrids that are known by name."""
+
+
+@pytest.mark.parametrize("model", HYBRIDS)
+def test_hybrids_of_several_letters_a_layer_have_the_layers_of_their_code(tmp_path: Path, model: str) -> None:
+    layers, parameters = HYBRIDS[model]
+    for said in ("", f"{layers}"):
+        case = case_of(tmp_path, model=model, status="oom", **{**_BLANK, "layers": said})
+        assert case.shape.block_count == layers
+        assert parameter_count(case.shape) == pytest.approx(parameters, rel=0.01)
 
 
 def test_linear_attention_is_named(tmp_path: Path) -> None:

@@ -150,8 +150,13 @@ def test_positions_and_norms_are_those_of_the_published_code() -> None:
             "moe_layer_frequency 2, use_residual True: only",
         ),
         ({"model_type": "bamba", "attn_layer_indices": [9]}, "attn_layer_indices must list layers with attention, from 0 to 3"),
-        ({"model_type": "falcon_h1", "mamba_d_ssm": 64}, "falcon_h1: its layers have attention and Mamba-2 side by side, which is not"),
-        ({"text_config": {"model_type": "gemma3n_text", **SMALL}}, r"its layers have parallel streams \(AltUp\)"),
+        ({"model_type": "zamba2", "mamba_d_state": 64}, "zamba2: its layers have blocks of attention whose weights several layers share"),
+        (
+            {"text_config": {"model_type": "gemma3n_text", **SMALL}},
+            r"parallel streams \(AltUp\).* not modeled; trace its torch model instead",
+        ),
+        ({"model_type": "kimi_linear", "linear_attn_config": {}}, "kimi_linear: its layers have Kimi delta attention, whose decay"),
+        ({"model_type": "bitnet"}, "bitnet: its layers have weights of 1.58 bits, and norms inside"),
         ({"model_type": "hunyuan", "use_cla": True}, "hunyuan: its layers have keys and values of the layer before"),
     ],
 )

@@ -141,7 +141,7 @@ def test_bad_input_writes_nothing(tmp_path: Path) -> None:
         (
             "a.json",
             json.dumps({"model_type": "mamba"}),
-            "unknown model_type mamba: its state-space or linear-attention layers are not modeled",
+            "unknown model_type mamba: its layers have the selective scan of Mamba-1, which is not modeled",
         ),
         (
             "a.json",

@@ -155,6 +155,9 @@ def test_arguments_of_a_hybrid_are_read_in_both_spellings_or_refused() -> None:
         megatron(f"{base} --hybrid-override-pattern M-x-", "m")
     with pytest.raises(SpecError, match=r"gated delta nets \(G\) are not read from arguments of Megatron-LM; write a file with"):
         megatron(f"{base} --hybrid-override-pattern M-G-", "m")
+    for pattern, sentence in (("P-P-", r"layers of attention beside Mamba-2 \(P\) are"), ("C-*-", r"short convolutions \(C\) are")):
+        with pytest.raises(SpecError, match=f"{sentence} not read from arguments of Megatron-LM"):
+            megatron(f"{base} --hybrid-override-pattern {pattern}", "m")
     assert megatron(f"{base} --hybrid-override-pattern M-M- --mamba-head-dim 0", "m").shape["mamba"]["head_dim"] == 0  # refused later
     sentence = "mamba.heads (6) is not a multiple of mamba.groups (8); write groups: 1"
     assert megatron(f"{base} --hybrid-override-pattern M-M-", "m").in_words_of_file(sentence) == sentence
