@@ -60,7 +60,7 @@ from sim.units import any_of
 
 DEFAULT_STAGES: Final = {"fsdp1": 3, "fsdp2": 3, "jax": 3}
 """Stage of ZeRO that a family has by default: as `SHARDED_FAMILIES`, and MaxText's configs/base.yml (ici_fsdp_parallelism -1)."""
-SHARDED_OPTIMIZERS: Final = ("nemo", "megatron-bridge")
+SHARDED_OPTIMIZERS: Final = ("nemo", "nemo-24.03", "megatron-bridge")
 """Stacks whose recipes shard the optimizer (``use_distributed_optimizer`` of their DistributedDataParallelConfig)."""
 
 
