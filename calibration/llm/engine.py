@@ -111,6 +111,7 @@ def practice_overrides(case: Case, constants: Constants) -> list[str]:
         f"{stack}.cuda_graphs": str(case.is_tuned or case.uses_cuda_graphs).lower(),
     }
     overrides[f"{stack}.score_passes"] = "0" if case.flash else f"{SCORE_PASSES}"
+    overrides |= {f"{stack}.mesh.{name}": str(fused).lower() for name, fused in case.fused.items()}
     if case.ring_latency:  # measured with large messages, which Simple carries
         overrides[f"{stack}.nccl_proto"] = "Simple"
     host = constants["host"] if case.family == "megatron" else 0.0

@@ -35,6 +35,7 @@ from sim.parallel.routing import (
     received_bytes,
     routing_of,
     sorted_bytes,
+    unfused_launches,
     unfused_passes,
 )
 from sim.parallel.split import LayerPiece, Unit
@@ -260,6 +261,7 @@ class UnitTimes:
     def _layer_time(self, piece: LayerPiece, backward: bool, share: float) -> UnitTime:
         layer = piece.layer
         busy, launches = self._kernels(layer, backward)
+        launches += self._unfused_launches(layer, backward) if launches else 0
         busy *= share
         messages = piece.backward if backward else piece.forward
         waits = self.options.expert_counts and not self.prices.mesh.parallel.pad_to_capacity
@@ -324,6 +326,12 @@ class UnitTimes:
     def _unfused(self, layer: Layer, backward: bool) -> float:
         training, transformer = self.workload.training, self.workload.model.transformer
         return unfused_time(layer, transformer, self.options, self.gpu, training.precision, training.batch, backward)
+
+    def _unfused_launches(self, layer: Layer, backward: bool) -> int:
+        training, transformer = self.workload.training, self.workload.model.transformer
+        if transformer is None or self.options.framework != "megatron":
+            return 0
+        return unfused_launches(layer, transformer, backward, self.options, training.batch)
 
     def _merged(self, layer: Layer, backward: bool) -> float:
         """Return the GPU time (s) of merges and additions around a ring, beside which no message moves."""
@@ -401,7 +409,7 @@ def unfused_time(
     if options.permutes_tokens:
         elements, indexed = permuted_passes(layer, backward)
     elif transformer is not None and options.framework == "megatron":
-        elements, indexed = unfused_passes(layer, transformer, backward, options.one_copy)
+        elements, indexed = unfused_passes(layer, transformer, backward, options, batch)
     if not elements and not indexed:
         return 0.0
     if gpu.kernels is None:  # not known: a read and a write
