@@ -25,8 +25,8 @@ from sim.parallel.layer_messages import entering_scan
 from sim.parallel.lower.bucketed import slices_host_time
 from sim.parallel.ring import MERGED_WIDTH, RankElements, Ring, engine_passes, ring_messages, ring_passes
 from sim.parallel.routing import (
-    LATENT_LAUNCHES,
     BACKWARD_LAUNCHES,
+    LATENT_LAUNCHES,
     bias_operations,
     cast_launches,
     expert_host_time,

@@ -75,7 +75,9 @@ def _of_case(same: IdentityKey) -> Mapping[UnitKind, Mapping[str, LayerTime]]:
             layer = layer.model_copy(update={"attention": ring_attention(layer.attention, case.torch_ring)})
         passes = [layer_time(layer, case.gpu, precision, stack, case.micro_batch, backward).time for backward in (False, True)]
         if options is not None:
-            beside = [unfused_time(layer, case.shape, options, case.gpu, precision, case.micro_batch, backward) for backward in (False, True)]
+            beside = [
+                unfused_time(layer, case.shape, options, case.gpu, precision, case.micro_batch, backward) for backward in (False, True)
+            ]
             passes = [kernels + passes_over for kernels, passes_over in zip(passes, beside, strict=True)]
         peak = layer_work(layer, case.gpu, precision, stack, case.micro_batch).peak
         kind = _kind(layer)

@@ -67,10 +67,10 @@ ROTATION_PASSES: Final = (PassCount(3.0, 3.5), PassCount(5.0, 3.5))
 ``cat`` (indexed), sums (models/common/embeddings/rope_utils.py, ``apply_rotary_pos_emb``: if ``mscale`` is not 1,
 ``_apply_rotary_pos_emb_bshd`` runs even with ``apply_rope_fusion``)."""
 LATENT_ROTATION: Final = ((PartWidths(0.0, 5.0, 0.0), PartWidths(2.0, 6.5, 1.0)), (PartWidths(0.0, 10.0, 0.0), PartWidths(2.0, 6.5, 1.0)))
-"""Passes of latent attention between its up projections and its kernel if they are not fused, in forward and backward: those at the memory's
-bandwidth and indexed ones, for each element of a head's part without position, with it, and of a value (transformer/multi_latent_attention.py,
-``qkv_up_proj_and_rope_apply`` without ``apply_rope_fusion``: parts are split, put in the order of halves, rotated, put together, and values
-copied)."""
+"""Passes of latent attention between its up projections and its kernel if they are not fused, in forward and backward: those at the
+memory's bandwidth and indexed ones, for each element of a head's part without position, with it, and of a value
+(transformer/multi_latent_attention.py, ``qkv_up_proj_and_rope_apply`` without ``apply_rope_fusion``: parts are split, put in the order of
+halves, rotated, put together, and values copied)."""
 LATENT_LAUNCHES: Final = (28, 22)
 """Operators of these passes beyond one."""
 SQUARE_PASSES: Final = (PassCount(2.0, 0.0), PassCount(7.0, 0.0))

@@ -337,8 +337,8 @@ class MeshOptions(Spec):
     block_host: Latency = 0.0
     """Host time of one block's forward in software that runs it operator by operator, in addition to launching the table's kernels."""
     fused_latents: bool = True
-    """Whether latent attention splits, rotates and joins its queries and keys in fused kernels (Megatron's ``apply_rope_fusion``, which needs
-    ``enable_experimental`` there); false: operator by operator."""
+    """Whether latent attention splits, rotates and joins its queries and keys in fused kernels (Megatron's ``apply_rope_fusion``, which
+    needs ``enable_experimental`` there); false: operator by operator."""
     fused_squares: bool = True
     """Whether a squared ReLU is one kernel (Megatron's ``squared_relu`` is compiled); false: operator by operator."""
     tensor_host: Latency = 0.0

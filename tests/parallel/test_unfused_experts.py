@@ -99,8 +99,9 @@ def test_biases_are_added_expert_by_expert_and_weighted(one_copy: bool) -> None:
 
     down = Layer.model_construct(name="0.experts.down", op="gemm", write=4.0 * ROWS * WIDTH, gradients=(2 * WIDTH, 2 * WIDTH * WIDTH))
     passes = both(apply, [inputs, *biases, probabilities])
+    options = MEGATRON.model_copy(update={"one_copy": one_copy})
     for backward in (False, True):
-        assert unfused_passes(down, PLAIN, backward, MEGATRON.model_copy(update={"one_copy": one_copy})) == pytest.approx(passes[backward], rel=0.02)
+        assert unfused_passes(down, PLAIN, backward, options) == pytest.approx(passes[backward], rel=0.02)
     assert unfused_passes(down.model_copy(update={"gradients": (2 * WIDTH * WIDTH,)}), SHAPE, False, MEGATRON) == (0.0, 0.0)
 
 
@@ -173,7 +174,7 @@ def latent_heads(tokens: int, heads: int, mla: Mla) -> tuple[Callable[[], Any], 
 
 @pytest.mark.parametrize("sizes", [(128, 64, 128), (64, 32, 64), (64, 64, 128)])
 def test_latent_attention_splits_rotates_and_joins_operator_by_operator(sizes: tuple[int, int, int]) -> None:
-    """The layer table counts one read and one write of queries and keys, as a fused kernel; the key's shared part is small for many heads."""
+    """The layer table counts one read and one write of queries and keys, as a fused kernel; a part that all heads share is small."""
     tokens, heads = 4, 512
     mla = Mla(kv_rank=512, nope_dim=sizes[0], rope_dim=sizes[1], value_dim=sizes[2])
     shape = PLAIN.model_copy(update={"mla": mla})
