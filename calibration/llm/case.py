@@ -74,7 +74,8 @@ class Case:
     """Parts of each block that are recomputed individually (``recompute_modules`` of Megatron): some of `words.MODULES`."""
     saved_layers: tuple[str, ...]
     """Layers whose outputs are saved though their block is recomputed: suffixes of the simulator's names."""
-    flash: bool
+    score_passes: float
+    """Memory passes of attention scores in a step beside their products; 0: attention is one kernel."""
     lora: bool
     lora_targets: tuple[str, ...]
     """Linear layers with adapters; empty: all of a block."""
@@ -163,6 +164,11 @@ class Case:
         if self.context == 1 or mesh is None or mesh.context_ring != "torch":
             return None
         return torch_ring(mesh, self.context_exchange, any(self.stack_file.kernels.compilation), self.recompute == "operators")
+
+    @property
+    def flash(self) -> bool:
+        """Return whether attention is one kernel."""
+        return not self.score_passes
 
     @property
     def mesh_options(self) -> MeshOptions | None:
