@@ -22,7 +22,7 @@ from sim.spec.fp8_recipe import needs_transposes
 from sim.spec.hardware import Gpu
 from sim.spec.layer import Layer
 from sim.spec.parallel import MeshOptions, Parallel
-from sim.spec.transformer import Mla, Transformer
+from sim.spec.transformer import Mamba, Mla, Transformer
 
 
 class PassCount(NamedTuple):
@@ -82,6 +82,12 @@ SCAN_LAUNCHES: Final = (2, 1)
 """Copies around a Mamba-2 scan of several samples, whose kernels take samples first: of what enters it, gate included, and of its result;
 backward: of the gradient of the former (ssm/mamba_mixer.py, ``_ssm_training``: two ``rearrange(...).contiguous()``, which copy nothing if
 there is one sample; gradients of the result are read with strides)."""
+GATED_ROW: Final = 1.11e-6
+"""Seconds in which one program of the backward of Mamba-2's gated norm processes a group of one token, whatever its size: each program
+takes its groups in turn, 8 elements a thread, and waits for memory (state-spaces/mamba ops/triton/layernorm_gated.py, ``_layer_norm_bwd``).
+From calibration/records/scans.csv, ``mamba2_norm``: 415 us for 12,288 tokens in 8 groups by 264 programs."""
+GATED_WARP: Final = 256
+"""Elements of a group for each warp of a program, of which there are 1 to 8."""
 CLAMP_PASSES: Final = (PassCount(2.0, 1.0), PassCount(2.75, 2.5))
 """Passes over the input of the experts' activation: both halves are clamped (indexed) and joined; backward compares one half with
 one limit, the other with two, and masks (indexed; fusions/fused_bias_geglu.py, ``weighted_bias_quick_geglu_impl``)."""
@@ -255,6 +261,17 @@ def unfused_launches(layer: Layer, shape: Transformer, backward: bool, options: 
     if _has_unfused_squares(layer, shape, options):
         return SQUARE_LAUNCHES[backward]
     return SCAN_LAUNCHES[backward] if layer.name.endswith("mamba.scan") and batch > 1 else 0
+
+
+def gated_norm_time(layer: Layer, mamba: Mamba, multiprocessors: int, batch: int) -> float:
+    """Return the seconds of the backward of a Mamba-2 layer's gated norm if its programs wait for memory, not for its bandwidth.
+
+    There are as many programs as multiprocessors, or more if they have fewer than 4 warps.
+    """
+    group = mamba.inner / mamba.groups
+    warps = min(max(2.0 ** math.ceil(math.log2(group)) // GATED_WARP, 1.0), 8.0)
+    programs = multiprocessors * math.ceil(4.0 / warps)
+    return GATED_ROW * math.ceil(batch * layer.write / 4.0 / group / programs)
 
 
 def _has_unfused_latents(layer: Layer, shape: Transformer, options: MeshOptions) -> bool:

@@ -30,6 +30,7 @@ from sim.parallel.routing import (
     dispatched_bytes,
     expert_host_time,
     expert_operations,
+    gated_norm_time,
     padded_bytes,
     permuted_passes,
     received_bytes,
@@ -404,12 +405,18 @@ class UnitTimes:
 def unfused_time(
     layer: Layer, transformer: Transformer | None, options: MeshOptions, gpu: Gpu, precision: Precision, batch: int, backward: bool
 ) -> float:
-    """Return the GPU time (s) of Megatron's or torchtitan's passes over the tokens of *batch* samples outside fused kernels."""
+    """Return the GPU time (s) of Megatron's or torchtitan's passes over the tokens of *batch* samples outside fused kernels.
+
+    Also the time by which the backward of a gated norm is longer than at the memory's bandwidth.
+    """
     elements = indexed = 0.0
     if options.permutes_tokens:
         elements, indexed = permuted_passes(layer, backward)
     elif transformer is not None and options.framework == "megatron":
         elements, indexed = unfused_passes(layer, transformer, backward, options, batch)
+        if backward and transformer.mamba is not None and gpu.kernels is not None and layer.name.endswith("mamba.norm"):
+            seconds = memory_time(element_bytes(layer.op, precision) / 4.0 * batch * layer.backward_traffic, gpu)
+            return max(0.0, gated_norm_time(layer, transformer.mamba, gpu.kernels.sm_count, batch) - seconds)
     if not elements and not indexed:
         return 0.0
     if gpu.kernels is None:  # not known: a read and a write
