@@ -18,6 +18,7 @@ from sim.parallel.ring import Ring, torch_ring
 from sim.spec.fields import Fp8Recipe
 from sim.spec.hardware import Gpu
 from sim.spec.library import load_part
+from sim.spec.parallel import MeshOptions
 from sim.spec.stack import Stack
 from sim.spec.transformer import Transformer
 
@@ -73,7 +74,8 @@ class Case:
     """Parts of each block that are recomputed individually (``recompute_modules`` of Megatron): some of `words.MODULES`."""
     saved_layers: tuple[str, ...]
     """Layers whose outputs are saved though their block is recomputed: suffixes of the simulator's names."""
-    flash: bool
+    score_passes: float
+    """Memory passes of attention scores in a step beside their products; 0: attention is one kernel."""
     lora: bool
     lora_targets: tuple[str, ...]
     """Linear layers with adapters; empty: all of a block."""
@@ -89,6 +91,8 @@ class Case:
     expert_overlap: bool
     one_copy: bool
     """Whether dispatch sends a token once to each node that has experts for it (DeepEP, HybridEP), not once to each expert."""
+    fused: Mapping[str, bool]
+    """Options of the mesh in which its software differs from its stack: what runs in fused kernels, such as ``fused_latents``."""
     drops_tokens: bool
     """Whether each expert takes as many copies as its capacity, padded, and further ones are dropped."""
     uses_cuda_graphs: bool
@@ -160,6 +164,17 @@ class Case:
         if self.context == 1 or mesh is None or mesh.context_ring != "torch":
             return None
         return torch_ring(mesh, self.context_exchange, any(self.stack_file.kernels.compilation), self.recompute == "operators")
+
+    @property
+    def flash(self) -> bool:
+        """Return whether attention is one kernel."""
+        return not self.score_passes
+
+    @property
+    def mesh_options(self) -> MeshOptions | None:
+        """Return the options of its stack with those of its software."""
+        mesh = self.stack_file.mesh
+        return mesh and mesh.model_copy(update={"one_copy": self.one_copy, **self.fused})
 
     @property
     def runs_by_operator(self) -> bool:

@@ -26,6 +26,7 @@ from sim.parallel.lower.bucketed import slices_host_time
 from sim.parallel.ring import MERGED_WIDTH, RankElements, Ring, engine_passes, ring_messages, ring_passes
 from sim.parallel.routing import (
     BACKWARD_LAUNCHES,
+    LATENT_LAUNCHES,
     bias_operations,
     cast_launches,
     expert_host_time,
@@ -210,6 +211,9 @@ def _host(case: Case, constants: Constants) -> float:
     shape = case.shape
     graphed = case.is_tuned or case.uses_cuda_graphs
     block = constants["host.eager" if case.runs_by_operator else "host"] * (0.3 if graphed else 1.0)
+    options = case.mesh_options
+    if shape.mla is not None and not graphed and options is not None and not options.fused_latents:
+        block += LATENT_LAUNCHES[False] * case.stack_file.kernels.launch_cpu
     return case.host_factor * (_mixers(shape) / 2 * block + shape.share_of("E") * expert_host_time(constants["host.experts"], graphed))
 
 

@@ -60,8 +60,11 @@ from sim.units import any_of
 
 DEFAULT_STAGES: Final = {"fsdp1": 3, "fsdp2": 3, "jax": 3}
 """Stage of ZeRO that a family has by default: as `SHARDED_FAMILIES`, and MaxText's configs/base.yml (ici_fsdp_parallelism -1)."""
-SHARDED_OPTIMIZERS: Final = ("nemo", "megatron-bridge")
+SHARDED_OPTIMIZERS: Final = ("nemo", "nemo-24.03", "megatron-bridge")
 """Stacks whose recipes shard the optimizer (``use_distributed_optimizer`` of their DistributedDataParallelConfig)."""
+
+SCORE_PASSES: Final = 16.0
+"""Memory passes of attention scores in a step if attention is not one kernel (``score_passes`` of workloads/stacks/megatron-deepspeed)."""
 
 
 def describe(row: LlmRow) -> Case | str:
@@ -120,7 +123,7 @@ def _case(row: LlmRow) -> Case:
         recomputed_layers=recomputed,
         recomputed_modules=modules_in(row, practice),
         saved_layers=saves_of(row.text["activation_checkpointing"] or practice["recompute"]),
-        flash=_has_fused_attention(row, chip, practice["family"], assumed),
+        score_passes=practice.get("score_passes", 0.0 if _has_fused_attention(row, chip, practice["family"], assumed) else SCORE_PASSES),
         lora=lora,
         **data_settings(practice, _sequence(row)),
         family=practice["family"],

@@ -52,8 +52,6 @@ _PLAIN_STACKS: Final = ("torchtitan-2.x", "megatron-core")
 """Stacks that do not overlap tensor-parallel messages by default."""
 _OF_LAYOUT: Final = ("parallel", "activation_checkpointing", "recompute_blocks", "recompute_modules", "recompute_saves")
 """Keys of a training that say nothing of a layer's time."""
-SCORE_PASSES: Final = 16
-"""Memory passes of attention scores in a step if attention is not one kernel (``score_passes`` of workloads/stacks/megatron-deepspeed)."""
 
 
 def workload_document(case: Case) -> dict[str, Any]:
@@ -116,7 +114,8 @@ def practice_overrides(case: Case, constants: Constants) -> list[str]:
         f"{stack}.mesh.collective_check": f"{constants['check.message'] * 1e6:g} us" if case.checks_collectives else "0 s",
         f"{stack}.cuda_graphs": str(case.is_tuned or case.uses_cuda_graphs).lower(),
     }
-    overrides[f"{stack}.score_passes"] = "0" if case.flash else f"{SCORE_PASSES}"
+    overrides[f"{stack}.score_passes"] = f"{case.score_passes:g}"
+    overrides |= {f"{stack}.mesh.{name}": str(fused).lower() for name, fused in case.fused.items()}
     if case.ring_latency:  # measured with large messages, which Simple carries
         overrides[f"{stack}.nccl_proto"] = "Simple"
     host = constants["host"] if case.family == "megatron" else 0.0
@@ -154,7 +153,7 @@ def compute_workload(case: Case) -> Workload:
     """Return what *case* computes, without a layout: its layers and how its stack runs them."""
     document = workload_document(case)
     training = {name: value for name, value in document["training"].items() if name not in _OF_LAYOUT}
-    return _loaded({**document, "training": training}, [f"training.stack.score_passes={0 if case.flash else SCORE_PASSES}"])
+    return _loaded({**document, "training": training}, [f"training.stack.score_passes={case.score_passes:g}"])
 
 
 def _loaded(document: Mapping[str, Any], overrides: Sequence[str]) -> Workload:

@@ -56,7 +56,7 @@ def layer_times(case: Case) -> Mapping[UnitKind, Mapping[str, LayerTime]]:
 def _of_case(same: IdentityKey) -> Mapping[UnitKind, Mapping[str, LayerTime]]:
     (case,) = same.held
     workload = compute_workload(case)
-    precision, options = workload.training.precision, case.stack_file.mesh
+    precision, options = workload.training.precision, case.mesh_options
     casts_once = options is not None and options.keeps_8bit_weights and case.precision != "16bit"
     stack = with_fields(
         workload.layer_stack,
@@ -75,8 +75,9 @@ def _of_case(same: IdentityKey) -> Mapping[UnitKind, Mapping[str, LayerTime]]:
             layer = layer.model_copy(update={"attention": ring_attention(layer.attention, case.torch_ring)})
         passes = [layer_time(layer, case.gpu, precision, stack, case.micro_batch, backward).time for backward in (False, True)]
         if options is not None:
-            own = options.model_copy(update={"one_copy": case.one_copy})
-            beside = [unfused_time(layer, case.shape, own, case.gpu, precision, case.micro_batch, backward) for backward in (False, True)]
+            beside = [
+                unfused_time(layer, case.shape, options, case.gpu, precision, case.micro_batch, backward) for backward in (False, True)
+            ]
             passes = [kernels + passes_over for kernels, passes_over in zip(passes, beside, strict=True)]
         peak = layer_work(layer, case.gpu, precision, stack, case.micro_batch).peak
         kind = _kind(layer)

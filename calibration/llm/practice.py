@@ -24,6 +24,8 @@ COMPILED_STACKS: Final = dict.fromkeys(("hf-fsdp1", "hf-ddp", "hf-ddp-bf16"), "t
 """Stacks that run operator by operator, and those that stand in for the same software with torch.compile."""
 _COMPILED_ZERO: Final = "hf-deepspeed"
 """A stack whose software may compile, without another that stands in for it then."""
+FUSED: Final = ("fused_latents", "fused_squares")
+"""Options of a stack's mesh in which software may differ from it."""
 _UNITS: Final = {"GiB": 2.0**30, "GB": 1e9}
 
 
@@ -160,10 +162,11 @@ def uses_graphs(row: LlmRow, practice: Mapping[str, Any]) -> bool:
 
 
 def expert_settings(row: LlmRow, notes: str, practice: Mapping[str, Any]) -> dict[str, Any]:
-    """Return how tokens reach experts: from the row or else from its source's scripts."""
+    """Return how tokens reach experts, and what is fused before: from the row or else from its source's scripts."""
     return {
         "expert_overlap": "EP overlap on" in notes or ("EP overlap off" not in notes and bool(practice.get("expert_overlap"))),
         "one_copy": "HybridEP" in notes or ("alltoall" not in notes and bool(practice.get("one_copy"))),
+        "fused": {name: bool(practice[name]) for name in FUSED if name in practice},
         "drops_tokens": "tokendrop" in row.text["model"].lower() or bool(practice.get("token_drop")),
     }
 

@@ -31,7 +31,7 @@ MODULES: Final[Mapping[str, str]] = {
     "moe": r"router|experts\.\w+|experts_(down|up)|shared\.\w+",
     "moe_act": r"experts\.activation",
     "layernorm": r"attention_norm|ffn_norm",
-    "mla_up_proj": r"attention\.(q_up|kv_up)",
+    "mla_up_proj": r"attention\.(q_up|kv_up|rope)",
 }
 """The layers of each Megatron module, as patterns for the end of a layer's name."""
 

@@ -21,8 +21,8 @@ from sim.spec.fields import Fp8Recipe, Precision
 from sim.spec.fp8_recipe import needs_transposes
 from sim.spec.hardware import Gpu
 from sim.spec.layer import Layer
-from sim.spec.parallel import Parallel
-from sim.spec.transformer import Transformer
+from sim.spec.parallel import MeshOptions, Parallel
+from sim.spec.transformer import Mamba, Mla, Transformer
 
 
 class PassCount(NamedTuple):
@@ -36,6 +36,18 @@ class PassCount(NamedTuple):
     def over(self, elements: float) -> PassCount:
         """Return these passes over *elements* elements."""
         return PassCount(self.moved * elements, self.indexed * elements)
+
+
+class PartWidths(NamedTuple):
+    """A number of passes over each part of a head of latent attention."""
+
+    plain: float
+    turned: float
+    value: float
+
+    def of(self, mla: Mla) -> float:
+        """Return the elements that they pass for one token and head."""
+        return self.plain * mla.nope_dim + self.turned * mla.rope_dim + self.value * mla.value_dim
 
 
 BIAS_PASSES: Final = (PassCount(5.0, 1.0), PassCount(4.0, 2.0))
@@ -54,6 +66,28 @@ ROTATION_PASSES: Final = (PassCount(3.0, 3.5), PassCount(5.0, 3.5))
 """Passes over queries and keys beyond the one that a fused rotation takes: two products with cosines and sines, minus of one half and
 ``cat`` (indexed), sums (models/common/embeddings/rope_utils.py, ``apply_rotary_pos_emb``: if ``mscale`` is not 1,
 ``_apply_rotary_pos_emb_bshd`` runs even with ``apply_rope_fusion``)."""
+LATENT_ROTATION: Final = ((PartWidths(0.0, 5.0, 0.0), PartWidths(2.0, 6.5, 1.0)), (PartWidths(0.0, 10.0, 0.0), PartWidths(2.0, 6.5, 1.0)))
+"""Passes of latent attention between its up projections and its kernel if they are not fused, in forward and backward: those at the
+memory's bandwidth and indexed ones, for each element of a head's part without position, with it, and of a value
+(transformer/multi_latent_attention.py, ``qkv_up_proj_and_rope_apply`` without ``apply_rope_fusion``: parts are split, put in the order of
+halves, rotated, put together, and values copied)."""
+LATENT_LAUNCHES: Final = (28, 22)
+"""Operators of these passes beyond one."""
+SQUARE_PASSES: Final = (PassCount(2.0, 0.0), PassCount(7.0, 0.0))
+"""Passes over the result of a squared ReLU beyond those of a fused one: ``torch.pow(F.relu(x), 2)`` and its backward, a power, two products
+and a comparison."""
+SQUARE_LAUNCHES: Final = (1, 3)
+"""Operators of these passes beyond one."""
+SCAN_LAUNCHES: Final = (2, 1)
+"""Copies around a Mamba-2 scan of several samples, whose kernels take samples first: of what enters it, gate included, and of its result;
+backward: of the gradient of the former (ssm/mamba_mixer.py, ``_ssm_training``: two ``rearrange(...).contiguous()``, which copy nothing if
+there is one sample; gradients of the result are read with strides)."""
+GATED_ROW: Final = 1.11e-6
+"""Seconds in which one program of the backward of Mamba-2's gated norm processes a group of one token, whatever its size: each program
+takes its groups in turn, 8 elements a thread, and waits for memory (state-spaces/mamba ops/triton/layernorm_gated.py, ``_layer_norm_bwd``).
+From calibration/records/scans.csv, ``mamba2_norm``: 415 us for 12,288 tokens in 8 groups by 264 programs."""
+GATED_WARP: Final = 256
+"""Elements of a group for each warp of a program, of which there are 1 to 8."""
 CLAMP_PASSES: Final = (PassCount(2.0, 1.0), PassCount(2.75, 2.5))
 """Passes over the input of the experts' activation: both halves are clamped (indexed) and joined; backward compares one half with
 one limit, the other with two, and masks (indexed; fusions/fused_bias_geglu.py, ``weighted_bias_quick_geglu_impl``)."""
@@ -191,18 +225,61 @@ def padded_bytes(nbytes: float, quantized: bool, one_copy: bool) -> float:
     return 2.0 * nbytes if quantized and not one_copy else 0.0
 
 
-def unfused_passes(layer: Layer, shape: Transformer, backward: bool, one_copy: bool = False) -> PassCount:
+def unfused_passes(layer: Layer, shape: Transformer, backward: bool, options: MeshOptions, batch: int = 1) -> PassCount:
     """Return the elements per sample over which Megatron makes passes outside fused kernels in *layer*.
 
-    This is for biases of experts (whose probabilities have 32 bits with *one_copy*), clamps, and rotations with a factor.
+    This is for biases of experts, clamps, rotations with a factor, those of latent attention and squares that *options* do not fuse, and
+    around scans of a *batch* of several samples.
     """
     if layer.name.endswith("experts.down") and len(layer.gradients) > 1:
-        return (BIAS_PASSES_FP32 if one_copy else BIAS_PASSES)[backward].over(layer.write / 4.0)
+        return (BIAS_PASSES_FP32 if options.one_copy else BIAS_PASSES)[backward].over(layer.write / 4.0)
     if layer.name.endswith("experts.activation") and shape.clamped:
         return CLAMP_PASSES[backward].over(layer.read / 4.0)
+    if _has_unfused_latents(layer, shape, options):
+        assert shape.mla is not None
+        elements = layer.read / 4.0  # of queries and keys, which the layer table reads and writes once
+        heads = elements / (2.0 * (shape.mla.nope_dim + shape.mla.rope_dim))
+        moved, indexed = (passes.of(shape.mla) * heads for passes in LATENT_ROTATION[backward])
+        return PassCount(moved - 2.0 * elements, indexed)
     if layer.name.endswith("attention.rope") and shape.rope_scaled:
         return ROTATION_PASSES[backward].over(layer.read / 4.0)
+    if _has_unfused_squares(layer, shape, options):
+        return SQUARE_PASSES[backward].over(layer.write / 4.0)
+    if layer.name.endswith("mamba.scan") and batch > 1:
+        gate_too = layer.received_bytes + layer.write
+        return PassCount(0.0, (gate_too if backward else gate_too + layer.write) / 4.0)
     return PassCount(0.0, 0.0)
+
+
+def unfused_launches(layer: Layer, shape: Transformer, backward: bool, options: MeshOptions, batch: int = 1) -> int:
+    """Return the operators that Megatron starts for the passes of `unfused_passes` beyond the layer table's.
+
+    Those around experts are part of their host time.
+    """
+    if _has_unfused_latents(layer, shape, options):
+        return LATENT_LAUNCHES[backward]
+    if _has_unfused_squares(layer, shape, options):
+        return SQUARE_LAUNCHES[backward]
+    return SCAN_LAUNCHES[backward] if layer.name.endswith("mamba.scan") and batch > 1 else 0
+
+
+def gated_norm_time(layer: Layer, mamba: Mamba, multiprocessors: int, batch: int) -> float:
+    """Return the seconds of the backward of a Mamba-2 layer's gated norm if its programs wait for memory, not for its bandwidth.
+
+    There are as many programs as multiprocessors, or more if they have fewer than 4 warps.
+    """
+    group = mamba.inner / mamba.groups
+    warps = min(max(2.0 ** math.ceil(math.log2(group)) // GATED_WARP, 1.0), 8.0)
+    programs = multiprocessors * math.ceil(4.0 / warps)
+    return GATED_ROW * math.ceil(batch * layer.write / 4.0 / group / programs)
+
+
+def _has_unfused_latents(layer: Layer, shape: Transformer, options: MeshOptions) -> bool:
+    return shape.mla is not None and not options.fused_latents and layer.name.endswith("attention.rope")
+
+
+def _has_unfused_squares(layer: Layer, shape: Transformer, options: MeshOptions) -> bool:
+    return shape.activation == "relu2" and not options.fused_squares and layer.name.endswith(".activation")
 
 
 def permuted_passes(layer: Layer, backward: bool) -> PassCount:

@@ -10,9 +10,10 @@ from sim.spec.fields import Bytes, Count, Factor, Fp8Recipe, Fraction, Latency, 
 class AttentionRate(Spec):
     """Constants of one fused attention kernel: its rates relative to large matrix products, and its other work."""
 
-    kernel: Literal["flash2", "flash3", "flash4", "cudnn", "triton", "efficient"]
-    """Which kernel. flash2, flash3, flash4: FlashAttention 2, 3, 4 (on AMD devices, flash2 is Composable Kernel's); cudnn: cuDNN's;
-    triton: the first FlashAttention, in Triton; efficient: torch's memory-efficient kernel, the only one for FP32, run in TF32."""
+    kernel: Literal["flash1", "flash2", "flash3", "flash4", "cudnn", "cudnn8", "triton", "efficient"]
+    """Which kernel. flash1 to flash4: FlashAttention 1 to 4 (on AMD devices, flash2 is Composable Kernel's); cudnn: cuDNN's from 9.0 on;
+    cudnn8: that of cuDNN 8.9; triton: the first FlashAttention, in Triton; efficient: torch's memory-efficient kernel, the only one for
+    FP32, run in TF32."""
     head_step: Count = 32
     """The head dimension is padded to a multiple of this."""
     forward: Factor

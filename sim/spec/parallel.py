@@ -338,6 +338,11 @@ class MeshOptions(Spec):
     """Host time to copy one rank's slice of one tensor out of a gather of all weights (nanotron's ``all_gather_coalesced``)."""
     block_host: Latency = 0.0
     """Host time of one block's forward in software that runs it operator by operator, in addition to launching the table's kernels."""
+    fused_latents: bool = True
+    """Whether latent attention splits, rotates and joins its queries and keys in fused kernels (Megatron's ``apply_rope_fusion``, which
+    needs ``enable_experimental`` there); false: operator by operator."""
+    fused_squares: bool = True
+    """Whether a squared ReLU is one kernel (Megatron's ``squared_relu`` is compiled); false: operator by operator."""
     tensor_host: Latency = 0.0
     """Host time of one tensor-parallel message in software that runs a block operator by operator: to start it, and the products that are
     split to overlap with it."""

@@ -370,17 +370,31 @@ def test_products_in_nvfp4_are_those_of_cublas(gpu, rows):
     assert own.kernels.product_share["nvfp4"] == pytest.approx(fit.fit_share(chosen, {gpu: own}), rel=0.002)
 
 
-def test_flash_attention_in_triton_takes_as_long_as_published():
-    """Dao 2023 (arXiv 2307.08691, section 4.1), an A100, forward and backward: 1.3 to 2.5 times FlashAttention 2, by length and head."""
-    gpu = records.catalog_gpu("A100-SXM4-80GB")
+@pytest.mark.parametrize(
+    ("gpu", "older", "newer", "least", "most"),
+    [
+        ("A100-SXM4-80GB", "triton", "flash2", 1.3, 2.5), ("A100-SXM4-80GB", "flash1", "flash2", 1.7, 3.0),
+        ("H100-SXM5-80GB", "flash1", "flash2", 1.7, 3.0), ("H100-SXM5-80GB", "cudnn8", "cudnn", 1.3, 1.5),
+        ("H100-SXM5-80GB", "flash2", "cudnn8", 1.0, 1.8),
+    ],
+)  # fmt: skip
+def test_older_attention_takes_as_much_longer_as_published(gpu, older, newer, least, most):
+    """Forward and backward together.
+
+    Dao 2023 (arXiv 2307.08691, section 4.1), an A100: 1.3 to 2.5 and 1.7 to 3.0 times FlashAttention 2, by length and head. Release notes
+    of cuDNN 9.0.0: up to 1.5 times as fast as 8.9.7 on Hopper; Transformer Engine 1.2 prefers that to FlashAttention 2 there.
+    """
     for head in (64, 128):
         for length in (512, 2048, 16384):
             shape = Attention(heads=2048 // head, kv_heads=2048 // head, head_dim=head, queries=length, keys=length, causal=True)
-            flash, triton = (
-                sum(kernels.attention_time(gpu, "bf16", shape, 16384 / length, backward, kernel) for backward in (False, True))
-                for kernel in ("flash2", "triton")
+            before, after = (
+                sum(
+                    kernels.attention_time(records.catalog_gpu(gpu), "bf16", shape, 16384 / length, backward, kernel)
+                    for backward in (False, True)
+                )
+                for kernel in (older, newer)
             )
-            assert 1.3 < triton / flash < 2.5
+            assert least < before / after < most + 0.001
 
 
 def test_refitting_returns_the_constants_that_made_the_times():

@@ -8,15 +8,17 @@ from statistics import median
 import pytest
 
 from calibration import RECORDS
-from sim.cluster.gpu import layer_time
+from sim.cluster.gpu import layer_time, memory_time
+from sim.parallel.routing import gated_norm_time
 from sim.spec.decoder import decoder_layers
 from sim.spec.hardware import Gpu
 from sim.spec.layer import Layer
-from sim.spec.library import load_hardware, load_part
+from sim.spec.library import load_hardware, load_part, load_workload
 from sim.spec.sections import with_fields
 from sim.spec.stack import Stack
 from sim.spec.state_space import ScanCost, scan_cost, scan_layers
 from sim.spec.transformer import DeltaNet, Mamba, Transformer
+from sim.training.layouts.times import unfused_time
 
 MACHINES = {"H100-SXM5-80GB": "hgx-h100", "B200-SXM-180GB": "hgx-b200", "B300-SXM-288GB": "hgx-b300", "GB300-288GB": "gb300-nvl72"}
 """Machines of the catalog with the measured GPUs."""
@@ -71,6 +73,29 @@ def test_the_rate_of_mamba_2_is_that_of_its_kernels_in_a_training_step() -> None
     }
     assert rates["mamba2"] == [pytest.approx(1.0, abs=0.01)] and rates["mamba2_again"] == [pytest.approx(1.0, abs=0.06)]
     assert all(1.2 < rate < 1.7 for op in ("mamba2_states", "mamba2_outputs") for rate in rates[op])
+
+
+def test_the_backward_of_gated_norms_waits_for_each_row() -> None:
+    """Its programs, one or two a multiprocessor, take their rows in turn, on Blackwell as long as on an H100."""
+    (row,) = rows("mamba2_norm", "H100-SXM5-80GB")
+    options = STACK.mesh
+    assert options is not None
+    for heads, share in ((64, 1.0), (128, 1.0), (32, 0.5)):  # 8 groups of 512 or 1,024; 4 of 512, as on one of two tensor ranks
+        sizes = Mamba(heads=64 if share < 1 else heads, head_dim=64, state=128, groups=8)
+        one = load_workload(
+            "nemotron-3-nano-30b-a3b", [f"model.sequence={row['seq']}", f"model.transformer.mamba.heads={sizes.heads}"]
+        ).spec
+        norm = next(layer for layer in one.model.layers if layer.name.endswith("mamba.norm"))
+        part = norm.model_copy(update={name: share * getattr(norm, name) for name in ("write", "backward_traffic")})
+        for name in MACHINES:
+            gpu, batch = gpu_of(name), int(row["batch"])
+            seconds = gated_norm_time(part, sizes, gpu.kernels.sm_count if gpu.kernels else 0, batch)
+            beside = memory_time(part.backward_traffic / 2.0 * batch, gpu)
+            late = unfused_time(part, one.model.transformer, options, gpu, "bf16", batch, True)
+            assert seconds > beside and late == pytest.approx(seconds - beside)
+            assert unfused_time(part, one.model.transformer, options, gpu, "bf16", batch, False) == 0.0
+            if (name, heads) == (row["gpu"], int(row["heads"])):
+                assert seconds == pytest.approx(1e-6 * float(row["time_us"]), rel=0.01) and seconds > 1.2 * beside
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,10 @@ from sim.cluster.gpu import memory_time
 from sim.cluster.kernels import indexed_time
 from sim.events import Cause
 from sim.mesh import run_layout
-from sim.parallel.routing import PassCount, bias_operations, permuted_passes, unfused_passes
+from sim.parallel.routing import PassCount, bias_operations, permuted_passes, unfused_launches, unfused_passes
 from sim.spec.layer import Layer
 from sim.spec.library import load_hardware, load_workload
+from sim.spec.transformer import Mla
 
 torch = pytest.importorskip("torch")
 TRACE = Path("calibration/records/blind/2026-11-27-h200-operators.csv")
@@ -79,6 +80,9 @@ def both(work: Callable[[], Any], inputs: Sequence[Any]) -> tuple[PassCount, Pas
 SHAPE = load_workload("gpt-oss-20b").spec.model.transformer
 assert SHAPE is not None
 PLAIN = SHAPE.model_copy(update={"clamped": False, "rope_scaled": False})
+MEGATRON = load_workload("gpt-oss-20b", ["training.stack=megatron-core"]).spec.training.stack.mesh
+assert MEGATRON is not None
+UNFUSED = MEGATRON.model_copy(update={"fused_latents": False, "fused_squares": False})
 
 
 @pytest.mark.parametrize("one_copy", [False, True])
@@ -95,9 +99,10 @@ def test_biases_are_added_expert_by_expert_and_weighted(one_copy: bool) -> None:
 
     down = Layer.model_construct(name="0.experts.down", op="gemm", write=4.0 * ROWS * WIDTH, gradients=(2 * WIDTH, 2 * WIDTH * WIDTH))
     passes = both(apply, [inputs, *biases, probabilities])
+    options = MEGATRON.model_copy(update={"one_copy": one_copy})
     for backward in (False, True):
-        assert unfused_passes(down, PLAIN, backward, one_copy) == pytest.approx(passes[backward], rel=0.02)
-    assert unfused_passes(down.model_copy(update={"gradients": (2 * WIDTH * WIDTH,)}), SHAPE, False) == (0.0, 0.0)
+        assert unfused_passes(down, PLAIN, backward, options) == pytest.approx(passes[backward], rel=0.02)
+    assert unfused_passes(down.model_copy(update={"gradients": (2 * WIDTH * WIDTH,)}), SHAPE, False, MEGATRON) == (0.0, 0.0)
 
 
 @pytest.mark.parametrize("one_copy", [False, True])
@@ -138,9 +143,99 @@ def test_queries_are_rotated_operator_by_operator_if_multiplied_by_a_factor() ->
     rope = Layer.model_construct(name="0.attention.rope", op="elementwise", read=4.0 * ROWS * heads * size)
     passes = both(rotate, [queries])
     for backward in (False, True):
-        own = unfused_passes(rope, SHAPE, backward)
+        own = unfused_passes(rope, SHAPE, backward, MEGATRON)
         assert (own.moved + 2 * queries.numel(), own.indexed) == pytest.approx(tuple(passes[backward]), rel=0.001)
-        assert unfused_passes(rope, PLAIN, backward) == (0.0, 0.0)
+        assert unfused_passes(rope, PLAIN, backward, MEGATRON) == (0.0, 0.0)
+
+
+def latent_heads(tokens: int, heads: int, mla: Mla) -> tuple[Callable[[], Any], list[Any]]:
+    """Return what `qkv_up_proj_and_rope_apply` of Megatron-LM does after its up projections without a fused rotation, and its inputs."""
+    widths = (heads * (mla.nope_dim + mla.rope_dim), heads * (mla.nope_dim + mla.value_dim), mla.rope_dim)
+    queries, latents, shared = (torch.randn(tokens, 1, width, dtype=torch.bfloat16, requires_grad=True) * 1.0 for width in widths)
+    angles = torch.randn(tokens, 1, 1, mla.rope_dim)
+
+    def turned(part: Any) -> Any:
+        part, passed = part[..., : mla.rope_dim], part[..., mla.rope_dim :]
+        part = torch.cat((part[..., 0::2], part[..., 1::2]), dim=-1)
+        cosine, sine = ((function(angles) * 1.0).to(part.dtype) for function in (torch.cos, torch.sin))
+        first, second = torch.chunk(part, 2, dim=-1)
+        part = part * cosine + torch.cat((-second, first), dim=-1) * sine
+        return torch.cat((part, passed), dim=-1)
+
+    def work() -> Any:
+        plain, with_position = torch.split(queries.view(tokens, 1, heads, -1), [mla.nope_dim, mla.rope_dim], -1)
+        keys, values = torch.split(latents.view(tokens, 1, heads, -1), [mla.nope_dim, mla.value_dim], -1)
+        query = torch.cat([plain, turned(with_position)], -1)
+        key = torch.cat([keys, turned(shared.unsqueeze(-2)).expand(-1, -1, heads, -1)], -1)
+        return query.contiguous(), key.contiguous(), values.contiguous()
+
+    return work, [queries, latents, shared]
+
+
+@pytest.mark.parametrize("sizes", [(128, 64, 128), (64, 32, 64), (64, 64, 128)])
+def test_latent_attention_splits_rotates_and_joins_operator_by_operator(sizes: tuple[int, int, int]) -> None:
+    """The layer table counts one read and one write of queries and keys, as a fused kernel; a part that all heads share is small."""
+    tokens, heads = 4, 512
+    mla = Mla(kv_rank=512, nope_dim=sizes[0], rope_dim=sizes[1], value_dim=sizes[2])
+    shape = PLAIN.model_copy(update={"mla": mla})
+    rope = Layer.model_construct(
+        name="0.attention.rope", op="elementwise", read=4.0 * 2 * tokens * heads * (mla.nope_dim + mla.rope_dim), gradients=()
+    )
+    work, inputs = latent_heads(tokens, heads, mla)
+    forward, out = counted(work)
+    comes = [torch.ones_like(part) for part in out]
+    backward, _ = counted(lambda: torch.autograd.grad(out, inputs, comes))
+    for again, passes in ((False, forward), (True, backward)):
+        own = unfused_passes(rope, shape, again, UNFUSED)
+        assert (own.moved + rope.read / 2.0, own.indexed) == pytest.approx(tuple(passes), rel=0.03)
+        assert unfused_passes(rope, shape, again, MEGATRON) == (0.0, 0.0)
+    operators, out = launched(work)
+    more, _ = launched(lambda: torch.autograd.grad(out, inputs, comes))
+    assert [unfused_launches(rope, shape, again, UNFUSED) + 1 for again in (False, True)] == [operators, more]
+    assert unfused_launches(rope, shape, False, MEGATRON) == 0
+
+
+def test_a_squared_relu_is_two_operators_in_nemo() -> None:
+    """What `squared_relu` of NeMo 2 does: the layer table counts one kernel that reads and writes, and one with a further read."""
+    entering = torch.randn(ROWS, WIDTH, dtype=torch.bfloat16, requires_grad=True) * 1.0
+    squared = PLAIN.model_copy(update={"activation": "relu2"})
+    activation = Layer.model_construct(name="0.feed.activation", op="elementwise", read=4.0 * ROWS * WIDTH, write=4.0 * ROWS * WIDTH)
+
+    def square() -> Any:
+        return torch.pow(torch.nn.functional.relu(entering), 2)
+
+    passes = both(square, [entering])
+    operators, out = launched(square)
+    comes = torch.ones_like(out)
+    more, _ = launched(lambda: torch.autograd.grad(out, [entering], comes))
+    for backward, table in ((False, 2), (True, 3)):
+        own = unfused_passes(activation, squared, backward, UNFUSED)
+        assert (own.moved + table * ROWS * WIDTH, own.indexed) == passes[backward]
+        assert unfused_passes(activation, squared, backward, MEGATRON) == unfused_passes(activation, PLAIN, backward, UNFUSED) == (0.0, 0.0)
+    assert [unfused_launches(activation, squared, backward, UNFUSED) + 1 for backward in (False, True)] == [operators, more]
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_scans_copy_what_enters_and_leaves_them_unless_there_is_one_sample(batch: int) -> None:
+    """What `_ssm_training` of Megatron-LM does around its scan, which takes samples before tokens."""
+    given = load_workload("nemotron-3-nano-30b-a3b", ["model.sequence=64"]).spec
+    scan = next(each for each in given.model.layers if each.name.endswith("mamba.scan"))
+    shape = given.model.transformer
+    assert shape is not None and shape.mamba is not None
+    inner, width = shape.mamba.inner, shape.mamba.inner + shape.mamba.channels + shape.mamba.steps
+    entering = torch.randn(64, batch, width, dtype=torch.bfloat16, requires_grad=True) * 1.0
+    result = torch.randn(batch, 64, inner, dtype=torch.bfloat16)
+
+    def forward() -> Any:
+        return entering.transpose(0, 1).contiguous(), result.transpose(0, 1).contiguous()
+
+    passes, (samples, _) = counted(forward)
+    comes = torch.ones_like(samples)
+    again, _ = counted(lambda: torch.autograd.grad(samples, [entering], comes)[0].contiguous())
+    own = [unfused_passes(scan, shape, backward, MEGATRON, batch) for backward in (False, True)]
+    assert own == [(0.0, passes.indexed / batch), (0.0, again.indexed / batch)]
+    launches = [unfused_launches(scan, shape, backward, MEGATRON, batch) for backward in (False, True)]
+    assert launches == ([2, 1] if batch > 1 else [0, 0])
 
 
 def test_halves_are_clamped_apart_and_put_together() -> None:
@@ -154,8 +249,8 @@ def test_halves_are_clamped_apart_and_put_together() -> None:
     activation = Layer.model_construct(name="0.experts.activation", op="elementwise", read=4.0 * 2 * ROWS * WIDTH)
     passes = both(clamp, [entering])
     for backward in (False, True):
-        assert unfused_passes(activation, SHAPE, backward) == pytest.approx(passes[backward], rel=0.02)
-        assert unfused_passes(activation, PLAIN, backward) == (0.0, 0.0)
+        assert unfused_passes(activation, SHAPE, backward, MEGATRON) == pytest.approx(passes[backward], rel=0.02)
+        assert unfused_passes(activation, PLAIN, backward, MEGATRON) == (0.0, 0.0)
 
 
 def test_they_take_memory_time_in_megatron_alone() -> None:
@@ -215,7 +310,7 @@ def test_passes_outside_fused_kernels_take_as_long_as_on_an_h200(name: str) -> N
         chosen = OPERATORS[name][backward]
         traced = [float(row["seconds"]) for row in rows if "gpt-oss" in row["training"] and (row["operator"], row["shapes"]) in chosen]
         assert len(traced) >= len(chosen)
-        passes = unfused_passes(layer, SHAPE, backward, one_copy=True)
+        passes = unfused_passes(layer, SHAPE, backward, MEGATRON.model_copy(update={"one_copy": True}))
         modeled = 4 * (memory_time(2.0 * passes.moved, gpu) + indexed_time(passes.indexed, gpu))
         assert modeled == pytest.approx(sum(traced), rel=0.25), backward
 

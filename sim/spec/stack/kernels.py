@@ -77,7 +77,7 @@ class StackKernels(Section):
     are then read again for it, and backward reuses the scales of forward."""
     weight_casts: Factor = 1.0
     """Number of times that a weight is cast to 8 bits per micro-batch; below 1 if several micro-batches share the copy."""
-    attention_kernel: Literal["", "flash2", "flash3", "flash4", "cudnn", "triton"] = ""
+    attention_kernel: Literal["", "flash1", "flash2", "flash3", "flash4", "cudnn", "cudnn8", "triton"] = ""
     """Fused attention kernel for layers that specify their attention shape. Empty, or if the GPU lacks it: the first one in the GPU's
     ``kernels``."""
     masks_windows: bool = False

@@ -30,11 +30,13 @@ from sim.parallel.routing import (
     dispatched_bytes,
     expert_host_time,
     expert_operations,
+    gated_norm_time,
     padded_bytes,
     permuted_passes,
     received_bytes,
     routing_of,
     sorted_bytes,
+    unfused_launches,
     unfused_passes,
 )
 from sim.parallel.split import LayerPiece, Unit
@@ -256,6 +258,7 @@ class UnitTimes:
     def _layer_time(self, piece: LayerPiece, backward: bool, share: float) -> UnitTime:
         layer = piece.layer
         busy, launches = self._kernels(layer, backward)
+        launches += self._unfused_launches(layer, backward) if launches else 0
         busy *= share
         messages = piece.backward if backward else piece.forward
         waits = self.options.expert_counts and not self.prices.mesh.parallel.pad_to_capacity
@@ -320,6 +323,12 @@ class UnitTimes:
     def _unfused(self, layer: Layer, backward: bool) -> float:
         training, transformer = self.workload.training, self.workload.model.transformer
         return unfused_time(layer, transformer, self.options, self.gpu, training.precision, training.batch, backward)
+
+    def _unfused_launches(self, layer: Layer, backward: bool) -> int:
+        training, transformer = self.workload.training, self.workload.model.transformer
+        if transformer is None or self.options.framework != "megatron":
+            return 0
+        return unfused_launches(layer, transformer, backward, self.options, training.batch)
 
     def _merged(self, layer: Layer, backward: bool) -> float:
         """Return the GPU time (s) of merges and additions around a ring, beside which no message moves."""
@@ -392,12 +401,18 @@ class UnitTimes:
 def unfused_time(
     layer: Layer, transformer: Transformer | None, options: MeshOptions, gpu: Gpu, precision: Precision, batch: int, backward: bool
 ) -> float:
-    """Return the GPU time (s) of Megatron's or torchtitan's passes over the tokens of *batch* samples outside fused kernels."""
+    """Return the GPU time (s) of Megatron's or torchtitan's passes over the tokens of *batch* samples outside fused kernels.
+
+    Also the time by which the backward of a gated norm is longer than at the memory's bandwidth.
+    """
     elements = indexed = 0.0
     if options.permutes_tokens:
         elements, indexed = permuted_passes(layer, backward)
     elif transformer is not None and options.framework == "megatron":
-        elements, indexed = unfused_passes(layer, transformer, backward, options.one_copy)
+        elements, indexed = unfused_passes(layer, transformer, backward, options, batch)
+        if backward and transformer.mamba is not None and gpu.kernels is not None and layer.name.endswith("mamba.norm"):
+            seconds = memory_time(element_bytes(layer.op, precision) / 4.0 * batch * layer.backward_traffic, gpu)
+            return max(0.0, gated_norm_time(layer, transformer.mamba, gpu.kernels.sm_count, batch) - seconds)
     if not elements and not indexed:
         return 0.0
     if gpu.kernels is None:  # not known: a read and a write

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -24,6 +26,8 @@ from sim.spec.parallel import SHARDS
 from sim.spec.precision import PRECISION_TRAITS
 from tests.calibration.llm.tables import table
 from tests.calibration.llm.test_case import one
+
+PREDICTIONS: Final = (closed_form.predict, engine.predict)
 
 
 def test_replicas_of_a_sharded_model_only_sum_gradients_between_nodes(tmp_path: Path) -> None:
@@ -282,3 +286,39 @@ def test_short_words_for_recomputation(tmp_path: Path) -> None:
     ):  # fmt: skip
         case = one(tmp_path, **row, activation_checkpointing=cell)
         assert (case.recompute, case.recomputed_layers) == expected, cell
+
+
+def test_attention_of_2023_takes_longer_with_longer_sequences(tmp_path: Path) -> None:
+    """Of NeMo 24.03 (cuDNN 8.9) over newer releases; of each round of MLPerf over the next (FlashAttention 1, 2, cuDNN)."""
+    ratios = []
+    for length in ("4096", "16384"):
+        row = {"seq_len": length, "micro_batch": "1", "precision": "fp8", "global_batch": "8", "grad_accum": "1"}
+        older, newer = (one(tmp_path, **row, framework_version=version) for version in ("24.03.01", "24.07"))
+        assert [case.stack_file.kernels.attention_kernel for case in (older, newer)] == ["cudnn8", "cudnn"]
+        ratios.append([predict(older, defaults()).step_time / predict(newer, defaults()).step_time for predict in PREDICTIONS])
+    assert all(1.0 < short < long for short, long in zip(*ratios, strict=True))
+    own = {"model": "GPT-3 175B", "framework": "NVIDIA NeMo Framework", "set": "MLPerf Training", "seq_len": "2048", "precision": "fp8"}
+    sizes = dict.fromkeys(("layers", "hidden", "heads", "kv_heads", "ffn_hidden", "vocab"), "")
+    split = {"gpus": "64", "nodes": "8", "tp": "4", "pp": "8", "dp": "2", "virtual_pp": "12", "global_batch": "64", "grad_accum": "32"}
+    rounds = [one(tmp_path, **own, **sizes, **split, source=f"mlcommons/training_results_v{each}@1:gpt3") for each in ("3.0", "3.1", "4.0")]
+    assert [case.stack_file.kernels.attention_kernel for case in rounds] == ["flash1", "flash2", "cudnn"]
+    for predict in PREDICTIONS:
+        oldest, older, newer = (predict(case, defaults()).step_time for case in rounds)
+        assert oldest > older > newer
+
+
+def test_what_software_does_not_fuse_takes_longer(tmp_path: Path) -> None:
+    """Megatron-Bridge rotates latent attention in fused kernels but for Moonlight; a squared ReLU is one kernel in NeMo 1 alone."""
+    sizes = dict.fromkeys(("layers", "hidden", "heads", "kv_heads", "ffn_hidden", "vocab"), "")
+    row = {**sizes, "ep": "8", "dp": "8", "global_batch": "64", "grad_accum": "8", "seq_len": "4096", "activation_checkpointing": ""}
+    moonlight = one(tmp_path, **row, model="Moonlight 16B-A3B", source="NVIDIA-NeMo/Megatron-Bridge@1:x", framework="Megatron-Bridge")
+    benchmarks = {"source": "NVIDIA/dgxc-benchmarking@1:nemotron", "model": "Nemotron4 15b", "tp": "4", "dp": "2", "micro_batch": "4"}
+    benchmarks |= {"seq_len": "4096", "grad_accum": "16"} | sizes
+    first, second = (one(tmp_path, **benchmarks, framework_version=f"dgxc v25.0{release}.02") for release in (2, 4))
+    fused = {moonlight: {"fused_latents": True}, second: {"fused_squares": True}}
+    assert (moonlight.fused, first.fused, second.fused) == ({"fused_latents": False}, {"fused_squares": True}, {})
+    for case, options in fused.items():
+        for predict in PREDICTIONS:
+            assert predict(case, defaults()).step_time > 1.02 * predict(replace(case, fused=options), defaults()).step_time
+    assert first.mesh_options is not None and first.mesh_options.fused_squares
+    assert second.mesh_options is not None and not second.mesh_options.fused_squares
