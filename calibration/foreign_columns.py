@@ -22,9 +22,9 @@ OTHER_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "gpu": ("accelerator", "gpu_model", "gpu_name", "gpu_type"),
     "workload": ("model", "model_name"),
     "stack": ("framework",),
-    "nodes": ("hosts", "n_nodes", "nnodes", "num_hosts", "num_machines", "num_nodes"),
+    "nodes": ("hosts", "n_nodes", "nnodes", "node_count", "num_hosts", "num_machines", "num_nodes"),
     "gpus_per_node": ("gpus/node", "gpus_per_host", "gpus_per_machine", "nproc_per_node", "num_gpus_per_node"),
-    "total_gpus": ("n_gpus", "num_gpus", "total_num_gpus", "world_size"),
+    "total_gpus": ("gpu_count", "n_gpus", "num_gpus", "total_num_gpus", "world_size"),
     "batch_per_gpu": (
         "batch/gpu",
         "batch_per_device",

@@ -55,8 +55,8 @@ COMMON_COLUMNS: Final = frozenset({"nodes", "gpus", "grad_accum", "step_time_s"}
 
 _OTHER_NAMES: Final[Mapping[str, str]] = {
     **dict.fromkeys(("accelerator", "gpu_model", "gpu_name", "gpu_type"), "gpu"),
-    **dict.fromkeys(("n_gpus", "num_gpus", "total_gpus", "total_num_gpus", "world_size"), "gpus"),
-    **dict.fromkeys(("n_nodes", "nnodes", "num_nodes"), "nodes"),
+    **dict.fromkeys(("gpu_count", "n_gpus", "num_gpus", "total_gpus", "total_num_gpus", "world_size"), "gpus"),
+    **dict.fromkeys(("n_nodes", "nnodes", "node_count", "num_nodes"), "nodes"),
     **dict.fromkeys(
         ("context_length", "seq", "seqlen", "max_seq_len", "max_seq_length", "seq_length", "sequence", "sequence_length"), "seq_len"
     ),

@@ -236,7 +236,13 @@ def test_a_machine_in_words_cannot_be_fitted(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    "header", ["op,gpu,gpus,nodes,size,busbw", "Collective,GPU,# GPUs,Nodes,Size,busbw (GB/s)", "Op,System,World Size,#Nodes,Bytes,BusBw"]
+    "header",
+    [
+        "op,gpu,gpus,nodes,size,busbw",
+        "Collective,GPU,# GPUs,Nodes,Size,busbw (GB/s)",
+        "Op,System,World Size,#Nodes,Bytes,BusBw",
+        "op,GPU,gpu_count,node_count,size,busbw",
+    ],
 )
 def test_columns_are_read_in_any_case(header: str, tmp_path: Path) -> None:
     runs = tmp_path / "runs.csv"
