@@ -28,8 +28,8 @@ from sim.units import UnitError, parse
 _TOTAL: Final = "gpus"
 _OTHER_NAMES: Final[Mapping[str, str]] = {
     **NAMES_OF_COLUMNS,
-    "operation": "op", "collective": "op", "size": "bytes", "size_bytes": "bytes", "message_bytes": "bytes", "node_count": "nodes", "n_gpus": _TOTAL,
-    "gpu_count": _TOTAL, "num_gpus": _TOTAL, "world_size": _TOTAL, "ranks": _TOTAL, "nccl_version": "nccl", "transport": "network",
+    "operation": "op", "collective": "op", "size": "bytes", "size_bytes": "bytes", "message_bytes": "bytes", "node_count": "nodes",
+    **dict.fromkeys(("gpu_count", "n_gpus", "num_gpus", "ranks", "world_size"), _TOTAL), "nccl_version": "nccl", "transport": "network",
     "interconnect": "network", "algo": "algorithm", "proto": "protocol",
     "algo_if_known": "algorithm", "g": "gpus_per_process", "gpus_per_proc": "gpus_per_process",
     **dict.fromkeys(("algbw", "algbw_gbps", "algbw_gb/s", "algo_bandwidth"), "algbw"),
