@@ -81,12 +81,12 @@ def import_traces(files: Iterable[Path | str]) -> ImportedJob:
 
 
 def _traces_of(path: Path) -> list[Path]:
-    """Return *path*, or the traces in it if it is a folder, as `run --trace` and TensorBoard's handler write one. Raise SpecError for none."""
+    """Return *path*, or the traces in it if it is a folder, as TensorBoard's handler writes one. Raise SpecError if it has none."""
     if not path.is_dir():
         return [path]
-    if not (found := sorted(file for file in path.iterdir() if file.name.endswith((".json", ".json.gz")))):
+    if not (traces := sorted(file for file in path.iterdir() if file.name.endswith((".json", ".json.gz")))):
         raise SpecError(f"{path}: is a folder without traces; their names end in .json or .json.gz")
-    return found
+    return traces
 
 
 def _analyzed(traces: Sequence[RankTrace], log: EventLog, windows: Sequence[Window]) -> ImportedJob:

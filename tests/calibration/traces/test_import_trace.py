@@ -112,16 +112,6 @@ def test_a_late_rank_makes_the_others_wait(tmp_path: Path) -> None:
     assert second[Cause.COMPUTE] == pytest.approx(69e-3, abs=1e-6)
 
 
-def test_a_folder_stands_for_its_traces(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """As TensorBoard's handler of torch.profiler and ``run --trace`` write one."""
-    files = [profile(tmp_path, 0, 2), profile(tmp_path, 1, 2, late=4000.0)]
-    (tmp_path / "notes.txt").write_text("no trace")
-    assert import_traces([tmp_path]).by_rank == import_traces(files).by_rank
-    (tmp_path / "empty").mkdir()
-    assert main(["import-trace", str(tmp_path / "empty")]) == 2
-    assert "empty: is a folder without traces; their names end in .json or .json.gz" in capsys.readouterr().err
-
-
 def test_another_host_s_clock_is_set_by_its_collectives(tmp_path: Path) -> None:
     """The second host's clock is 3 s ahead; what it waits for stays, and the exchange is the network's."""
     ahead = [{**trace_event, "ts": trace_event["ts"] + 3e6} for number in range(3, 6) for trace_event in step(number, 4000.0)]
