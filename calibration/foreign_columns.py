@@ -22,9 +22,9 @@ OTHER_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "gpu": ("accelerator", "gpu_model", "gpu_name", "gpu_type"),
     "workload": ("model", "model_name"),
     "stack": ("framework",),
-    "nodes": ("hosts", "n_nodes", "nnodes", "num_hosts", "num_machines", "num_nodes"),
+    "nodes": ("hosts", "n_nodes", "nnodes", "node_count", "num_hosts", "num_machines", "num_nodes"),
     "gpus_per_node": ("gpus/node", "gpus_per_host", "gpus_per_machine", "nproc_per_node", "num_gpus_per_node"),
-    "total_gpus": ("n_gpus", "num_gpus", "total_num_gpus", "world_size"),
+    "total_gpus": ("gpu_count", "n_gpus", "num_gpus", "total_num_gpus", "world_size"),
     "batch_per_gpu": (
         "batch/gpu",
         "batch_per_device",
@@ -70,7 +70,7 @@ OTHER_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
 }
 _DATA: Final = frozenset({"data", "data_source", "data_type", "dataset", "real_or_synthetic_data"})
 """Names of columns that say which samples were read."""
-_TIMES_OF_STEPS: Final = frozenset(
+TIMES_OF_STEPS: Final = frozenset(
     {"iter_time", "iteration_time", "step_time", "time_per_iter", "time_per_iteration", "time_per_step", "time/iter", "time/step"}
 )
 """Names of step times, which are read if every cell has its unit."""
@@ -159,7 +159,7 @@ def translate_header(header: Sequence[str], rows: Sequence[Cells] = (), own: Seq
         if plain in _RATES and _UNIT in (plain_names := [*map(plain_column, header)]):
             unit_place = plain_names.index(_UNIT)
             column = _unit_counts(unit_place, rows)
-        if plain in _TIMES_OF_STEPS and _all_have_units(place, rows):
+        if plain in TIMES_OF_STEPS and all_have_units(place, rows):
             column = "step_time_s"
         if column is None or column in header or column in columns:
             continue
@@ -228,7 +228,7 @@ def _unit_counts(place: int, rows: Sequence[Cells]) -> str:
     return "throughput_tokens_per_s" if of_tokens else "throughput_samples_per_s"
 
 
-def _all_have_units(place: int, rows: Sequence[Cells]) -> bool:
+def all_have_units(place: int, rows: Sequence[Cells]) -> bool:
     """Return whether each cell at *place* of *rows* that is not blank is a time with its unit, and there is such a cell."""
     cells = [cell for one in rows if place < len(one) and (cell := one[place].strip()) and cell.lower() not in _BLANK]
     return bool(cells) and all((reading := read_cell("step_time_s", cell)) is not None and reading.words for cell in cells)

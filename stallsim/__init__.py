@@ -139,7 +139,10 @@ def load(name: str | PathLike[str], overrides: Sequence[str] = ()) -> Hardware |
     try:
         locate(text, "hardware")
     except UnknownName:
-        return load_workload(text, list(overrides)).spec
+        try:
+            return load_workload(text, list(overrides)).spec
+        except UnknownName:
+            raise SpecError(check(text)) from None
     with suppress(SpecError):
         return load_hardware(text, list(overrides)).spec
     try:

@@ -161,6 +161,12 @@ def test_an_argument_of_another_type_is_told_what_is_expected(call: Callable[[],
         call()
 
 
+def test_a_description_that_does_not_exist_is_sought_among_machines_and_workloads() -> None:
+    for name, near in (("hgx-h1000", "hgx-h100"), ("resnet51", "resnet50")):
+        with pytest.raises(SpecError, match=f"^{name} is not in the catalog .*did you mean {near}"):
+            load(name)
+
+
 def test_a_sweep_takes_any_sequence_of_values() -> None:
     listed = sweep("p3.2xlarge", "resnet18", {"batch": [16, 32]})
     for values in (range(16, 48, 16), np.array([16, 32]), (16, 32), "16,32"):

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple, get_args
 from calibration.collectives.nccl_tests import is_nccl_tests, nccl_tests_rows, network_of
 from calibration.collectives.records import COLUMNS, NETWORKS, OPTIONAL_COLUMNS, CollectiveRecord, plan_of, record_of
 from calibration.collectives.systems import SystemWords, described, network_meant_on, set_options, system_meant, transport_meant
-from calibration.run_words import NAMES_OF_COLUMNS, plain_name
+from calibration.run_words import NAMES_OF_COLUMNS, plain_column, plain_name
 from sim.spec.algorithms import minor_release
 from sim.spec.catalog import all_names
 from sim.spec.strict import csv_lines, csv_rows, decode, read_bytes
@@ -28,8 +28,8 @@ from sim.units import UnitError, parse
 _TOTAL: Final = "gpus"
 _OTHER_NAMES: Final[Mapping[str, str]] = {
     **NAMES_OF_COLUMNS,
-    "operation": "op", "collective": "op", "size": "bytes", "size_bytes": "bytes", "message_bytes": "bytes", "n_gpus": _TOTAL,
-    "num_gpus": _TOTAL, "world_size": _TOTAL, "ranks": _TOTAL, "nccl_version": "nccl", "transport": "network",
+    "operation": "op", "collective": "op", "size": "bytes", "size_bytes": "bytes", "message_bytes": "bytes", "node_count": "nodes",
+    **dict.fromkeys(("gpu_count", "n_gpus", "num_gpus", "ranks", "world_size"), _TOTAL), "nccl_version": "nccl", "transport": "network",
     "interconnect": "network", "algo": "algorithm", "proto": "protocol",
     "algo_if_known": "algorithm", "g": "gpus_per_process", "gpus_per_proc": "gpus_per_process",
     **dict.fromkeys(("algbw", "algbw_gbps", "algbw_gb/s", "algo_bandwidth"), "algbw"),
@@ -126,9 +126,9 @@ def read_table(path: Path, hardware: str = "") -> CollectiveTable:
 
 def _column(name: str, header: Sequence[str]) -> str:
     """Return the column that *name* means; *name* itself if it means none, or one that *header* has."""
-    plain = re.sub(r"[\s_]*[\[(](.+)[\])]$", r"_\1", name.strip().lower()).replace(" ", "_")
+    plain = plain_column(re.sub(r"[\s_]*[\[(](.+)[\])]$", r"_\1", name))
     other = _OTHER_NAMES.get(plain, plain)
-    understood = other in (*COLUMNS, _TOTAL, *_UNITS_OF_TIME, *_RATES)
+    understood = other in (*COLUMNS, _TOTAL, *_UNITS_OF_TIME, *_RATES, *_WORDS)
     return other if understood and (other == name or other not in header) else name
 
 

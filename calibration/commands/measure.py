@@ -164,7 +164,7 @@ def lab(
 )
 @takes_options
 def import_trace(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="PyTorch profiler traces, plain or gzip, one per rank")],
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="PyTorch profiler traces, one per rank, or their folder")],
     record: Annotated[Path | None, typer.Option(metavar="FILE.csv", help="append the job to these measured runs")] = None,
     workload_out: Annotated[
         Path | None,

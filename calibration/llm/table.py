@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from calibration.cells import read_cell
-from calibration.foreign_columns import OTHER_NAMES, translate_header
+from calibration.foreign_columns import OTHER_NAMES, TIMES_OF_STEPS, all_have_units, translate_header
 from calibration.run_words import NAMES_OF_COLUMNS, plain_column
 from sim.spec.strict import csv_lines, csv_rows
 from sim.spec.yaml import SpecError
@@ -55,8 +55,8 @@ COMMON_COLUMNS: Final = frozenset({"nodes", "gpus", "grad_accum", "step_time_s"}
 
 _OTHER_NAMES: Final[Mapping[str, str]] = {
     **dict.fromkeys(("accelerator", "gpu_model", "gpu_name", "gpu_type"), "gpu"),
-    **dict.fromkeys(("n_gpus", "num_gpus", "total_gpus", "total_num_gpus", "world_size"), "gpus"),
-    **dict.fromkeys(("n_nodes", "nnodes", "num_nodes"), "nodes"),
+    **dict.fromkeys(("gpu_count", "n_gpus", "num_gpus", "total_gpus", "total_num_gpus", "world_size"), "gpus"),
+    **dict.fromkeys(("n_nodes", "nnodes", "node_count", "num_nodes"), "nodes"),
     **dict.fromkeys(
         ("context_length", "seq", "seqlen", "max_seq_len", "max_seq_length", "seq_length", "sequence", "sequence_length"), "seq_len"
     ),
@@ -157,10 +157,9 @@ def read_table(path: Path, failed: bool = False) -> list[LlmRow]:
     Raise SpecError, in one sentence, if a column needed for scoring is missing or the file is unreadable.
     """
     lines = csv_lines(path)
-    first = lines[0][0] if lines else 1
-    rows = csv_rows(lines, str(path))
-    _, written = next(rows, (first, []))
-    header = _columns(written)
+    rows = list(csv_rows(lines, str(path)))
+    first, written = rows.pop(0) if rows else (1, [])
+    header = _columns(written, [cells for _, cells in rows])
     if twice := [f"'{name}'" for name in dict.fromkeys(header) if name and header.count(name) > 1]:
         raise SpecError(f"{path}:{first}: column {', '.join(twice)} appears twice")
     missing = [name for name in REQUIRED_COLUMNS if name not in header]
@@ -174,13 +173,13 @@ def read_table(path: Path, failed: bool = False) -> list[LlmRow]:
 
 def column_notes(path: Path) -> list[str]:
     """Return a note on each column of *path* that is read under another name, and one on those that are not read."""
-    lines = csv_lines(path)
-    _, written = next(csv_rows(lines[:1], str(path)), (0, []))
-    columns = _columns(written)
+    rows = list(csv_rows(csv_lines(path), str(path)))
+    first, written = rows.pop(0) if rows else (1, [])
+    columns = _columns(written, [cells for _, cells in rows])
     notes = [f"column '{name}' was read as {column}" for name, column in zip(written, columns, strict=True) if name != column]
     unread = _unread(columns)
     notes += [f"column{'s' * (len(unread) > 1)} {', '.join(unread)} {'are' if len(unread) > 1 else 'is'} not read"] if unread else []
-    return [f"{path}:{lines[0][0]}: {note}" for note in notes]
+    return [f"{path}:{first}: {note}" for note in notes]
 
 
 def _unread(columns: Sequence[str]) -> list[str]:
@@ -188,8 +187,11 @@ def _unread(columns: Sequence[str]) -> list[str]:
     return [f"'{name}'" for name in columns if name and name not in (*NUMBER_COLUMNS, *TEXT_COLUMNS)]
 
 
-def _columns(header: Sequence[str]) -> list[str]:
-    """Return the columns that the names in *header* mean: case, blanks and other tables' names do not matter; strange names stay."""
+def _columns(header: Sequence[str], rows: Sequence[Sequence[str]] = ()) -> list[str]:
+    """Return the columns that the names in *header* mean: case, blanks and other tables' names do not matter; strange names stay.
+
+    A time of steps whose name has no unit is read if each of its cells in *rows* has one.
+    """
     columns = list(header)
     own = {name.lower(): name for name in (*NUMBER_COLUMNS, *TEXT_COLUMNS)}
     for place, name in enumerate(header):
@@ -197,7 +199,7 @@ def _columns(header: Sequence[str]) -> list[str]:
         column = own.get(plain) or _OTHER_NAMES.get(plain)
         if _RATE_OF_A_GPU.fullmatch(plain):
             column = "tokens_per_s_per_gpu"
-        elif plain in _STEP_MS:
+        elif plain in _STEP_MS or (plain in TIMES_OF_STEPS and all_have_units(place, rows)):
             column = "step_time_s"
         if column is not None and column not in columns:
             columns[place] = column

@@ -66,8 +66,9 @@ class ImportedJob:
 
 
 def import_traces(files: Iterable[Path | str]) -> ImportedJob:
-    """Return the job with the ranks in *files*, one file per rank. Raise SpecError if a rank or a step is missing."""
-    traces = sorted((trace for file in files for trace in read_trace(Path(file))), key=lambda trace: trace.rank)
+    """Return the job with the ranks in *files*, one file per rank; of a folder, all its traces. Raise SpecError if one is missing."""
+    named = (trace for file in files for trace in _traces_of(Path(file)))
+    traces = sorted((trace for path in named for trace in read_trace(path)), key=lambda trace: trace.rank)
     traces = _aligned(_representing_all(traces))
     log = EventLog(lambda: 0.0, ranks=[LoggedRank(0, number, trace.size, trace.host, ()) for number, trace in enumerate(traces)])
     windows = [_window(trace) for trace in traces]
@@ -77,6 +78,15 @@ def import_traces(files: Iterable[Path | str]) -> ImportedJob:
         log.waits += _waits(trace, number, window)
         log.work += [work._replace(rank=number) for work in (*trace.loader, *_exchange_spans(trace, joined[number], tier))]
     return _analyzed(traces, log, windows)
+
+
+def _traces_of(path: Path) -> list[Path]:
+    """Return *path*, or the traces in it if it is a folder, as TensorBoard's handler writes one. Raise SpecError if it has none."""
+    if not path.is_dir():
+        return [path]
+    if not (traces := sorted(file for file in path.iterdir() if file.name.endswith((".json", ".json.gz")))):
+        raise SpecError(f"{path}: is a folder without traces; their names end in .json or .json.gz")
+    return traces
 
 
 def _analyzed(traces: Sequence[RankTrace], log: EventLog, windows: Sequence[Window]) -> ImportedJob:

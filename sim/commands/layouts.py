@@ -35,24 +35,29 @@ def show_layouts(
     from sim.report.figures import figures_csv
     from sim.report.layouts.layout import flat_figures, layout_document, layout_scaling_text, layout_text
     from sim.study.layout import layout_answer
-    from sim.study.scaling import scaling
+    from sim.study.scaling import not_on_size, scaling
 
     as_json, as_csv, verbose = shown
     scenarios = scaling(scenario, nodes, gpus)
     _require_one(len(scenarios), trace, chakra)
     answers: list[LayoutAnswer] = []
-    documents = []
+    documents: list[dict[str, Any]] = []
+    refused: list[SpecError] = []
     done = messages.counter("runs")
     for each in scenarios:
         try:
             answers.append(layout_answer(each, _notice_long))
             documents.append(layout_document(answers[-1]))
-        except Infeasible as error:
+        except SpecError as error:
             if len(scenarios) == 1:
                 raise
-            documents.append(infeasible_document(each.hardware, each.workload, error.nodes, error.gpus, str(error), error.brief))
+            refused += [] if isinstance(error, Infeasible) else [error]
+            point = error if isinstance(error, Infeasible) else not_on_size(each, error)
+            documents.append(infeasible_document(each.hardware, each.workload, point.nodes, point.gpus, str(point), point.brief))
         done(len(documents), len(scenarios))
     messages.progress("")
+    if len(refused) == len(scenarios):  # the question is at fault, not a size
+        raise refused[0]
     one = len(scenarios) == 1
     if one:
         documents[0] = extras.add_to(documents[0], answers[0].run, scenario.plan)

@@ -425,7 +425,8 @@ def _batches_text(plan: LayoutPlan) -> str:
 def _warnings(plan: LayoutPlan) -> list[str]:
     texts = []
     if plan.tally.interrupted:
-        texts.append(f"interrupted: {pluralized(len(plan.tally.outcomes), 'layout')} simulated so far; this is the best of them")
+        rank = "none of the others is better, but the next best may be missing" if plan.tally.complete else "this is the best of them"
+        texts.append(f"interrupted: {pluralized(len(plan.tally.outcomes), 'layout')} simulated so far; {rank}")
     if not plan.tally.complete:
         texts.append(f"not proven: {plan.tally.excluded:,} layouts that may be better were not simulated (--simulate)")
     memory, own = plan.question.limits.memory, min(worker_node(setting.hardware).gpu.memory for setting, _ in plan.layouts)

@@ -67,5 +67,5 @@ def _float(text: str) -> float:
 def _advice(text: str) -> str:
     mantissa, letter, power = text.lower().partition("e")
     if letter and not text.startswith(("0x", "-0x")):
-        return f"{mantissa}{'' if '.' in mantissa else '.0'}e{'' if power[0] in '+-' else '+'}{power} or quote it"
-    return "it out in full or quote it"
+        return f"{mantissa}{'' if '.' in mantissa else '.0'}e{'' if power[0] in '+-' else '+'}{power} or, for a text, quote it"
+    return "it out in full or, for a text, quote it"

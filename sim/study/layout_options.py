@@ -16,6 +16,12 @@ _PATHS: Final = ("wrap", "cuts")
 _SHORT = {"tp": "tensor", "pp": "pipeline", "cp": "context", "ep": "expert", "sp": "sequence", "vp": "virtual_stages"}
 FIELDS = {name: f"training.parallel.{key}" for name, key in _SHORT.items()} | {"micro_batches": "training.gradient_accumulation_steps"}
 """Fields of a workload by their short names in options."""
+_REMAINING: Final = "data-parallel ranks are the GPUs that tensor, pipeline and context ranks leave; leave it out"
+_SHARDED: Final = "set shard to parameters (ZeRO-3, FSDP), gradients (ZeRO-2) or optimizer (ZeRO-1)"
+_OTHERS: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("dp", "data", "data_parallel", "ddp"), _REMAINING), **dict.fromkeys(("fsdp", "zero", "zero_stage"), _SHARDED)
+}  # fmt: skip
+"""Keys of other programs, and what to write instead."""
 LAYOUT_KEYS: Final = frozenset({*_SHORT, "replicate", "shard", "wrap", "schedule", "virtual_stages"})
 """Keys of ``parallel`` in Python that name nothing else: those that are options of commands, and short names."""
 
@@ -64,6 +70,8 @@ def layout_of(
                 raise SpecError(f"--parallel {name}: is a list; write --set training.parallel.{name}='[...]'")
             if not equals or not name or not value:
                 raise SpecError(f"--parallel {text}: write names and values, for example tp=8,pp=4,shard=optimizer")
+            if name in _OTHERS:
+                raise SpecError(f"--parallel {name}: {_OTHERS[name]}")
             key = "gradient_accumulation_steps" if name == "micro_batches" else f"parallel.{_SHORT.get(name, name)}"
             given.append((f"--parallel {name}=", key, value if (number := whole_number(value)) is None else number))
     named: list[tuple[str, str, str | int | None]] = [

@@ -12,7 +12,7 @@ from sim.simulate import Run
 from sim.spec.yaml import SpecError
 from sim.study.infeasible import Infeasible
 from sim.study.pool import Progress
-from sim.study.scenario import Answer, CheckedScenario, Scenario, answer, answer_to, prepare
+from sim.study.scenario import Answer, CheckedScenario, Scenario, answer, answer_to, loaded_hardware, prepare, requested_gpus
 
 
 def scaling(scenario: Scenario, nodes: Sequence[int], gpus: Sequence[int]) -> list[Scenario]:
@@ -20,6 +20,12 @@ def scaling(scenario: Scenario, nodes: Sequence[int], gpus: Sequence[int]) -> li
     if len(nodes) > 1 and len(gpus) > 1:
         raise SpecError("a scaling table varies --nodes or --gpus, not both at once")
     return [replace(scenario, nodes=count, gpus=total) for count in (nodes or (None,)) for total in (gpus or (None,))]
+
+
+def not_on_size(scenario: Scenario, error: SpecError) -> Infeasible:
+    """Return *error*, the reason why the layout of *scenario* does not suit its number of nodes and GPUs, for a cell of a table."""
+    hardware = loaded_hardware(scenario).spec
+    return Infeasible(error.problems, hardware.worker_nodes, requested_gpus(hardware, scenario))
 
 
 @dataclass(frozen=True)

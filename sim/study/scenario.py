@@ -232,7 +232,7 @@ def prepare(scenario: Scenario) -> CheckedScenario:
     loaded = load_workload(scenario.workload, for_workload)
     check_run(machine, loaded)
     _refuse_two_batches(loaded.spec, scenario)
-    requested_gpus = _requested_gpus(machine.spec, scenario)
+    asked_for = requested_gpus(machine.spec, scenario)
     gpus = [group.node.gpu for group in machine.spec.worker_groups]
     try:
         require(check_job(machine.spec, loaded.spec, gpus=scenario.gpus))
@@ -242,7 +242,7 @@ def prepare(scenario: Scenario) -> CheckedScenario:
             loaded, scenario, job.ranks, lambda: largest_fitting_batch(gpus, job.workload, job.ranks, ring_channels_of(machine.spec, job))
         )
     except SpecError as error:
-        raise Infeasible(error.problems, machine.spec.worker_nodes, requested_gpus) from None
+        raise Infeasible(error.problems, machine.spec.worker_nodes, asked_for) from None
     channels = ring_channels_of(machine.spec, Job(loaded.spec, placement))
     if scenario.batch == "max":
         loaded = _with_batch(loaded, largest_fitting_batch(gpus, loaded.spec, job.ranks, channels), "--batch max")
@@ -486,6 +486,6 @@ def market_of(text: str) -> Market:
     return markets[text]
 
 
-def _requested_gpus(hardware: Hardware, scenario: Scenario) -> int:
+def requested_gpus(hardware: Hardware, scenario: Scenario) -> int:
     """Return how many GPUs the scenario requests, even if the hardware has fewer."""
     return scenario.gpus or hardware.worker_gpus

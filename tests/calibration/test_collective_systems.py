@@ -233,3 +233,19 @@ def test_a_machine_in_words_cannot_be_fitted(tmp_path: Path):
     records = table(tmp_path, 's,"HGX H100, 1 x HDR InfiniBand",H100,2,16,all_reduce,1000000000,50000,,,').records
     with pytest.raises(SpecError, match="describes its machine in words"):
         write_machine(records, tmp_path / "rows.csv", tmp_path / "mine.yaml")
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "op,gpu,gpus,nodes,size,busbw",
+        "Collective,GPU,# GPUs,Nodes,Size,busbw (GB/s)",
+        "Op,System,World Size,#Nodes,Bytes,BusBw",
+        "op,GPU,gpu_count,node_count,size,busbw",
+    ],
+)
+def test_columns_are_read_in_any_case(header: str, tmp_path: Path) -> None:
+    runs = tmp_path / "runs.csv"
+    runs.write_text(f"{header}\nAllReduce,H100,16,2,1 GB,340\n")
+    (record,) = read_table(runs).records
+    assert (record.hardware, record.nodes, record.gpus_per_node, record.op) == ("hgx-h100", 2, 8, "all_reduce")

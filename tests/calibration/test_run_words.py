@@ -89,7 +89,8 @@ def test_times_in_another_unit_have_one_note_per_unit(tmp_path: Path) -> None:
     [("Instance Type,Model,#GPUs,# nodes,Batch Size per GPU,Precision,Step Time (ms)", "a,b,16,2,32,fp32,250"),
      ("hardware,workload,Number of GPUs,No. of nodes,per-device batch,Precision,ms/step", "a,b,16,2,32,fp32,250"),
      ("Hardware,Workload,World Size,Num Nodes,batch/GPU,dtype,s/step", "a,b,16,2,32,fp32,0.25"),
-     ("hardware,workload,num_gpus,nnodes,per_device_train_batch_size,dtype,Step time [s]", "a,b,16,2,32,fp32,0.25")],
+     ("hardware,workload,num_gpus,nnodes,per_device_train_batch_size,dtype,Step time [s]", "a,b,16,2,32,fp32,0.25"),
+     ("system,model,gpu_count,node_count,local batch,dtype,ms/iter", "a,b,16,2,32,fp32,250")],
 )  # fmt: skip
 def test_names_of_columns_as_people_write_them_are_read(header: str, cells: str, tmp_path: Path) -> None:
     """None of these columns is ignored: a row without its batch or its GPUs would be predicted as another run."""

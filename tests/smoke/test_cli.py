@@ -130,6 +130,20 @@ def test_scaling_by_gpus(capsys: Capture) -> None:
     assert [line.split()[1] for line in lines[1:5]] == ["1", "2", "4", "8"]
 
 
+def test_sizes_that_a_layout_does_not_suit_state_why(capsys: Capture) -> None:
+    """Oracle: one run of each size. A layout that no size suits is an error."""
+    job = ["run", "hgx-h100", "llama-3.2-1b", "--shard", "parameters"]
+    assert main([*job, "--cp", "16", "--nodes", "1..4"]) == 0
+    rows = capsys.readouterr().out.splitlines()[1:]
+    assert rows[0].split(None, 2) == ["1", "8", rows[0].split(None, 2)[2]] and "16 ranks do not divide 8 GPUs" in rows[0]
+    assert [row.split()[1] for row in rows[1:]] == ["16", "32"]
+    assert main([*job, "--gpus", "4..16"]) == 0
+    rows = capsys.readouterr().out.splitlines()[1:]
+    assert [row.split()[1] for row in rows] == ["4", "8", "16"] and "has 8 GPUs; write at most 8" in rows[2]
+    assert main([*job, "--cp", "3", "--nodes", "1..2"]) == 2
+    assert capsys.readouterr().out == ""
+
+
 def test_output_folder(capsys: Capture, tmp_path: Path) -> None:
     folder = tmp_path / "deep" / "er"
     assert main([*MAIN_JOB, "-o", str(folder)]) == 0

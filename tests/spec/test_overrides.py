@@ -124,7 +124,7 @@ MESSAGES = [
         "node.gpu.memory=!!int 3",
         "--set node.gpu.memory=!!int 3: the tag 'tag:yaml.org,2002:int' is not supported; write the value without it",
     ),
-    ("name=1e9", "--set name=1e9: '1e9' is ambiguous in YAML; write 1.0e+9 or quote it"),
+    ("name=1e9", "--set name=1e9: '1e9' is ambiguous in YAML; write 1.0e+9 or, for a text, quote it"),
     ("node.gpu=toygpu", "--set node.gpu=toygpu: toygpu is not in the catalog (hardware/parts/gpus/); did you mean toy-gpu?"),
     (
         "node.gpu={extends: toygpu}",

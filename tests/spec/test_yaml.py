@@ -46,7 +46,7 @@ EACH = [
     ("# only a comment", "f: file is empty; write a description, for example the line 'extends: p3.8xlarge' or 'extends: resnet50'"),
     ("a: 1\na: 2", "f:2:1: a: appears twice, first at line 1; write a key once"),
     ("a: {b: 1, b: {c: 2}}", "f:1:11: a.b: appears twice, first at line 1; write a key once"),
-    ("a: [1, 12:30]", "f:1:8: a.1: '12:30' is ambiguous in YAML; write it out in full or quote it"),
+    ("a: [1, 12:30]", "f:1:8: a.1: '12:30' is ambiguous in YAML; write it out in full or, for a text, quote it"),
     ("a:\n\tb: 1", "f:2:1: not valid YAML: found character that cannot start any token; indent with spaces, because YAML does not allow "
     "tabs"),
     ("a: [1, 2", "f:1:9: not valid YAML: did not find expected ',' or ']'"),

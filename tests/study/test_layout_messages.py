@@ -301,3 +301,12 @@ def test_a_spot_market_without_a_price_is_told() -> None:
         priced = document(replace(given, overrides=("price.spot='10 USD/h'",)))
         assert not [text for text in priced["warnings"] if "spot price" in text]
         assert "spot prices without interruptions (python -m sim spot simulates them)" in priced["assumptions"]
+
+
+@pytest.mark.parametrize(
+    ("text", "instead"),
+    [("tp=2,dp=4", "parallel dp: .* leave it out"), ("zero=3", "zero: set shard to parameters"), ("fsdp=8", "fsdp: set shard")],
+)
+def test_keys_of_other_programs_are_answered_with_ours(text: str, instead: str) -> None:
+    with pytest.raises(SpecError, match=instead):
+        layout_of([text])

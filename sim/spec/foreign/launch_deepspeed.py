@@ -53,7 +53,7 @@ def deepspeed(config: Mapping[str, Any], place: str) -> LaunchSettings:
     if len(widths) > 1:
         raise SpecError(f"{place}: bf16 and fp16 are both enabled; write false for one of them")
     told.training |= {"precision": widths[0]} if widths else {}
-    told.training |= zero_stack(stage) if widths else {}
+    told.training |= zero_stack(stage) if widths or _left_to_trainer(config, place) else {}
     told.notes += zero_notes(stage, f"zero_optimization.stage {stage}")
     _optimizer(block_of(config, "optimizer", place), told)
     zero = block_of(config, "zero_optimization", place)
@@ -64,6 +64,11 @@ def deepspeed(config: Mapping[str, Any], place: str) -> LaunchSettings:
         if zero[option] not in (False, None, 0, 1):
             told.notes.append(f"zero_optimization.{option} {zero[option]} is not modeled: the workload uses plain ZeRO")
     return told
+
+
+def _left_to_trainer(config: Mapping[str, Any], place: str) -> bool:
+    """Return whether a transformers Trainer sets the precision: one that is ``auto`` is the workload's, which has 16 bits."""
+    return any(block_of(config, width, place).get("enabled") == "auto" for width in ("bf16", "fp16"))
 
 
 _BATCHES: Final = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")

@@ -45,7 +45,8 @@ def test_a_table_of_a_few_columns_is_predicted(tmp_path: Path, monkeypatch: pyte
      ("model,max_seq_len,gpu,#GPUs,dp,GBS,Step Time (ms)", "m,8192,H100,8,8,64,8000"),
      ("model,seq_length,gpu,num_gpus,dp,global_batch,ms/step", "m,8192,H100,8,8,64,8000 ms"),
      ("model,context length,accelerator,n_gpus,dp_size,gbs,TGS", "m,8192,H100,8,8,64,8192"),
-     ("model,seq_len,GPU type,gpus,data_parallel_degree,gbs,s/iter", "m,8192,H100,8,8,64,8")],
+     ("model,seq_len,GPU type,gpus,data_parallel_degree,gbs,s/iter", "m,8192,H100,8,8,64,8"),
+     ("model,seq_len,gpu,GPU count,dp,global batch,step time", "m,8192,H100,8,8,64,8000 ms")],
 )  # fmt: skip
 def test_names_of_columns_as_people_write_them_are_read(header: str, cells: str, tmp_path: Path) -> None:
     runs = tmp_path / "runs.csv"
@@ -53,6 +54,13 @@ def test_names_of_columns_as_people_write_them_are_read(header: str, cells: str,
     (row,) = read_table(runs)
     assert is_llm_table(runs)
     assert [row.number[name] for name in ("seq_len", "gpus", "dp", "global_batch")] == [8192, 8, 8, 64] and row.step_time == 8.0
+
+
+def test_a_time_without_any_unit_is_not_read(tmp_path: Path) -> None:
+    runs = tmp_path / "runs.csv"
+    runs.write_text("model,seq_len,gpu,gpus,dp,global batch,step time\nm,8192,H100,8,8,64,8 s\nm,8192,H100,8,8,64,8000\n")
+    with pytest.raises(SpecError, match="missing: step_time_s or tokens_per_s_per_gpu; not read: 'step time'"):
+        read_table(runs)
 
 
 def test_columns_that_are_not_read_are_named(tmp_path: Path) -> None:

@@ -281,3 +281,17 @@ def test_nothing_is_proven_if_a_search_is_stopped_before_all_layouts_are_bounded
     tally = plan(QUESTION, stop).tally
     assert tally.interrupted and len(tally.outcomes) == 1
     assert not tally.complete and tally.gap == 1.0 and tally.excluded == tally.candidates - 1
+
+
+def test_a_search_stopped_after_its_best_is_proven_says_so() -> None:
+    """Ctrl-C may come while the layouts below the best are still in doubt."""
+
+    def stop(tally: Tally) -> None:
+        if len(tally.outcomes) > 1:
+            raise KeyboardInterrupt
+
+    made = plan(replace(QUESTION, limits=Limits(early=False)), stop)
+    made.tally.open_bound = made.tally.least_value
+    assert made.tally.interrupted and made.tally.complete
+    (warning,) = [text for text in plan_document(made)["warnings"] if "interrupted" in text]
+    assert warning.endswith("layouts simulated so far; none of the others is better, but the next best may be missing")
