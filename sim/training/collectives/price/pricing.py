@@ -192,10 +192,10 @@ def _last_read(layout: JobLayout) -> float:
     """Return the seconds for each byte of the last chunk that blocks read from host memory, where the network has put it."""
     traffic, slowest = _ring_traffic(layout), 0.0
     for part, hop, _ in traffic.streams:
-        if hop.src == NETWORK and hop.route.copies and hop.route.copies.block_read:
+        if hop.src == NETWORK and hop.staged and hop.transport.block_read:
             links, crossings = part.slot.graph.links, traffic.crossings[part.slot.name]
             rate = min(links[link].capacity / crossings[link] for link in hop.route.stages[-1])
-            slowest = max(slowest, 1 / rate / hop.route.copies.block_read)
+            slowest = max(slowest, 1 / rate / hop.transport.block_read)
     return slowest
 
 

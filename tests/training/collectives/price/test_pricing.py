@@ -329,7 +329,7 @@ def test_more_nodes_carry_more_through_host_memory(nodes, measured):
     9.7 GB/s in the time of 2 n - 1; a broadcast has no last chunk.
     """
     rate = 9.7e9
-    free, reading = (machine(1, nodes, nic=1e15, pcie=rate, host={"efficiency": 2.0} | read) for read in ({}, {"block_read": 1.0}))
+    free, reading = (machine(1, nodes, nic=1e15, pcie=rate, network=read) for read in ({}, {"block_read": 1.0}))
     bus = 2 * (nodes - 1) / nodes * 1e10 / cost(reading, 1e10, "Ring").uncontended_time
     assert bus == pytest.approx(rate * 2 * (nodes - 1) / (2 * nodes - 1), rel=1e-3)
     assert bus == pytest.approx(measured, rel=0.03)
