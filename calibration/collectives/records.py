@@ -1,16 +1,14 @@
 """Which collectives have others measured, and on which machines? ``records/collectives.csv`` in our schema, and the plan of each row.
 
-One row is one message. *system* is the unit that fits leave out; *network* the kind of path that bounds it; *hardware* a catalog name or a
-file in ``calibration/hardware``; *gpus_per_process* 1 as in training, or more if one process launches on several GPUs in turn; *nccl* the
+One row is one message. *system* is the unit that fits leave out; *network* the kind of path that bounds it; *hardware* a catalog name or
+a file in ``calibration/hardware``; *gpus_per_process* 1 as in training, or more if one process launches on several GPUs in turn; *nccl* the
 version whose rules choose; *algorithm* and *protocol* what was forced, or the only one that the library had; *role* ``fit``, or ``score``
 if the machine has a flaw or an unstated part; *waits* whether the host waits for each message. MG-WFBP's rows (lines drawn through
 measurements) and cybertronai's (described as an early, unpatched EFA release) were fitted first, and moved to ``score`` after seeing their
-effect on the constants. Rows of nine systems over NVLink and Alps's over Slingshot were scored first and fitted later. Repeats (out of
-place and in place) more than 20% apart are scored alone. p3dn's rows over TCP and of aws-ofi-nccl issue 33 name no release; they have 2.4,
-that of NVIDIA/nccl issue 398 (by the same author) and of AWS's guide, since errors of 2.10's rules were seen. Left out are rows of other
-libraries (Baidu's ring, OSU), logs without a network (infNet), lines above the rate of their own link (MG-WFBP's 10 GbE on 16 GPUs), and
-unstated machines. Rows of Azure (NCCL 2.18.5) keep the rules of 2.30, with which constants were fitted to them: by those of 2.20, one of
-their 38 messages would take another protocol (2 MiB on A100s: LL128, 39% too slow, in place of LL, 20% too fast).
+effect on the constants. Rows of nine systems over NVLink and Alps's over Slingshot were scored first and fitted later. Left out are rows of
+other libraries (Baidu's ring, OSU), logs without a network (infNet), lines above the rate of their own link (MG-WFBP's 10 GbE on 16 GPUs),
+and unstated machines. Rows of Azure (NCCL 2.18.5) keep the rules of 2.30, with which constants were fitted to them: by those of 2.20, one
+of their 38 messages would take another protocol (2 MiB on A100s: LL128, 39% too slow, in place of LL, 20% too fast).
 """
 
 from __future__ import annotations
@@ -30,6 +28,9 @@ from sim.training.job import job_slots
 from sim.units import shorten
 
 COLLECTIVE_TIMES = RECORDS / "collectives.csv"
+"""Repeats, out of place and in place, that are more than 20% apart have the role ``score``. p3dn's rows over TCP and of aws-ofi-nccl issue 33
+name no release of NCCL: since errors by the rules of 2.10 were seen, they have those of 2.4, as in NVIDIA/nccl issue 398 (by the author of the
+former) and AWS's guide."""
 
 NETWORKS = ("nvlink", "xgmi", "pcie", "infiniband", "roce", "efa", "slingshot", "tcp")
 COLUMNS = (
