@@ -207,15 +207,22 @@ class UnitTimes:
         return [*host, *self._recomputed(unit), *inputs]
 
     def _host(self, unit: Unit, part: PassPart) -> list[UnitTime]:
-        """Return the host time of a block in addition to launches; recomputed forward passes cost it again."""
+        """Return the host time of a block in addition to launches; what is recomputed costs its share again."""
         training = self.workload.training
         forward = 0.0 if training.stack.kernels.cuda_graphs else self.options.block_host
         if unit.kind != "block" or not forward:
             return []
         passes = {"F": 1.0, "B": BACKWARD_LAUNCHES}.get(part, 0.5 * BACKWARD_LAUNCHES)
-        if part in ("B", "I") and training.activation_checkpointing == "blocks":
-            passes += checkpointed_share(training, self.units, self.prices.mesh.stages)
+        if part in ("B", "I"):
+            passes += self._repeated_share(unit)
         return [UnitTime((Burst(0.0, 0.0, host=passes * forward),))]
+
+    def _repeated_share(self, unit: Unit) -> float:
+        """Return the share of the kernels of *unit*'s forward pass that recomputation launches again."""
+        training = self.workload.training
+        launches = sum(self._kernels(piece.layer, False).launches for piece in unit.pieces)
+        again = sum(own * self._kernels(piece.layer, False).launches for piece, own in recomputed_pieces(training, unit))
+        return checkpointed_share(training, self.units, self.prices.mesh.stages) * again / launches if launches else 0.0
 
     def _recomputed(self, unit: Unit) -> list[UnitTime]:
         """Return the forward work that the backward pass recomputes."""

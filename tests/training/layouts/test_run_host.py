@@ -112,6 +112,17 @@ def test_blocks_keep_the_host_busy_operator_by_operator() -> None:
     assert run(free(2), graphs).step_time == pytest.approx(4 * SLOT, rel=0.01)
 
 
+@pytest.mark.parametrize(("modules", "share"), [((), 0.0), (("core_attn",), 0.25), (("mlp",), 0.75), (("core_attn", "mlp"), 1.0)])
+def test_modules_that_run_again_cost_the_host_their_share_of_the_block(modules: tuple[str, ...], share: float) -> None:
+    """Of four kernels of a block, one is attention's and three are the MLP's; with both, the whole block runs again."""
+    names = ("attention.core", "feed.gate_up", "feed.activation", "feed.down")
+    layers = [
+        layer(0.001, 0.002, 1000, name=f"layers.{number}.{name}", read="4 B", write="4 B", saved="4 B") for number in range(4) for name in names
+    ]
+    again = workload(layers, mesh={"block_host": "1 s"}).with_training(recompute_modules=modules)
+    assert run(free(2), again).step_time == pytest.approx(4 * (1.0 + 1.5 + share), rel=0.02)
+
+
 def test_each_tensor_message_keeps_the_host_busy() -> None:
     """A block with sequence parallelism starts two messages in forward and two in backward; replayed graphs start none."""
     split = {"layers": [each for number in range(4) for each in split_block(number)], "tensor": 2, "sequence": True}
