@@ -127,11 +127,19 @@ def _mamba(config: Config, shape: Shape, width: int | None = None) -> Shape:
     config.get("mamba_conv_bias")
     if config.get("mamba_proj_bias"):
         config.notes.append(f"{config.within}mamba_proj_bias: the biases of Mamba's projections are left out, a small part of its weights")
-    heads, expand = (config.size(name, default=usual) or usual for name, usual in (("mamba_n_heads", 128), ("mamba_expand", 2)))
-    stated = config.get("mamba_d_head", default="auto")
+    heads, expand = config.size("mamba_n_heads", default=128) or 0, config.size("mamba_expand", default=2) or 0
+    inner = width or expand * shape["hidden"]
+    if heads < 1 or inner < 1 or inner % heads:
+        raise SpecError(f"{config.place}: {config.within}mamba_n_heads ({heads}) does not divide Mamba's {inner} channels; write a divisor")
+    size = inner // heads if config.get("mamba_d_head", default="auto") == "auto" else config.due("mamba_d_head")
+    if heads * size != inner:
+        raise SpecError(
+            f"{config.place}: {config.within}mamba_d_head ({size}) times mamba_n_heads ({heads}) is {heads * size}, not Mamba's {inner} "
+            f"channels; write {inner // heads}"
+        )
     return {
         "heads": heads,
-        "head_dim": (width or expand * shape["hidden"]) // heads if stated == "auto" else config.due("mamba_d_head"),
+        "head_dim": size,
         "state": config.size("mamba_d_state", default=256),
         "groups": config.size("mamba_n_groups", default=1),
         "conv": config.size("mamba_d_conv", default=4),
