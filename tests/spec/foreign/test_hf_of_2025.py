@@ -149,9 +149,11 @@ def test_falcon_h1_has_attention_beside_mamba() -> None:
     ],
 )
 def test_sizes_of_mamba_that_contradict_each_other_are_refused(more: dict[str, Any], sentence: str) -> None:
-    """As configuration_falcon_h1.py of transformers refuses them."""
+    """As configuration_falcon_h1.py and configuration_mamba2.py of transformers refuse them."""
     with pytest.raises(SpecError, match=sentence):
         decoder_of({"model_type": "falcon_h1", **FALCON_H1, **more}, "config.json")
+    with pytest.raises(SpecError, match=r"head_dim \(64\) times num_heads \(128\) is 8192, not Mamba's 4096 channels; write 32"):
+        decoder_of({"model_type": "mamba2", **CODESTRAL, "hidden_size": 2048}, "config.json")
 
 
 def test_messages_have_the_keys_of_the_file(tmp_path: Path) -> None:
