@@ -195,10 +195,11 @@ _STAGE: Final = re.compile(
 )
 """A stage of ZeRO: in words, as LLaMA-Factory names its files (ds_z3_config.json), and as people shorten it (Z3)."""
 _WHOLE: Final = re.compile(
-    r"((?:megatron[-_ ]|custom[-_ ])?fsdp ?[12]?|fully_shard|fsdp ?=? ?\d+|full(?:y)?(?: ?sharded)?|sharded|yes|true|on)([,;( ].*)?"
+    r"((?:megatron[-_ ]|custom[-_ ])?fsdp ?[12]?|fully_shard|fsdp ?=? ?\d+)([,;( ].*)?|"
+    r"(full(?:y)?(?:[-_ ]?sharded)?|sharded|yes|true|on) ?([,;(].*)?"
 )
-"""FSDP without a strategy, whose default shards parameters, perhaps with its degree, or a cell that only says that it is used; not with
-another word such as ``FSDP+DP``."""
+"""FSDP without a strategy, whose default shards parameters, perhaps with its degree; not with another word such as ``FSDP+DP``. Or a cell
+that only says that it is used, which no other word follows, as in ``sharded optimizer`` or ``fully replicated``."""
 _OTHER_SHARDING: Final = re.compile(r"(?<![a-z])(mics|zero ?\+\+|hpz|qwz|qgz)(?![a-z])")
 """Sharding that moves other data than a stage of ZeRO: inside groups of ranks (MiCS, arXiv 2205.00119; hpZ) or quantized (ZeRO++)."""
 _DISTRIBUTED: Final = re.compile(r"(?<!no )(?<!without )(?<!w/o )(?<!non-)distributed optimizer")

@@ -34,6 +34,8 @@ MODULES: Final[Mapping[str, str]] = {
     "mla_up_proj": r"attention\.(q_up|kv_up|rope)",
 }
 """The layers of each Megatron module, as patterns for the end of a layer's name."""
+_LATENT: Final = "attention.kv_up"
+"""The end of the name of a layer that only latent attention has."""
 
 
 _OUTPUTS: Final[Mapping[str, str]] = {
@@ -63,7 +65,7 @@ def recomputed_pieces(training: Training, unit: Unit) -> tuple[RecomputedPiece, 
     if checkpointing == "operators":
         shares = _every_second(unit)
         return tuple(RecomputedPiece(piece, share) for piece, share in zip(unit.pieces, shares, strict=True) if share)
-    modules = training.recompute_modules
+    modules = _modules_of(unit, training.recompute_modules)
     return tuple(
         RecomputedPiece(piece, 1.0) for piece in unit.pieces if _is_selected(piece, checkpointing) or in_modules(piece.layer.name, modules)
     )
@@ -96,6 +98,7 @@ def discarded_shares(modules: Sequence[str], unit: Unit) -> list[float]:
     """Return how many of its saved bytes each piece of a block does not keep because *modules* of the block are recomputed."""
     freed = []
     inside = False
+    modules = _modules_of(unit, modules)
     for piece in unit.pieces:
         layer = piece.layer
         recomputed = in_modules(layer.name, [module for module in modules if module not in _OUTPUTS])
@@ -104,6 +107,12 @@ def discarded_shares(modules: Sequence[str], unit: Unit) -> list[float]:
         freed.append(max(0.0, layer.saved - entering) if recomputed else min(layer.saved, layer.read) if output else 0.0)
         inside = recomputed
     return freed
+
+
+def _modules_of(unit: Unit, modules: Sequence[str]) -> list[str]:
+    """Return those of the Megatron *modules* that *unit* has: only latent attention has up projections, to which its rotation belongs."""
+    latent = any(piece.layer.name.endswith(_LATENT) for piece in unit.pieces)
+    return [module for module in modules if latent or module != "mla_up_proj"]
 
 
 def in_modules(layer: str, modules: Sequence[str]) -> bool:

@@ -32,6 +32,8 @@ def not_validated(run: LayoutRun) -> list[str]:
     transformer = run.workload.model.transformer
     letters = {*(transformer.pattern or "")} if transformer is not None else set[str]()
     sentences = [f"{mixer} validated: no measured run in the records has {it}" for letter, mixer, it in _MIXERS if letter in letters]
+    if transformer is not None and not transformer.causal:
+        sentences.append("attention both ways, of an encoder, is not validated: no measured run of a layout in the records has it")
     if letters & {*"MP"} and parallel.context > 1:
         sentences.append("context ranks of state-space layers are not validated: no measured run in the records has them")
     if run.layout.own_passes is not None:

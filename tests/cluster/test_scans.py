@@ -94,6 +94,8 @@ def test_the_backward_of_gated_norms_waits_for_each_row() -> None:
             late = unfused_time(part, one.model.transformer, options, gpu, "bf16", batch, True)
             assert seconds > beside and late == pytest.approx(seconds - beside)
             assert unfused_time(part, one.model.transformer, options, gpu, "bf16", batch, False) == 0.0
+            passive = part.model_copy(update={"backward_kernels": 0, "backward_traffic": 0.0})  # below frozen weights
+            assert unfused_time(passive, one.model.transformer, options, gpu, "bf16", batch, True) == 0.0
             if (name, heads) == (row["gpu"], int(row["heads"])):
                 assert seconds == pytest.approx(1e-6 * float(row["time_us"]), rel=0.01) and seconds > 1.2 * beside
 

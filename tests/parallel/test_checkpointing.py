@@ -50,7 +50,7 @@ def test_modules_are_those_of_a_block() -> None:
     assert names["moe_act"] == [[], ["experts.activation"]]
     assert names["layernorm"] == [["attention_norm", "ffn_norm"]] * 2
     assert names["core_attn"] == [["attention.core"]] * 2
-    assert names["mla_up_proj"] == [["attention.rope"]] * 2  # Megatron refuses it without latent attention
+    assert names["mla_up_proj"] == [[], []]  # Megatron refuses it without latent attention
     latent = trained("deepseek-v3", recompute_modules="[mla_up_proj]")
     again = recomputed_pieces(latent.training, block(latent))  # Megatron's qkv_up_proj_and_rope_apply
     assert [each.piece.layer.name.split(".", 2)[2] for each in again] == ["attention.q_up", "attention.kv_up", "attention.rope"]

@@ -213,12 +213,14 @@ def _attention_counted(run: LayoutRun) -> str:
     """Return which part of attention is in the model's FLOP."""
     shapes = [layer.attention for layer in run.workload.model.layers if layer.attention is not None]
     local = [shape for shape in shapes if shape.window]
+    causal = all(shape.causal for shape in shapes)
+    everything = "half of causal attention" if causal else "all of attention both ways"
     if not local:
-        return "half of causal attention"
-    kind = f"{'chunks' if local[0].chunked else 'windows'} of {local[0].window:,} tokens"
+        return everything
+    kind = f"{'chunks' if local[0].chunked else 'windows'} of {local[0].window:,} tokens{'' if causal else ' on either side'}"
     if len(local) == len(shapes):
-        return f"causal attention inside {kind}"
-    return f"half of causal attention, in {kind} where layers have them,"
+        return f"{'causal attention' if causal else 'attention'} inside {kind}"
+    return f"{everything}, in {kind} where layers have them,"
 
 
 def _assumptions(run: LayoutRun) -> list[str]:

@@ -36,10 +36,19 @@ def _roberta(config: Config, shape: Shape) -> Shape:
     return _bert(config, shape) | {"max_seq": shape["max_seq"] and shape["max_seq"] - 2}
 
 
+def _above_zero(config: Config, name: str, usual: int) -> int:
+    """Return the whole number *name*, or *usual*. Raise SpecError if it is below 1."""
+    number = config.size(name, default=usual)
+    if number is None or number < 1:
+        raise SpecError(f"{config.place}: {config.within}{name}: {number} is too small; write a whole number, 1 or more")
+    return number
+
+
 def _modernbert(config: Config, shape: Shape) -> Shape:
     """Return *shape* with the layers of ModernBERT, of which all but each third attend to half of ``local_attention`` on either side."""
-    layers, every = shape["layers"], config.size("global_attn_every_n_layers", default=3) or 3
-    reach = (config.size("local_attention", default=128) or 0) // 2
+    layers = shape["layers"]
+    every, local = (_above_zero(config, name, usual) for name, usual in (("global_attn_every_n_layers", 3), ("local_attention", 128)))
+    reach = local // 2
     kinds = layer_types(config) or ["sliding_attention" if layer % every else "full_attention" for layer in range(layers)]
     config.read.add("layer_types")
     if len(kinds) != layers:

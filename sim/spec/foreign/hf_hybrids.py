@@ -127,16 +127,33 @@ def _mamba(config: Config, shape: Shape, width: int | None = None) -> Shape:
     config.get("mamba_conv_bias")
     if config.get("mamba_proj_bias"):
         config.notes.append(f"{config.within}mamba_proj_bias: the biases of Mamba's projections are left out, a small part of its weights")
-    heads, expand = (config.size(name, default=usual) or usual for name, usual in (("mamba_n_heads", 128), ("mamba_expand", 2)))
-    stated = config.get("mamba_d_head", default="auto")
+    heads, expand = config.size("mamba_n_heads", default=128) or 0, config.size("mamba_expand", default=2) or 0
+    stated = None if config.get("mamba_d_head", default="auto") == "auto" else config.due("mamba_d_head")
+    size = _scan_head(config, ("mamba_n_heads", "mamba_d_head"), heads, stated, width or expand * shape["hidden"])
     return {
         "heads": heads,
-        "head_dim": (width or expand * shape["hidden"]) // heads if stated == "auto" else config.due("mamba_d_head"),
+        "head_dim": size,
         "state": config.size("mamba_d_state", default=256),
         "groups": config.size("mamba_n_groups", default=1),
         "conv": config.size("mamba_d_conv", default=4),
         "chunk": config.size("mamba_chunk_size", default=256),
     }
+
+
+def _scan_head(config: Config, keys: tuple[str, str], heads: int, stated: int | None, inner: int) -> int:
+    """Return the size of each of *heads* heads of *inner* channels; *keys*: of their number and size.
+
+    Raise SpecError if the *stated* size differs (None: none is stated), as classes of transformers do.
+    """
+    if heads < 1 or inner < 1 or inner % heads:
+        raise SpecError(f"{config.place}: {config.within}{keys[0]} ({heads}) does not divide Mamba's {inner} channels; write a divisor")
+    size = inner // heads
+    if stated is not None and stated != size:
+        raise SpecError(
+            f"{config.place}: {config.within}{keys[1]} ({stated}) times {keys[0]} ({heads}) is {heads * stated}, not Mamba's {inner} "
+            f"channels; write {size}"
+        )
+    return size
 
 
 def bamba(config: Config, shape: Shape) -> Shape:
@@ -223,7 +240,7 @@ def mamba2(config: Config, shape: Shape) -> Shape:
     config.get("use_conv_bias", "rms_norm")
     if config.get("use_bias"):
         config.notes.append(f"{config.within}use_bias: the biases of Mamba's projections are left out, a small part of its weights")
-    size = shape["head_dim"] or expand * shape["hidden"] // heads
+    size = _scan_head(config, ("num_heads", "head_dim"), heads, shape["head_dim"], expand * shape["hidden"])
     mamba = {
         "heads": heads,
         "head_dim": size,

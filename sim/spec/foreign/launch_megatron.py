@@ -53,7 +53,7 @@ _READ: Final = NUMERIC | {
     "num-layers-per-virtual-pipeline-stage", "num-virtual-stages-per-pipeline-rank", "moe-layer-freq", "data-parallel-sharding-strategy",
     "fp8-format", "fp8-recipe", "moe-token-dispatcher-type", "moe-flex-dispatcher-backend", "moe-enable-deepep", "moe-deepep-num-sms",
     "zero-stage", "checkpoint-activations", "activations-checkpoint-method", "embed-layernorm",
-    "moe-hybridep-num-sms", "overlap-moe-expert-parallel-comm", "delay-wgrad-compute",
+    "moe-hybridep-num-sms", "overlap-moe-expert-parallel-comm", "delay-wgrad-compute", "no-rope-fusion",
 }  # fmt: skip
 """Options that affect the simulation, against which other options are checked for typos."""
 
@@ -166,6 +166,8 @@ def _stack(options: Arguments) -> str | dict[str, Any]:
         mesh["one_copy"] = True
     if "overlap-moe-expert-parallel-comm" in said:
         mesh |= {"paired_schedules": list(PAIRED), "expert_blocks": _expert_blocks(options)}
+    if "multi-latent-attention" in said and ("no-rope-fusion" in said or said.get("rope-type") == "rope"):
+        mesh["fused_latents"] = False  # only the rotation of YaRN, the default, is fused: core/transformer/transformer_config.py
     return {"extends": _STACK, "mesh": mesh} if mesh else _STACK
 
 

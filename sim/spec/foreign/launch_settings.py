@@ -57,6 +57,8 @@ class LaunchSettings:
     """A note if ``gpus`` is an assumption; empty if a file says so many."""
     ranks: int | None = None
     """Total number of GPUs to which the degrees of a layout multiply, if a file sets all of them."""
+    wide_weights: str = ""
+    """The program that trains weights of 32 bits under autocast unless they are sharded; empty: none."""
 
     def joined(self, other: LaunchSettings) -> LaunchSettings:
         """Return this record updated with *other*."""
@@ -80,6 +82,7 @@ class LaunchSettings:
             {**self.keys, **other.keys},
             counted.gpus_assumed,
             other.ranks or self.ranks,
+            other.wide_weights or self.wide_weights,
         )
 
     def in_words_of_file(self, sentence: str) -> str:

@@ -61,7 +61,13 @@ _LENGTHS: Final = ("max-seq-length", "max-seq-len", "model-max-length", "max-len
 _TYPES: Final = {"bfloat16": "bf16", "float16": "fp16"}
 _WIDE: Final[Mapping[str, tuple[re.Pattern[str], str]]] = {
     "LLaMA-Factory": (re.compile(r"llama-?factory|--(finetuning_type|cutoff_len)\b", re.IGNORECASE), "--pure_bf16"),
-    "TRL": (re.compile(r"(?<![\w-])trl\b", re.IGNORECASE), "--dtype bfloat16"),
+    "TRL": (
+        re.compile(
+            r"(?<![\w/-])trl[ \t]+(sft|dpo|kto|reward|grpo|rloo)\b|-m[ \t]+trl\b|"
+            r"\btrl/(trl/)?(scripts|examples)/|\bcd[ \t]+(\S*/)?trl(?![\w-])"
+        ),
+        "--dtype bfloat16",
+    ),
 }
 """Programs that train weights of 32 bits under autocast, whatever the type of the checkpoint; words of scripts that run them, and an option
 that turns it off (hiyouga/LLaMA-Factory src/llamafactory/model/adapter.py, init_adapter; huggingface/trl trl/trainer/utils.py,
@@ -98,7 +104,7 @@ def trainer(options: Arguments, text: str) -> LaunchSettings:
         told.training |= {"optimizer": {"name": name}} if name else {}
         told.notes += [] if name else [f"--optim {optimizer} is not modeled: the workload uses adam"]
     _add_fsdp(said, text, options.place, told)
-    _widen(said, text, told)
+    told.wide_weights = _wide_weights(said, text)
     told.sequence = next((length for option in _LENGTHS if (length := options.number(option))), None)
     told.length = _length(said)
     understood = next((name for name in _OTHER_CODE if is_set(said, name)), None) if "stack" in told.training else None
@@ -140,16 +146,24 @@ def _precision(said: Mapping[str, Any]) -> str | None:
     return mixed or _TYPES.get(dtype) or ("tf32" if is_set(said, "tf32") else None)
 
 
-def _widen(said: Mapping[str, str], text: str, told: LaunchSettings) -> None:
-    """Set autocast in *told* for a program that trains 32-bit weights, unless it shards them or trains adapters of a 16-bit model."""
+def _wide_weights(said: Mapping[str, str], text: str) -> str:
+    """Return the program that trains 32-bit weights in 16-bit autocast, with an option against it; empty if none does.
+
+    None does if it trains adapters of a 16-bit model.
+    """
     adapters = said.get("finetuning-type") in ("lora", "oft", "freeze")
-    if told.training.get("precision") != "bf16" or told.parallel or is_set(said, "deepspeed") or is_set(said, "pure-bf16") or adapters:
-        return
-    program = next((name for name, (shown, _) in _WIDE.items() if shown.search(text)), None)
-    if program is None or any(name in said for name in ("torch-dtype", "dtype")):
-        return
-    told.training["precision"] = "amp_bf16"
-    told.notes.append(f"{program} trains weights of 32 bits under autocast, used amp_bf16; with {_WIDE[program][1]}, write precision: bf16")
+    if adapters or any(name in said for name in ("torch-dtype", "dtype")) or any(is_set(said, name) for name in ("deepspeed", "pure-bf16")):
+        return ""
+    return next((name for name, (shown, _) in _WIDE.items() if shown.search(text)), "")
+
+
+def with_wide_weights(told: LaunchSettings) -> LaunchSettings:
+    """Return *told*, of all files, with autocast if its program trains 32-bit weights, which nothing shards or converts."""
+    if not told.wide_weights or told.parallel or "stack" in told.training or told.training.get("precision") != "bf16":
+        return told
+    program, narrow = told.wide_weights, _WIDE[told.wide_weights][1]
+    note = f"{program} trains weights of 32 bits under autocast, used amp_bf16; with {narrow}, write precision: bf16"
+    return told.joined(LaunchSettings(training={"precision": "amp_bf16"}, notes=[note]))
 
 
 def _add_fsdp(said: Mapping[str, str], text: str, place: str, told: LaunchSettings) -> None:

@@ -45,11 +45,14 @@ def _kinds(shape: Transformer) -> dict[str, Any]:
 
 
 def _positions(shape: Transformer) -> dict[str, Any]:
-    """Return the options for position encoding; latent attention needs rope-type, because its default there is YaRN."""
+    """Return the options for position encoding; latent attention needs rope-type, because its default there is YaRN.
+
+    Megatron-LM refuses to fuse any other rotation of latent attention (transformer_config.py, MLATransformerConfig), which is its default.
+    """
     if shape.positions != "rope":
         return {"position-embedding-type": "none" if shape.positions == "none" else None}
     return {
-        "position-embedding-type": "rope", "rope-type": "rope" if shape.mla else None,
+        "position-embedding-type": "rope", **({"rope-type": "rope", "no-rope-fusion": ""} if shape.mla else {}),
         "rotary-base": shape.rope_base, "rotary-percent": None if shape.rope_share == 1.0 else shape.rope_share,
     }  # fmt: skip
 

@@ -182,13 +182,21 @@ def _stack_notes(name: str, settings: LaunchSettings, launch: Launch) -> Iterato
         yield f"time and memory are those of stack {stack.name}, not of {program}"
         return
     if (own := _mesh_read(settings)) is not None and name not in _OWN_SCRIPT:
-        unlike = _unlike_options(stack.mesh, own, () if launch.parallel.expert > 1 else _OF_EXPERTS)
+        unlike = _unlike_options(stack.mesh, own, _without_effect(launch))
         if unlike:
             yield f"time and memory are those of stack {stack.name} with {', '.join(unlike)}, which the file does not set"
     if name == "accelerate.yaml" and launch.precision not in ("fp32", "tf32") and stack.mesh.reduction == "fp32":
         yield "gradients are reduced in the 16-bit type of mixed_precision, in fp32 in the plan (reduction)"
     if name == "deepspeed.json" and launch.precision not in ("fp32", "tf32") and stack.mesh.gradients == "fp32":
         yield "gradients are accumulated in 16 bits unless data_types.grad_accum_dtype is fp32, as in the plan (gradients)"
+
+
+def _without_effect(launch: Launch) -> list[str]:
+    """Return the options of a stack's mesh that have no effect on the model and the layout of *launch*."""
+    shape = launch.shape
+    unused = [] if launch.parallel.expert > 1 else [*_OF_EXPERTS]
+    unused += ["fused_latents"] if shape is None or shape.mla is None else []
+    return unused + (["fused_squares"] if shape is None or shape.activation != "relu2" else [])
 
 
 def _mesh_read(settings: LaunchSettings) -> MeshOptions | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from sim.spec.foreign.launch_settings import LaunchSettings
-from sim.spec.foreign.launch_trainer import STACK
+from sim.spec.foreign.launch_trainer import STACK, with_wide_weights
 from sim.spec.parallel import Parallel
 from sim.units import show_tokens
 
@@ -27,6 +27,7 @@ _DIVIDED = (
 
 def with_defaults(told: LaunchSettings) -> LaunchSettings:
     """Return *told* with the defaults of its program for the fields that no file sets, and a note on each."""
+    told = with_wide_weights(told)
     missing = {name: value for name, value in told.defaults.items() if name not in told.training}
     if told.global_batch and "batch" in missing:
         del missing["batch"]  # DeepSpeed's file decides

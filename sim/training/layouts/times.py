@@ -410,8 +410,10 @@ def unfused_time(
 ) -> float:
     """Return the GPU time (s) of Megatron's or torchtitan's passes over the tokens of *batch* samples outside fused kernels.
 
-    Also the time by which the backward of a gated norm is longer than at the memory's bandwidth.
+    Also the time by which the backward of a gated norm is longer than at the memory's bandwidth. There is none where no gradient passes.
     """
+    if backward and not layer.backward_kernels:
+        return 0.0
     elements = indexed = 0.0
     if options.permutes_tokens:
         elements, indexed = permuted_passes(layer, backward)

@@ -24,6 +24,7 @@ from sim.spec.foreign.launch_torchtitan import torchtitan
 from sim.spec.layer import WIDTHS
 from sim.spec.parallel import SHARDS
 from sim.spec.precision import PRECISION_TRAITS
+from sim.study.new.length import with_defaults
 from tests.calibration.llm.tables import table
 from tests.calibration.llm.test_case import one
 
@@ -203,7 +204,8 @@ def test_ddp_under_hugging_face_has_the_weights_of_the_same_launch_file(tmp_path
     row, command, precision = SAME_JOBS[job]
     case = one(tmp_path, **{"zero_stage": "", "status": "oom", "precision": "bf16", **row})
     assert (case.family, case.zero, workload_document(case)["training"]["precision"]) == ("fsdp1", 0, precision)
-    told = launch_script(f"torchrun --nproc_per_node=8 {command} --per_device_train_batch_size 1 --model_name_or_path x/y", "job.sh")
+    script = f"torchrun --nproc_per_node=8 {command} --per_device_train_batch_size 1 --model_name_or_path x/y"
+    told = with_defaults(launch_script(script, "job.sh"))
     assert told.training["precision"] == precision
     mesh, traits = case.stack_file.mesh, PRECISION_TRAITS[precision]
     assert mesh is not None

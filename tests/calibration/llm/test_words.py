@@ -422,6 +422,8 @@ def test_strategies_of_torchs_fsdp(tmp_path: Path) -> None:
     assert [case.zero for case in cases.values()] == [3, 2, 0]
     assert shards_of("no distributed optimizer") is None
     assert {shards_of(text) for text in ("full", "fully sharded", "Yes", "true")} == {shards_of("full_shard")} == {Shards(3)}
+    assert {shards_of(text) for text in ("fully-sharded", "full (8 ranks)", "yes; FSDP2")} == {Shards(3)}
+    assert {shards_of(text) for text in ("sharded optimizer", "fully replicated", "full replication", "on demand")} == {None}
     assert shards_of("hybrid") == Shards(3, True) and shards_of("off") is shards_of("false") is None
     hybrid = {"framework": "FSDP", "fsdp_mode": "HYBRID_SHARD", "zero_stage": "3"}
     assert (one(tmp_path, **hybrid).zero, one(tmp_path, **hybrid).replicas) == (3, 1), "one node is one replica"

@@ -112,6 +112,8 @@ def test_what_is_recomputed_is_said_in_words(checkpointing: str, words: str) -> 
         (("window=512", "global_every=2"), "half of causal attention, in windows of 512 tokens where layers have them,"),
         (("window=512", "chunked=true"), "causal attention inside chunks of 512 tokens"),
         (("window=4096",), "half of causal attention"),
+        (("causal=false",), "all of attention both ways"),
+        (("causal=false", "window=512"), "attention inside windows of 512 tokens on either side"),
     ],
 )
 def test_what_attention_the_utilization_counts_is_said(fields: tuple[str, ...], words: str) -> None:

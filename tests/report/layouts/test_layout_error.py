@@ -40,7 +40,7 @@ def run(
     **parallel: Any,
 ) -> Any:
     training = SimpleNamespace(parallel=Parallel(**parallel), batch=batch)
-    transformer = SimpleNamespace(experts=0, gated=True, pattern=None) if decoder else None
+    transformer = SimpleNamespace(experts=0, gated=True, pattern=None, causal=True) if decoder else None
     workload = SimpleNamespace(training=training, model=SimpleNamespace(transformer=transformer), sequence=sequence)
     layout = SimpleNamespace(
         schedule=training.parallel.schedule or "1f1b", options=SimpleNamespace(framework=framework, tensor_overlap=overlap), own_passes=None

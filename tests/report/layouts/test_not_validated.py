@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from sim.cli import main
+from sim.report.layouts.layout_error import expected_layout_error
 from sim.study.layout import layout_answer, not_validated
 from sim.study.layout_options import layout_of
 from sim.study.scenario import Scenario
@@ -86,3 +87,13 @@ def test_what_is_not_validated(stack: str, fields: str, said: str) -> None:
     texts = [text for text in not_validated(answer.run) if said or "overlapped" not in text]
     assert any(text.startswith(f"{said} not validated: ") for text in texts) if said else not texts
     assert {*not_validated(answer.run)} <= {*answer.warnings}
+
+
+def test_encoders_are_not_validated() -> None:
+    """All measured runs of layouts train decoders."""
+    encoder = ("model.transformer.causal=false",)
+    run = layout_answer(Scenario(HARDWARE, "llama-3.2-1b", encoder, nodes=1, layout=layout_of(["shard=parameters"]))).run
+    (sentence,) = not_validated(run)
+    assert sentence == "attention both ways, of an encoder, is not validated: no measured run of a layout in the records has it"
+    error = expected_layout_error(run)
+    assert error is not None and error["extrapolates"]

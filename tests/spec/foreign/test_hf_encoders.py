@@ -91,6 +91,8 @@ def test_an_encoder_runs(tmp_path: Path) -> None:
     [
         ({"model_type": "bert", "position_embedding_type": "relative_key"}, "position_embedding_type relative_key is not modeled"),
         ({"model_type": "modernbert", "layer_types": ["full_attention"]}, "layer_types has 1 entries, but the model has 12 layers"),
+        ({"model_type": "modernbert", "global_attn_every_n_layers": 0}, "global_attn_every_n_layers: 0 is too small"),
+        ({"model_type": "modernbert", "local_attention": -5}, "local_attention: -5 is too small; write a whole number, 1 or more"),
         ({"model_type": "roberta", "architectures": ["RobertaForTokenClassification"]}, "another head than that for masked tokens"),
         (
             {"model_type": "deberta-v2", "conv_kernel_size": 3},

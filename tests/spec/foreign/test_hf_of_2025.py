@@ -140,6 +140,28 @@ def test_falcon_h1_has_attention_beside_mamba() -> None:
     assert shape_of("falcon_h1", by_default) == shape, "1536 / 24"
 
 
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        ({"mamba_n_heads": 0}, r"mamba_n_heads \(0\) does not divide Mamba's 1536 channels"),
+        ({"mamba_n_heads": 7}, r"mamba_n_heads \(7\) does not divide Mamba's 1536 channels"),
+        ({"mamba_n_heads": 12}, r"mamba_d_head \(64\) times mamba_n_heads \(12\) is 768, not Mamba's 1536 channels; write 128"),
+    ],
+)
+def test_sizes_of_mamba_that_contradict_each_other_are_refused(more: dict[str, Any], sentence: str) -> None:
+    """As configuration_falcon_h1.py and configuration_mamba2.py of transformers refuse them."""
+    with pytest.raises(SpecError, match=sentence):
+        decoder_of({"model_type": "falcon_h1", **FALCON_H1, **more}, "config.json")
+    with pytest.raises(SpecError, match=r"head_dim \(64\) times num_heads \(128\) is 8192, not Mamba's 4096 channels; write 32"):
+        decoder_of({"model_type": "mamba2", **CODESTRAL, "hidden_size": 2048}, "config.json")
+
+
+def test_messages_have_the_keys_of_the_file(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "lfm2", **LFM2, "conv_L_cache": 0}))
+    with pytest.raises(SpecError, match="conv_L_cache: 0 is too small"):
+        new_workload([str(tmp_path / "config.json")], tmp_path / "mine.yaml")
+
+
 def test_longcat_flash_has_two_blocks_a_layer_and_experts_beside_the_first() -> None:
     """Of 12 experts, 8 of 512 + 256 compute, as its report says (arXiv 2509.01322, section 2.1)."""
     shape = shape_of("longcat_flash", LONGCAT)

@@ -236,3 +236,15 @@ def test_overlap_of_experts_is_written_for_megatron(blocks: int) -> None:
         lines = written.files["megatron.args"].splitlines()
         assert ("--overlap-moe-expert-parallel-comm" in lines) == (f"--moe-deepep-num-sms {blocks}" in lines) == (expert > 1)
         assert ("--moe-token-dispatcher-type flex" in lines) == (expert > 1)
+
+
+def test_what_a_stack_fuses_is_named_where_the_model_has_it() -> None:
+    """Megatron-LM refuses the fused rotation of latent attention without YaRN (transformer_config.py, MLATransformerConfig)."""
+    latent = load_workload("deepseek-v2-lite").spec.model.transformer
+    for name, shape, named in (("nemo", plain().shape, False), ("megatron-core", plain().shape, False), ("megatron-core", latent, True)):
+        written = launch_files(plain(shape=shape, parallel=Parallel(shard="optimizer"), stack=stack(name)), "")
+        assert ("--no-rope-fusion" in written.files["megatron.args"]) is named
+        assert ("with fused_latents true" in " ".join(written.notes)) is named
+        assert "fused_squares" not in " ".join(written.notes)
+    unfused = launch_files(plain(shape=latent, parallel=Parallel(shard="optimizer"), stack=stack("nemo")), "")
+    assert "fused_latents" not in " ".join(unfused.notes)

@@ -112,6 +112,9 @@ def test_options_of_megatron_that_change_time_or_memory_are_read(tmp_path: Path)
     assert narrow is not None and (narrow.gradients, narrow.states, narrow.casts_gradients) == ("bf16", "bf16", "never")
     reduced = read(f"{plain} --grad-reduce-in-bf16 --no-gradient-accumulation-fusion").stack.mesh
     assert reduced is not None and (reduced.gradients, reduced.reduction, reduced.fused_accumulation) == ("bf16", "bf16", False)
+    for more, fused in (("", True), ("--rope-type rope", False), ("--no-rope-fusion", False)):  # MLATransformerConfig: of YaRN's alone
+        rotated = read(f"{plain} --multi-latent-attention {more}").stack.mesh
+        assert rotated is not None and rotated.fused_latents is fused
     recomputing = f"{SIZES} --seq-length 128 --max-position-embeddings 128 --recompute-granularity full"
     chunks = "--pipeline-model-parallel-size 2 --num-virtual-stages-per-pipeline-rank 2"
     for more, blocks in (("", 0), ("--recompute-method block --recompute-num-layers 1", 1)):

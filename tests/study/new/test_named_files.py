@@ -55,6 +55,39 @@ def test_an_option_of_accelerate_wins_over_its_file(tmp_path: Path, monkeypatch:
     assert any("acc.yaml sets shard parameters, the command optimizer: used optimizer" in note for note in made.left_out)
 
 
+SHARDED = {
+    "ZeRO": "distributed_type: DEEPSPEED\nmixed_precision: bf16\ndeepspeed_config: {zero_stage: 3}\n",
+    "FSDP": "distributed_type: FSDP\nmixed_precision: bf16\nfsdp_config: {fsdp_version: 2}\n",
+    "": "distributed_type: MULTI_GPU\nmixed_precision: bf16\n",
+}
+
+
+@pytest.mark.parametrize("library", SHARDED)
+def test_sharded_weights_of_trl_are_not_under_autocast(library: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """DeepSpeed and FSDP convert weights; in DistributedDataParallel, TRL's stay in 32 bits (trl/trainer/utils.py)."""
+    monkeypatch.chdir(tmp_path)
+    Path("acc.yaml").write_text(f"{SHARDED[library]}num_machines: 1\nnum_processes: 8\n")
+    sft = QWEN.replace("train.py", "-m trl sft")
+    made = new_workload([f"accelerate launch --config_file acc.yaml {sft}"], tmp_path / "w.yaml")
+    training = load_workload(str(made.path)).spec.training
+    assert (training.parallel.shard, training.precision) == (("parameters", "bf16") if library else ("none", "amp_bf16"))
+    assert any("TRL trains weights of 32 bits" in note for note in made.left_out) is (library == "")
+
+
+@pytest.mark.parametrize(
+    ("line", "wide"),
+    [
+        ("trl sft", True), ("cd ~/src/trl && torchrun examples/scripts/sft.py", True), ("torchrun trl/scripts/sft.py", True),
+        ("torchrun train.py --output_dir /data/trl/run", False), ("cd trl-runs && torchrun train.py", False),
+        ("# unlike trl, in 16 bits\ntorchrun train.py", False),
+    ],
+)  # fmt: skip
+def test_trl_is_a_program_not_a_word(line: str, wide: bool, tmp_path: Path) -> None:
+    options = QWEN.removeprefix("train.py ").replace("7B", "0.5B")
+    made = new_workload([f"{line} --nproc_per_node 8 {options}"], tmp_path / "w.yaml")
+    assert (load_workload(str(made.path)).spec.training.precision == "amp_bf16") is wide
+
+
 NAMED_TOML = """
 [model]
 name = "llama3"

@@ -95,6 +95,8 @@ def test_a_plan_that_asks_for_more_is_told_what_there_is(words: list[str], messa
         ("torch-fsdp1", ["--pp", "2"], "torch-fsdp1 does not support pipeline parallelism"),
         ("xla-fsdp", ["--cp", "2"], "xla-fsdp does not support context parallelism"),
         ("llm-c", ["--shard", "parameters"], "llm-c does not support sharding of parameters"),
+        ("hf-ddp", ["--shard", "parameters"], "hf-ddp does not support sharding of parameters"),
+        ("hf-ddp-bf16", ["--shard", "optimizer"], "hf-ddp-bf16 does not support sharding of optimizer"),
     ],
 )
 def test_a_run_that_asks_for_more_is_told(stack: str, words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
