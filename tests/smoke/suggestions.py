@@ -41,6 +41,7 @@ INSTANCES: Mapping[str, str] = {
     "sim share HW JOBS": "sim share p3.16xlarge four-on-eight-gpus",
     "sim check FILE -v": "sim check my-box.yaml -v",
     "sim extract MODULE:CALLABLE": "sim extract my_model.py:build --input 3x64x64",
+    "sim extract net.py:Net --input input_ids=2048:int64": "sim extract my_model.py:build --input 3x64x64",
     "sim extract X:FUNCTION --input 3x224x224 -o model.yaml": "sim extract my_file.py:my_model --input 3x224x224 -o model.yaml",
     "sim goodput HW WL": "sim goodput p3.8xlarge alexnet --days 3",
     "sim list X": "sim list stacks",
