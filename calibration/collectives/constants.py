@@ -21,7 +21,7 @@ TransportFields = Mapping[str, Mapping[str, Any]]
 
 def with_constants(layout: JobLayout, constants: TransportFields) -> JobLayout:
     """Return *layout* with the transport classes of its nodes changed to *constants*."""
-    return JobLayout(tuple(_part(part, constants) for part in layout.parts), layout.fabric, ll_step=layout.ll_step)
+    return JobLayout(tuple(_part(part, constants) for part in layout.parts), layout.fabric)
 
 
 def transports_of(layout: JobLayout) -> frozenset[str]:

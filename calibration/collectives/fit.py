@@ -83,10 +83,10 @@ _BLOCKS = ("block_copy", "ll_cap", "send_cap", "nvls_cap")
 _FAST = 0.7
 """Added to the logarithms of block rates for a second start of the fit: the maximum of links and blocks has kinks. The better fit wins."""
 _LATENCIES = ("launch", "hop_latency", "hop_latency_ll", "simple_start")
-NARROW_WIDTHS: Mapping[tuple[str, str], float] = {("infiniband", "efficiency"): 0.05, ("efa", "efficiency"): 0.05}
+NARROW_WIDTHS: Mapping[tuple[str, str], float] = {("infiniband", "efficiency"): 0.05}
 """Constants with a narrower prior, in place of `PRIOR_WIDTH`: verbs reach 46 to 48 of a card's 50 GB/s (NVIDIA/nccl-tests issue 290).
-Otherwise, a fit without large messages that are bound by cards would mistake slow NVLinks for a slow card. The widths were narrowed to
-this after seeing leave-one-out results: for EFA, of which one system has messages of 2 and 4 MB alone."""
+Otherwise, a fit without large messages that are bound by cards would mistake slow NVLinks for a slow card. The width was narrowed to this
+after seeing leave-one-out results."""
 NOISE = 0.15
 """Noise of a log time: the difference between repeated tables of one kind of system."""
 LINEAR_LOSS_DEVIATIONS = 2.0

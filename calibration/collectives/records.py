@@ -28,9 +28,6 @@ from sim.training.job import job_slots
 from sim.units import shorten
 
 COLLECTIVE_TIMES = RECORDS / "collectives.csv"
-"""Repeats, out of place and in place, that are more than 20% apart have the role ``score``. p3dn's rows over TCP and those of
-aws-ofi-nccl issue 33 name no release of NCCL: since errors by the rules of 2.10 were seen, they have those of 2.4, as in NVIDIA/nccl issue
-398 (by the author of the former) and in AWS's guide."""
 
 NETWORKS = ("nvlink", "xgmi", "pcie", "infiniband", "roce", "efa", "slingshot", "tcp")
 COLUMNS = (

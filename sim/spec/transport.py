@@ -31,19 +31,12 @@ class Transport(Spec):
     """Upper limit of the bandwidth of one flow, whatever the line rate; none: no limit."""
     flows: Count = 1
     """Number of parallel flows that one connection opens."""
-    flow_limit: Bandwidth | None = None
-    """Bandwidth that the network lets one flow carry, if a message uses fewer flows than its connection has; none: no limit."""
-    flow_bytes: Bytes | None = None
-    """Minimum bytes of a message for each flow that it uses; none: every message uses all flows."""
     channel_cap: Bandwidth | None = None
     """Upper limit of the bandwidth of one channel's thread block, sending or receiving. In a ring, a block processes its chunks
     sequentially. None: no limit."""
     block_copy: Bandwidth | None = None
     """Rate at which one channel's thread block copies inside its GPU while it sends nothing: in a ring, the last chunk that it receives.
     None: this copy costs nothing."""
-    block_read: Fraction | None = None
-    """Fraction of its links' bandwidth at which a ring's thread blocks read the last chunk, which came by the network, from host memory,
-    while they send nothing. None: this read costs nothing."""
     ll_cap: Bandwidth | None = None
     """Upper limit of the payload bandwidth of one channel's thread block under NCCL's LL protocol; none: limited only by the links."""
     send_cap: Bandwidth | None = None

@@ -105,7 +105,8 @@ def test_bounds_know_that_messages_share_slow_links() -> None:
     pipeline = {"pp": "8", "cp": "2", "ep": "1", "batch": "1", "shard": "none", "schedule": "interleaved_1f1b", "vp": "2"}
     shards = {"pp": "1", "tp": "2", "cp": "1", "ep": "8", "batch": "1", "shard": "parameters", "reshard": "false", "replicate": "1"}
     for stack, fixed, share in (("megatron-core", pipeline, 0.84), ("torchtitan-2.x", shards, 0.999)):
-        scenario = Scenario("gpu_4x_h100_sxm5", "mixtral-8x7b", stack=stack, global_batch=64)
+        slowed = ("training.stack.compute_factor=1.08",)  # whatever is fitted: the share depends on how much compute hides
+        scenario = Scenario("gpu_4x_h100_sxm5", "mixtral-8x7b", slowed, stack=stack, global_batch=64)
         met = assert_below(PlanQuestion(scenario, (4,), fixed=fixed | {"recompute": "blocks"}), 1, share=share)
         assert met
 

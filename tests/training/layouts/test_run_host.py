@@ -116,9 +116,8 @@ def test_blocks_keep_the_host_busy_operator_by_operator() -> None:
 def test_modules_that_run_again_cost_the_host_their_share_of_the_block(modules: tuple[str, ...], share: float) -> None:
     """Of four kernels of a block, one is attention's and three are the MLP's; with both, the whole block runs again."""
     names = ("attention.core", "feed.gate_up", "feed.activation", "feed.down")
-    layers = [
-        layer(0.001, 0.002, 1000, name=f"layers.{number}.{name}", read="4 B", write="4 B", saved="4 B") for number in range(4) for name in names
-    ]
+    named = [f"layers.{number}.{name}" for number in range(4) for name in names]
+    layers = [layer(0.001, 0.002, 1000, name=name, read="4 B", write="4 B", saved="4 B") for name in named]
     again = workload(layers, mesh={"block_host": "1 s"}).with_training(recompute_modules=modules)
     assert run(free(2), again).step_time == pytest.approx(4 * (1.0 + 1.5 + share), rel=0.02)
 

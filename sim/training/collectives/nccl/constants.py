@@ -81,10 +81,6 @@ class TunerConstants(NamedTuple):
     max_channels: int
     sends_ll: bool
     """Whether small sends use LL."""
-    ll_step: float
-    """Payload bytes of one step of LL's buffer: 8 for each of 8 lines of every thread."""
-    rings_twice: bool
-    """Whether all rings are connected twice, if there are several nodes whose GPUs have NVLinks; since 2.5, all channels always are."""
     nvls_share: float | None
     """Share of its channels' bandwidth that a reduction in NVSwitch keeps; None means NVLS_EFFICIENCY and what follows from it."""
     keeps_some: bool
@@ -220,8 +216,6 @@ NCCL_2_30 = TunerConstants(
     collnet_threads=640,
     max_channels=64,  # src/include/device.h
     sends_ll=True,
-    ll_step=512 * 8 * 8.0,  # src/include/device.h, NCCL_LL_MAX_NTHREADS and NCCL_LL_LINES_PER_THREAD
-    rings_twice=False,
     nvls_share=None,
     keeps_some=True,
     capability_doubled=90,
@@ -273,8 +267,6 @@ NCCL_2_10 = TunerConstants(
     collnet_threads=512,
     max_channels=32,  # src/include/devcomm.h of v2.10.3-1
     sends_ll=False,  # from 2.12
-    ll_step=512 * 8 * 8.0,  # as 2.30
-    rings_twice=False,
     nvls_share=None,
     keeps_some=False,
     capability_doubled=None,
@@ -341,14 +333,8 @@ NCCL_2_20 = NCCL_2_30._replace(
     speeds_inter=NCCL_2_30.speeds_inter[1:],
 )
 
-NCCL_2_4 = NCCL_2_10._replace(
-    name="2.4",  # no tuner: threshold.py
-    algorithms=("Tree", "Ring"),
-    max_channels=16,  # src/include/core.h
-    ll_step=256 * 8 * 8.0,  # src/include/devcomm.h
-    rings_twice=True,  # src/misc/rings.cc @0ceaec9c, ncclGetRings
-)
-NCCL_2_3 = NCCL_2_4._replace(name="2.3", algorithms=("Ring",), rings_twice=False)
+NCCL_2_4 = NCCL_2_10._replace(name="2.4", algorithms=("Tree", "Ring"), max_channels=16)  # src/include/core.h; no tuner: threshold.py
+NCCL_2_3 = NCCL_2_4._replace(name="2.3", algorithms=("Ring",))
 
 VERSIONS: Mapping[str, TunerConstants] = {each.name: each for each in (NCCL_2_3, NCCL_2_4, NCCL_2_10, NCCL_2_16, NCCL_2_20, NCCL_2_30)}
 

@@ -59,8 +59,6 @@ def nccl_machine(
     most = constants.max_channels // 2  # src/init.cc; every channel is connected twice
     single = _ring(loads, rates, _gpu_rate(graph, gpus, rates), speeds, most)
     ring = _doubled(single, most, constants, capability(graph))
-    if constants.rings_twice and nodes > 1 and graph.node.nvlink is not None:
-        ring = ChannelPattern(min(2 * ring.channels, constants.max_channels), ring.intra / 2, ring.inter / 2)
     return TunerMachine(
         ranks=len(gpus) * nodes,
         nodes=nodes,

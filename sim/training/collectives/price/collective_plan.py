@@ -256,11 +256,11 @@ def plan_collectives(
 
     *job_fabric* specifies the links of the *fabric* that the job crosses.
     """
-    ll_step = constants_of(tuning.version).ll_step
+    constants_of(tuning.version)
     if tuning.channels is not None and tuning.channels > NCCL_2_30.max_channels:
         raise SpecError(f"{tuning.channels} channels: NCCL has 1 to {NCCL_2_30.max_channels}; write one of those")
     nodes = sum(slot.count for slot, _ in slot_gpus)
     parts = [SlotPart(slot, gpus, ring_channels(slot.graph, gpus, nodes, relays_to_nics(tuning.version))) for slot, gpus in slot_gpus]
     fewest = min([len(part.channels.channels) for part in parts] + [tuning.channels or NCCL_2_30.max_channels])
     cut = tuple(part._replace(channels=part.channels.first(fewest)) for part in parts)
-    return CollectivePlan(JobLayout(cut, fabric or Fabric(), job_fabric, ll_step), tuning)
+    return CollectivePlan(JobLayout(cut, fabric or Fabric(), job_fabric), tuning)

@@ -18,7 +18,7 @@ from typing import Final
 from sim.cluster.fabric import UNLIMITED_FABRIC, JobFabric
 from sim.parallel.program import Op
 from sim.spec.hardware import Fabric, Transport
-from sim.training.collectives.nccl.constants import NCCL_2_30, NVLS_MOST_HEADS
+from sim.training.collectives.nccl.constants import NVLS_MOST_HEADS
 from sim.training.collectives.price.traffic import Edge, SlotPart
 from sim.training.collectives.routes.channels import NETWORK, AlgorithmRow, Channel, Hop, nic_of, ring_channels
 
@@ -41,8 +41,6 @@ class JobLayout:
     fabric: Fabric
     job_fabric: JobFabric = UNLIMITED_FABRIC
     """The links between switches that this job crosses."""
-    ll_step: float = NCCL_2_30.ll_step
-    """Payload bytes that a channel passes on at once under LL, which depends on NCCL's version."""
 
     @cached_property
     def ranks(self) -> int:

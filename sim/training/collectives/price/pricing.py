@@ -27,7 +27,7 @@ from sim.training.collectives.price.recurrence import ROUNDS, ring_steps, ring_t
 from sim.training.collectives.price.rendezvous import rendezvous
 from sim.training.collectives.price.spans import EdgeSpan, Priced, heads, limited_by_switches, traffic_of
 from sim.training.collectives.price.traffic import Cost, Edge, EdgePace, SlotPart, Traffic, latency_of, outward
-from sim.training.collectives.routes.channels import NETWORK, Hop
+from sim.training.collectives.routes.channels import Hop
 
 _LARGEST_PIECE = 512 * 1024.0
 # NVIDIA/nccl src/enqueue.cc: one step of a Simple buffer (4 MiB in 8 steps), of which broadcasts and reductions pass on one at a time
@@ -41,9 +41,7 @@ _NVLS_TREE_CUTS = ((16, 128 * 1024.0), (4, 64 * 1024.0), (1, 32 * 1024.0))
 
 def cost(layout: JobLayout, op: str, algorithm: str, protocol: str, nbytes: float, channels: int) -> Cost:
     """Return the cost of *op* on *nbytes* with *channels* channels. Raise SpecError if *algorithm* is unknown or cannot run on *layout*."""
-    if algorithm == "Ring" and op in ROUNDS:
-        priced = _ring(layout, op, protocol, nbytes, ring_loops(layout, protocol, nbytes, channels))
-    elif algorithm in PRICES:
+    if algorithm in PRICES:
         priced = PRICES[algorithm](layout, op, protocol, nbytes)
     elif algorithm in names(COLLECTIVES):
         priced = price_own(layout, algorithm, protocol, nbytes)
@@ -131,23 +129,11 @@ def _ring_traffic(layout: JobLayout) -> Traffic:
     return Traffic(tuple(streams), float(layout.nodes * layout.channels), layout.fabric, tuple(leaving), layout.job_fabric)
 
 
-def ring_loops(layout: JobLayout, protocol: str, nbytes: float, channels: int) -> int:
-    """Return how often a ring goes around its ranks for a message of *nbytes* over *channels* channels.
-
-    A step of LL's buffer is sent to another node only when all of it is there, and a block begins the next loop when it has received the
-    last step of this one (NVIDIA/nccl src/device/all_reduce.h, runRing). Simple has room for a second slice, which hides the latency.
-    """
-    if protocol != "LL" or layout.nodes == 1:
-        return 1
-    return max(1, math.ceil(nbytes / layout.ranks / channels / layout.ll_step))
-
-
-def _ring(layout: JobLayout, op: str, protocol: str, nbytes: float, loops: int = 1) -> Priced:
-    """Return the price of a ring. In *loops* loops, a rank takes a step of the next one as it takes one of the same loop."""
+def _ring(layout: JobLayout, op: str, protocol: str, nbytes: float) -> Priced:
     if op not in ROUNDS:
         return _ring_pipeline(layout, protocol, nbytes)
-    traffic, chunk = _ring_traffic(layout), nbytes / layout.channels / layout.ranks / loops
-    steps = loops * ring_steps(op, layout.ranks)
+    traffic, chunk = _ring_traffic(layout), nbytes / layout.channels / layout.ranks
+    steps = ring_steps(op, layout.ranks)
     rings = [traffic.edge_rates(ring, chunk, protocol) for ring in _distinct_rings(layout)]
     busy = [tuple(chunk / rate for rate in ring.rates) for ring in rings]
     hops = list(zip(busy, _ring_latencies(layout, protocol), strict=True))
@@ -172,8 +158,6 @@ def _by_thread_blocks(priced: Priced, layout: JobLayout, op: str, protocol: str,
     if op not in ROUNDS:
         return priced._replace(time=priced.time + blocks.start) if protocol == "Simple" else priced
     chunk, steps = nbytes / layout.ranks / channels, ring_steps(op, layout.ranks)
-    if protocol == "Simple":
-        priced = priced._replace(time=priced.time + nbytes / layout.ranks / layout.channels * _last_read(layout))
     if blocks.cap is not None:
         # NVIDIA/nccl src/device/all_reduce.h: a block sends the first chunk, receives and sends the others at once, and receives the last
         time = (steps + 1) * chunk / blocks.cap.rate
@@ -185,18 +169,6 @@ def _by_thread_blocks(priced: Priced, layout: JobLayout, op: str, protocol: str,
         quickest = min(min(ring) for ring in _ring_latencies(layout, protocol))
         return priced._replace(time=max(priced.time, steps * (chunk / blocks.ll + quickest)))
     return priced
-
-
-@lru_cache(maxsize=GROUPS)
-def _last_read(layout: JobLayout) -> float:
-    """Return the seconds for each byte of the last chunk that blocks read from host memory, where the network has put it."""
-    traffic, slowest = _ring_traffic(layout), 0.0
-    for part, hop, _ in traffic.streams:
-        if hop.src == NETWORK and hop.staged and hop.transport.block_read:
-            links, crossings = part.slot.graph.links, traffic.crossings[part.slot.name]
-            rate = min(links[link].capacity / crossings[link] for link in hop.route.stages[-1])
-            slowest = max(slowest, 1 / rate / hop.transport.block_read)
-    return slowest
 
 
 class _Blocks(NamedTuple):

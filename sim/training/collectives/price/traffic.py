@@ -21,7 +21,7 @@ from sim.spec.hardware import Fabric
 from sim.spec.identity import IdentityCache
 from sim.training.collectives.nccl.protocols import WIRE_BYTES, hop_latency, kind_of, wire_bytes
 from sim.training.collectives.price.uncontended import Lane, is_reached, lane, staged_bandwidth
-from sim.training.collectives.routes.channels import SLICES, Channels, Hop, nic_of
+from sim.training.collectives.routes.channels import Channels, Hop, nic_of
 
 TIER = {"interconnect": Cause.INTERCONNECT, "network": Cause.NETWORK}
 
@@ -66,10 +66,7 @@ class Edge(NamedTuple):
 
     def cap(self, chunk: float, protocol: str) -> float:
         """Return the maximum payload rate (bytes/s) of chunks of *chunk* bytes, without contention."""
-        alone = (
-            min(staged_bandwidth(part.slot.graph, hop, hop.efficiency(chunk)), hop.flow_cap(chunk, _slices(protocol)))
-            for part, hop in self.hops
-        )
+        alone = (min(staged_bandwidth(part.slot.graph, hop, hop.efficiency(chunk)), hop.flow_cap(chunk)) for part, hop in self.hops)
         return min(rate / _wire(hop, protocol) for rate, (_, hop) in zip(alone, self.hops, strict=True))
 
     def load(self, chunk: float, protocol: str) -> dict[tuple[str, str], float]:
@@ -205,12 +202,12 @@ class Traffic:
         A *count* below 1 is the share of a stream that *edge* carries.
         """
         ((kind,), _) = self._grouped([edge])
-        return self._kind_pace(kind, _ReachCache(chunk, protocol), protocol, min(1.0, count))
+        return self._kind_pace(kind, _ReachCache(chunk), protocol, min(1.0, count))
 
     def edge_rates(self, edges: Sequence[Edge], chunk: float, protocol: str, count: float = 1.0) -> EdgeRates:
         """Return the pace of each of *edges*, as in `pace`. Groups of equal edges are cached for calls with other sizes."""
         kinds, of_edge = self._kinds.get_or_make(edges, self._grouped)
-        reached, part_of = _ReachCache(chunk, protocol), min(1.0, count)
+        reached, part_of = _ReachCache(chunk), min(1.0, count)
         paces = [self._kind_pace(kind, reached, protocol, part_of) for kind in kinds]
         return EdgeRates(tuple(paces[number].rate for number in of_edge), min(paces))
 
@@ -287,22 +284,17 @@ class _Reach(NamedTuple):
 
 
 class _ReachCache:
-    """Cache of each transport's efficiency and flow limit for chunks of *chunk* bytes under *protocol*."""
+    """Cache of each transport's efficiency and flow limit for chunks of *chunk* bytes."""
 
-    def __init__(self, chunk: float, protocol: str) -> None:
-        self._chunk, self._slices = chunk, _slices(protocol)
+    def __init__(self, chunk: float) -> None:
+        self._chunk = chunk
         self._cache: dict[tuple[int, float, bool], _Reach] = {}
 
     def __getitem__(self, hop: Hop) -> _Reach:
         key = _reach_key(hop)
         if key not in self._cache:
-            self._cache[key] = _Reach(hop.efficiency(self._chunk), hop.flow_cap(self._chunk, self._slices))
+            self._cache[key] = _Reach(hop.efficiency(self._chunk), hop.flow_cap(self._chunk))
         return self._cache[key]
-
-
-def _slices(protocol: str) -> int:
-    """Return the maximum number of messages in which a channel sends a chunk."""
-    return SLICES if protocol == "Simple" else 1
 
 
 def _reach_key(hop: Hop) -> tuple[int, float, bool]:

@@ -29,12 +29,6 @@ ChannelKind = Literal["single", "nvswitch", "nvlink", "pcie"]
 AlgorithmRow = Literal["Ring", "Tree"]
 
 NETWORK = "net"
-CHANNELS_OF_A_RING = 2
-"""NCCL's channels for each ring of the search between nodes (NVIDIA/nccl src/graph/connect.cc; 2.4: src/misc/rings.cc)."""
-SLICES = 2
-LEAST_SLICE = 32 * 1024.0
-"""Messages of one channel's chunk under Simple, and their minimum bytes: 2 of the 8 steps of a buffer of 4 MiB, by 32 (NVIDIA/nccl
-src/include/collectives.h, src/device/prims_simple.h)."""
 FASTER = 1.01
 """How many times as fast other rings must be to be faster, and not equal but for rounding: estimate."""
 
@@ -86,25 +80,10 @@ class Hop:
         """Return the speedup from overlapping the stages of a hop to or from the network with large chunks; 1 means sequential stages."""
         return self.route.copies.efficiency[-1][1] if self.route.copies else 1.0
 
-    def flow_cap(self, chunk: float, slices: int = SLICES) -> float:
-        """Return the rate limit (bytes/s) of the flows of one stream, reduced by the loss on small chunks (instead of `efficiency`).
-
-        A channel sends a chunk in at most *slices* messages.
-        """
+    def flow_cap(self, chunk: float) -> float:
+        """Return the rate limit (bytes/s) of the flows of one stream, reduced by the loss on small chunks (instead of `efficiency`)."""
         cap, flows = self.transport.flow_cap, max(1.0, self.transport.flows * self.connections)
-        reached = cap * flows * curve_value(self.transport.efficiency, chunk) if cap else math.inf
-        return min(reached, self._flow_limit(chunk, slices))
-
-    def _flow_limit(self, chunk: float, slices: int) -> float:
-        """Return the rate limit (bytes/s) of the flows that the messages of *chunk* use: one each, or more for long messages.
-
-        The messages of a tree follow each other closely, so their flows are not a limit.
-        """
-        limit, each = self.transport.flow_limit, self.transport.flow_bytes
-        if not limit or not each or self.connections < 1:
-            return math.inf
-        messages = min(slices, max(1.0, chunk / CHANNELS_OF_A_RING / LEAST_SLICE)) * CHANNELS_OF_A_RING
-        return limit * max(messages, chunk / each)
+        return cap * flows * curve_value(self.transport.efficiency, chunk) if cap else math.inf
 
 
 class Channel(NamedTuple):

@@ -6,12 +6,9 @@ import math
 
 import pytest
 
-from sim.cluster.topology import node_graph
-from sim.spec.library import load_hardware
 from sim.spec.yaml import SpecError
 from sim.study.collective import collective_table
 from sim.training.collectives.nccl.cost import ChannelPattern, TunerMachine
-from sim.training.collectives.nccl.search import nccl_bandwidth
 from sim.training.collectives.nccl.threshold import by_threshold, tree_threshold
 from sim.training.collectives.nccl.tuner import choose
 from sim.training.collectives.price.collective_plan import Tuning
@@ -68,24 +65,6 @@ def test_versions_differ_in_what_a_job_takes() -> None:
     assert [name for name, _ in said["2.4"]] == sorted((name for name, _ in said["2.4"]), reverse=True)  # Tree, then Ring
     assert {name for name, _ in said["2.4"]} == {"Tree", "Ring"}
     assert len({tuple(chosen) for chosen in said.values()}) == 4
-
-
-@pytest.mark.parametrize(
-    ("version", "nodes", "machine", "channels"),
-    [("2.4.8", 2, "p3dn.24xlarge", 2), ("2.3.7", 2, "p3dn.24xlarge", 1), ("2.10", 2, "p3dn.24xlarge", 1), ("2.4.8", 2, "p2.8xlarge", 1)],
-)
-def test_rings_between_nodes_with_nvlinks_are_connected_twice(version, nodes, machine, channels) -> None:
-    """Oracle: ``ncclGetRings`` of 2.4 copies them if there are several nodes and NVLinks; p3dn has two (nccl issue 398)."""
-    node = load_hardware(machine).spec.groups[0].node
-    rings = nccl_bandwidth(node_graph(node), tuple(range(node.gpu_count)), nodes, version)
-    assert rings.channels == channels
-
-
-def test_ll_between_two_p3dn_ends_at_128_kib() -> None:
-    """By hand: 2 channels x 256 threads x 2 ranks x 64 B x 2; with 4 ranks 256 KiB. Both tables jump there (zarzen/nccl-tests)."""
-    for nodes, most in ((2, 2**17), (4, 2**18)):
-        rows = collective_table("p3dn.24xlarge", "all_reduce", [most, most + 4], nodes=nodes, gpus=nodes, tuning=Tuning("2.4.8")).rows
-        assert [(row.algorithm, row.protocol) for row in rows] == [("Ring", "LL"), ("Ring", "Simple")]
 
 
 def test_names_that_the_version_does_not_know_are_refused() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -13,7 +12,6 @@ from sim.spec.algorithms import NCCL_ALGORITHMS, OTHER_ALGORITHMS
 from sim.spec.library import load_hardware
 from sim.spec.yaml import SpecError
 from sim.study.collective import collective_table
-from sim.training.collectives.nccl.constants import constants_of
 from sim.training.collectives.nccl.protocols import WIRE_BYTES, latency_share
 from sim.training.collectives.price import pricing
 from sim.training.collectives.price.collective_plan import OPS, Tuning, plan_collectives
@@ -321,39 +319,6 @@ def test_a_tree_over_nvlink_takes_less_of_ll128_than_a_network(nodes, share):
     """Shares of the bandwidth that NCCL's tuner leaves LL128 in trees: of one node, whose NVLinks bound it, and of several (tuning.cc)."""
     toys = machine(4, nodes, nvlink=1e9 if nodes == 1 else 1e12, nic=1e9, pcie=1e15)
     assert cost(toys, 1e11, "Tree").uncontended_time / cost(toys, 1e11, "Tree", "LL128").uncontended_time == pytest.approx(share, rel=1e-3)
-
-
-@pytest.mark.parametrize(("nodes", "measured"), [(2, 6.38e9), (4, 8.46e9)])
-def test_more_nodes_carry_more_through_host_memory(nodes, measured):
-    """Measured: what V100 carry by a ring if the network takes no time (zarzen/nccl-tests ``infNet``). Closed form: 2 (n-1) chunks at
-    9.7 GB/s in the time of 2 n - 1; a broadcast has no last chunk.
-    """
-    rate = 9.7e9
-    free, reading = (machine(1, nodes, nic=1e15, pcie=rate, network=read) for read in ({}, {"block_read": 1.0}))
-    bus = 2 * (nodes - 1) / nodes * 1e10 / cost(reading, 1e10, "Ring").uncontended_time
-    assert bus == pytest.approx(rate * 2 * (nodes - 1) / (2 * nodes - 1), rel=1e-3)
-    assert bus == pytest.approx(measured, rel=0.03)
-    for algorithm, protocol, op in (("Ring", "Simple", "broadcast"), ("Tree", "Simple", "all_reduce"), ("Ring", "LL", "all_reduce")):
-        with_and_without = [cost(toys, 1e10, algorithm, protocol, op).uncontended_time for toys in (reading, free)]
-        assert with_and_without[0] == with_and_without[1]
-
-
-@pytest.mark.parametrize("version", ["2.4.8", "2.10", "2.30"])
-@pytest.mark.parametrize("loops", [1, 2, 5])
-def test_a_ring_of_ll_goes_around_for_each_step_of_its_buffer(version, loops):
-    """Closed form: a step, 8 lines of 8 B for 256 threads, 512 since 2.5, is sent as a whole; each loop has the latency of every hop."""
-    toys = machine(1, 4, nic=1e9, pcie=1e15, network={"hop_latency": "1 ms", "hop_latency_ll": "0.4 ms"})
-    layout = replace(Rig(toys, fold=True).plan.layout, ll_step=constants_of(version).ll_step)
-    nbytes = loops * 4 * 64 * (256 if version == "2.4.8" else 512)
-    late, bare = 6 * 0.4e-3 * 5 / 2.7, 1.5 * nbytes * 2 / 1e9
-
-    def time(protocol, size, channels):
-        return pricing.cost(layout, "all_reduce", "Ring", protocol, size, channels).uncontended_time
-
-    assert time("LL", nbytes, 1) == pytest.approx(loops * late + bare, rel=1e-6)
-    assert time("LL", nbytes + 16, 1) == pytest.approx((loops + 1) * late + bare, rel=1e-3)
-    assert time("LL", nbytes, loops) == pytest.approx(late + bare, rel=1e-6)
-    assert time("Simple", 100 * nbytes, 1) == pytest.approx(6e-3 + 150 * nbytes / 1e9, rel=1e-6)
 
 
 def test_a_class_may_have_its_own_latency_of_ll():

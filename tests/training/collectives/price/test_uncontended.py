@@ -152,7 +152,7 @@ ONE_PROCESS = ("8 x V100", "8 x A100", "4 x 1080 Ti")
 def test_published_tables(table):
     """Measured record (bytes: microseconds): the transport constants were fitted on these tables, so this guards model and constants."""
     machine, gpus, nodes, rows = TABLES[table]
-    tuning = {"2 x p3dn EFA": Tuning("2.4", "Ring"), "4 x V100 staged": Tuning("2.30")}.get(table, Tuning("2.10"))
+    tuning = {"2 x p3dn EFA": Tuning("2.10", "Ring"), "4 x V100 staged": Tuning("2.30")}.get(table, Tuning("2.10"))
     plan = plan_collectives([(Slot("n0", machine(), nodes, ()), tuple(range(gpus)))], None, tuning)
     in_one = gpus if table in ONE_PROCESS else 1
     errors = [abs(time_in_loop(plan.cost(nbytes).uncontended_time, in_one) / (measured * 1e-6) - 1) for nbytes, measured in rows.items()]

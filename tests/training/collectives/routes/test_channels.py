@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from dataclasses import replace
 from itertools import combinations, permutations
 
 import pytest
@@ -195,17 +194,6 @@ def test_flow_caps_carry_the_loss_on_small_chunks():
     assert tcp.flow_cap(1e9) == pytest.approx(constants.flow_cap * constants.flows * constants.efficiency[-1][1])
     nvlink = rings(machines.p4d).channels[0].hops[0]
     assert nvlink.efficiency(1e9) == nvlink.transport.efficiency[-1][1] and nvlink.flow_cap(1e9) == float("inf")
-
-
-@pytest.mark.parametrize(
-    ("kib", "slices", "flows"), [(8, 1, 2), (64, 1, 2), (64, 2, 2), (96, 2, 3), (128, 2, 4), (256, 2, 4), (512, 2, 8), (512, 1, 8)]
-)
-def test_small_messages_use_few_flows(kib, slices, flows):
-    """By hand: two channels, each with one message, or two of at least 32 KiB, in parts of at least 64 KiB of a flow each."""
-    tcp = rings(machines.p3_16xlarge, nodes=2).channels[0].hops[0]
-    wide = replace(tcp.route, transport=tcp.transport.model_copy(update={"flow_cap": 1e12}))
-    assert replace(tcp, route=wide).flow_cap(kib * 1024.0, slices) == pytest.approx(flows * 1.25e9)
-    assert replace(tcp, route=wide, connections=0.5).flow_cap(kib * 1024.0, slices) > 1e12  # trees
 
 
 def test_cutting_to_the_channels_of_a_smaller_node():
