@@ -46,8 +46,9 @@ def show_layouts(
     done = messages.counter("runs")
     for each in scenarios:
         try:
-            answers.append(layout_answer(each, _notice_long))
-            documents.append(layout_document(answers[-1]))
+            given = layout_answer(each, _notice_long)
+            documents.append(layout_document(given))
+            answers.append(given)
         except SpecError as error:
             if len(scenarios) == 1:
                 raise
