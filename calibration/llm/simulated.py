@@ -6,7 +6,7 @@ import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from calibration.llm import engine
 from calibration.llm.case import Case
@@ -14,11 +14,6 @@ from calibration.llm.constants import fitted_constants
 from sim.events import Cause
 from sim.spec.yaml import SpecError
 from sim.study.pool import Progress, each
-
-if TYPE_CHECKING:
-    from pydantic.main import IncEx
-
-    from sim.spec.workload import Workload
 
 NONE_KEPT: Final[Mapping[str, tuple[float, float]]] = MappingProxyType({})
 
@@ -77,22 +72,8 @@ def _digest(case: Case) -> str:
         hardware, workload, placement = engine.simulation_inputs(case, fitted_constants(case.row.source).constants)
     except (SpecError, ValueError):
         return ""
-    document = f"{hardware.model_dump_json()}\n{workload.model_dump_json(exclude=_absent(workload))}\n{placement}"
+    document = f"{hardware.model_dump_json()}\n{workload.model_dump_json()}\n{placement}"
     return hashlib.sha256(document.encode()).hexdigest()
-
-
-_SINCE: Final = {"block_letters": None, "short_conv": None, "causal": True}
-"""Fields that a Transformer did not have when the first digests were kept, with their defaults."""
-
-
-def _absent(workload: Workload) -> IncEx:
-    """Return what a digest leaves out, as pydantic takes it: newer fields that have their default, as if they were not there."""
-    shape = workload.model.transformer
-    if shape is None:
-        return {}
-    newer: dict[str, Any] = {name: True for name, default in _SINCE.items() if getattr(shape, name) == default}
-    newer |= {"mamba": {"norm": True}} if shape.mamba is not None and shape.mamba.norm else {}
-    return {"model": {"transformer": newer}}
 
 
 def _simulated(case: Case) -> tuple[float, float] | None:

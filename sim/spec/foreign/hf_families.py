@@ -88,7 +88,7 @@ def _qwen2(config: Config, shape: Shape) -> Shape:
 
 
 def _qk_normed(config: Config, shape: Shape) -> Shape:
-    return shape | {"qk_norm": "head", "bias": "qkv_output" if config.get("attention_bias") else "none"}
+    return shape | {"qk_norm": "head", "bias": config.attention_bias()}
 
 
 def _qwen3(config: Config, shape: Shape) -> Shape:
@@ -262,7 +262,7 @@ def _cohere(config: Config, shape: Shape) -> Shape:
         "parallel": True,
         "norms_per_layer": 1,
         "norm_bias": False,
-        "bias": "qkv_output" if config.get("attention_bias") else "none",
+        "bias": config.attention_bias(),
     }
     return shape | ({"qk_norm": "head"} if config.get("use_qk_norm") else {})
 
@@ -273,7 +273,7 @@ def _cohere2(config: Config, shape: Shape) -> Shape:
 
 
 def _glm(config: Config, shape: Shape) -> Shape:
-    return shape | {"bias": "qkv" if config.get("attention_bias", default=True) else "none"}
+    return shape | {"bias": config.attention_bias("qkv", default=True)}
 
 
 def _glm4(config: Config, shape: Shape) -> Shape:
@@ -282,7 +282,7 @@ def _glm4(config: Config, shape: Shape) -> Shape:
 
 def _glm4_moe(config: Config, shape: Shape) -> Shape:
     normed = {"qk_norm": "head"} if config.get("use_qk_norm") else {}
-    return deepseek_experts(config, shape | {"bias": "qkv" if config.get("attention_bias") else "none"} | normed)
+    return deepseek_experts(config, shape | {"bias": config.attention_bias("qkv")} | normed)
 
 
 def _glm4_moe_lite(config: Config, shape: Shape) -> Shape:
@@ -300,7 +300,7 @@ def _olmoe(config: Config, shape: Shape) -> Shape:
 
 
 def _phimoe(config: Config, shape: Shape) -> Shape:
-    bias = {"bias": "qkv_output" if config.get("attention_bias") else "none", "head_bias": bool(config.get("lm_head_bias"))}
+    bias = {"bias": config.attention_bias(), "head_bias": bool(config.get("lm_head_bias"))}
     return _mixtral(config, shape | bias)
 
 
@@ -426,6 +426,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "codegen": Family(_gptj, gated=False, norm="layernorm", activation="gelu_new"),
     "gpt_neo": Family(_gpt_neo, gated=False, norm="layernorm", activation="gelu_new", tied=True),
     "helium": Family(_llama),
+    "apertus": Family(_qk_normed, gated=False, activation="xielu"),
     "exaone_moe": Family(_exaone_moe),
     "falcon_h1": Family(falcon_h1),
     "flex_olmo": Family(_olmoe),

@@ -110,7 +110,7 @@ def _arctic(config: Config, shape: Shape) -> Shape:
 
 def _minicpm(config: Config, shape: Shape) -> Shape:
     """Return *shape* with the layers of MiniCPM, or of its mixture of experts."""
-    shape = shape | {"bias": "qkv" if config.get("attention_bias") else "none"}
+    shape = shape | {"bias": config.attention_bias("qkv")}
     return shape if config.size(*EXPERTS, default=0) in (None, 0) else mixtral_experts(config, shape)
 
 
@@ -121,7 +121,7 @@ def _minicpm3(config: Config, shape: Shape) -> Shape:
 
 def _deepseek_moe(config: Config, shape: Shape) -> Shape:
     """Return *shape* with the experts of DeepSeekMoE and plain attention."""
-    shape = shape | {"bias": "qkv_output" if config.get("attention_bias") else "none"}
+    shape = shape | {"bias": config.attention_bias()}
     return shape if config.size(*EXPERTS) is None else deepseek_experts(config, shape)
 
 
@@ -136,7 +136,7 @@ def _bailing(config: Config, shape: Shape) -> Shape:
 
 
 def _mimo(config: Config, shape: Shape) -> Shape:
-    return shape | {"bias": "qkv" if config.get("attention_bias", default=True) else "none"} | used_window(config, shape["layers"])
+    return shape | {"bias": config.attention_bias("qkv", default=True)} | used_window(config, shape["layers"])
 
 
 def _orion(config: Config, shape: Shape) -> Shape:

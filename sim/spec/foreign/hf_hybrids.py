@@ -79,7 +79,7 @@ def qwen_hybrid(config: Config, shape: Shape) -> Shape:
         "layers": 2 * layers,
         "pattern": "".join(_TYPES[kind].replace("M", "G") + after for kind, after in zip(kinds, second, strict=True)),
         "head_dim": config.size("head_dim", default=256),
-        "bias": "qkv_output" if config.get("attention_bias") else "none",
+        "bias": config.attention_bias(),
         "qk_norm": "head",
         "attention_gate": True,
         "delta_net": delta,

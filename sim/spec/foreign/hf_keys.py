@@ -86,6 +86,10 @@ class Config:
         places = bool(self.get("attention_bias", default=default)), bool(self.get("mlp_bias", default=default))
         return {(True, True): "all", (True, False): "qkv_output", (False, True): "ffn"}.get(places, "none")
 
+    def attention_bias(self, places: str = "qkv_output", default: bool = False) -> str:
+        """Return which products have a bias, as ``Transformer.bias``, where one key says whether attention's do: those at *places*."""
+        return places if self.get("attention_bias", default=default) else "none"
+
     def due(self, *names: str) -> int:
         """Return a whole number that must be present, except in nested blocks, where transformers leaves out defaults."""
         value = self.size(*names)

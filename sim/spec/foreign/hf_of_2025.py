@@ -22,17 +22,13 @@ def _cwm(config: Config, shape: Shape) -> Shape:
     return fields | (layer_mixture(config, layers, kinds, "layer_types") if "window" in fields and not layer_types(config) else {})
 
 
-def _apertus(config: Config, shape: Shape) -> Shape:
-    return shape | {"qk_norm": "head", "bias": "qkv_output" if config.get("attention_bias") else "none"}
-
-
 def _jais2(config: Config, shape: Shape) -> Shape:
     return shape | {"bias": config.biases(default=True)}
 
 
 def _nanochat(config: Config, shape: Shape) -> Shape:
     """Return *shape* with the layers of nanochat, none of whose norms has weights; one follows the embedding."""
-    return shape | {"qk_norm": "weightless", "embedding_norm": True, "bias": "qkv_output" if config.get("attention_bias") else "none"}
+    return shape | {"qk_norm": "weightless", "embedding_norm": True, "bias": config.attention_bias()}
 
 
 def _afmoe(config: Config, shape: Shape) -> Shape:
@@ -44,7 +40,6 @@ def _afmoe(config: Config, shape: Shape) -> Shape:
 
 OF_2025: Final[Mapping[str, Family]] = {
     "afmoe": Family(_afmoe),
-    "apertus": Family(_apertus, gated=False, activation="xielu"),
     "cwm": Family(_cwm),
     "jais2": Family(_jais2, gated=False, norm="layernorm", activation="relu2"),
     "nanochat": Family(_nanochat, gated=False, norm="nonparametric", activation="relu2"),
