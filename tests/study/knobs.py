@@ -61,8 +61,8 @@ _STREAM = (
 _HYBRID = tuple(
     f"model.transformer.{key}"
     for key in (
-        "layers=8", "pattern=MEG-*EM-", "ffn=4096", "experts=16", "experts_per_token=2", "expert_latent=512", "mamba.heads=64",
-        "delta_net.key_heads=16", "delta_net.value_heads=32",
+        "layers=8", "pattern=MEG-*EC-", "block_letters=2", "short_conv=4", "ffn=4096", "experts=16", "experts_per_token=2",
+        "expert_latent=512", "mamba.heads=64", "delta_net.key_heads=16", "delta_net.value_heads=32",
     )
 )  # fmt: skip
 SCENARIOS = (

@@ -24,21 +24,20 @@ SHORT = PlanQuestion(QUESTION.scenario, (1,), 4, limits=Limits(simulations=4))
 
 
 class Crew:
-    """Two processes that are this one; answers come in any order, and Ctrl-C after some of them."""
+    """Two processes that are this one; answers come in any order, and Ctrl-C after a number of simulations."""
 
     def __init__(self, interrupted_after: int | None = None) -> None:
         self.waves: list[list[tuple[int, int]]] = []
         self.simulated: list[tuple[int, int]] = []
-        self.left = interrupted_after
+        self.interrupted_after = interrupted_after
         self.draw = random.Random(5)
         self.workers = Workers(2, self.each, remote=True)
 
     def each(self, function: Callable[[Any], Any], items: Sequence[Any]) -> Iterator[Any]:
         self.waves.append([item.name for item in items])
         for item in self.draw.sample(items, len(items)):
-            if self.left == 0:
+            if len(self.simulated) == self.interrupted_after:
                 raise KeyboardInterrupt
-            self.left = None if self.left is None else self.left - 1
             self.simulated += [item.name] if item.name[1] == LEAST else []
             yield function(item)
 
@@ -74,9 +73,9 @@ def test_what_a_simulated_layout_beats_is_not_refined_ahead(alone: LayoutPlan) -
 def test_a_plan_stopped_in_a_wave_goes_on_with_all_that_was_simulated(alone: LayoutPlan, tmp_path: Path) -> None:
     """Oracle: the plan without interruption; what came before Ctrl-C, asked for or not, is simulated never again."""
     journal = tmp_path / "plan.journal"
-    stopped, resumed, last = Crew(interrupted_after=40), Crew(), Crew()
+    stopped, resumed, last = Crew(interrupted_after=4), Crew(), Crew()
     assert plan(QUESTION, journal=journal, crew=stopped.workers).tally.interrupted
-    assert len(stopped.simulated) >= 3
+    assert len(stopped.simulated) == 4
     assert len(journal.read_text().splitlines()) >= len(stopped.simulated)
     assert plan_document(plan(QUESTION, journal=journal, crew=resumed.workers)) == plan_document(alone)
     assert plan_document(plan(QUESTION, journal=journal, crew=last.workers)) == plan_document(alone)
