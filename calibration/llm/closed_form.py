@@ -29,7 +29,7 @@ from sim.parallel.routing import (
     BACKWARD_LAUNCHES,
     LATENT_LAUNCHES,
     bias_operations,
-    cast_launches,
+    cast_operations,
     expert_host_time,
     expert_operations,
 )
@@ -288,8 +288,8 @@ def _of_local_experts(case: Case, backward: bool) -> float:
     mesh = case.stack_file.mesh
     if not case.shape.experts or mesh is None or not mesh.expert_launch:
         return 0.0
-    casts = cast_launches(PRECISIONS[case.precision], case.recipe, case.gpu)
-    operations = expert_operations(casts, case.precision != "16bit", backward) + bias_operations(case.shape, backward, case.one_copy)
+    cast = cast_operations(PRECISIONS[case.precision], case.recipe, case.gpu)
+    operations = expert_operations(cast, backward) + bias_operations(case.shape, backward, case.one_copy)
     return case.host_factor * mesh.expert_launch * operations * case.shape.experts / case.expert
 
 

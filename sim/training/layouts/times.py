@@ -25,7 +25,7 @@ from sim.parallel.ring import elements_of, engine_passes, ring_of, ring_passes
 from sim.parallel.routing import (
     BACKWARD_LAUNCHES,
     bias_operations,
-    cast_launches,
+    cast_operations,
     copies_between,
     dispatch_width,
     dispatched_bytes,
@@ -332,8 +332,7 @@ class UnitTimes:
         if not self.options.expert_launch or shape is None:
             return 0.0
         recipe = training.effective_recipe or usual_recipe(self.gpu)
-        quantized = PRECISION_TRAITS[training.precision].is_quantized
-        operations = expert_operations(cast_launches(training.precision, recipe, self.gpu), quantized, backward)
+        operations = expert_operations(cast_operations(training.precision, recipe, self.gpu), backward)
         operations += bias_operations(shape, backward, self.options.one_copy)
         return self.options.expert_launch * operations * self._local_experts
 
