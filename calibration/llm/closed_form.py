@@ -9,7 +9,7 @@ Limits: one time for every micro-batch, no contention between groups, no skew be
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from calibration.llm.case import Case
@@ -21,6 +21,7 @@ from calibration.llm.weights import Weights, blocks_of_stages, stage_weights
 from calibration.llm.wires import Wires
 from calibration.llm.work import Passes, StepWork, total
 from sim.parallel.collective_check import check_time
+from sim.parallel.host_modules import DECODER_MODULES
 from sim.parallel.layer_messages import entering_scan
 from sim.parallel.lower.bucketed import slices_host_time
 from sim.parallel.ring import MERGED_WIDTH, RankElements, Ring, engine_passes, ring_messages, ring_passes
@@ -28,16 +29,19 @@ from sim.parallel.routing import (
     BACKWARD_LAUNCHES,
     LATENT_LAUNCHES,
     bias_operations,
-    cast_launches,
+    cast_operations,
     expert_host_time,
     expert_operations,
 )
+from sim.spec.hardware import LAYOUT_HOST_SPEED
 from sim.spec.parallel import Parallel
 from sim.spec.stack.exchange import TORCH_BUCKET_CAP
 from sim.spec.transformer import Transformer
 
 FORWARD_COLLECTIVES: Final = 4
 """Tensor-parallel collectives of a block's forward: gathers before two products, reduce-scatters after two."""
+GRAPHED_BLOCK: Final = 0.3
+"""Part of a block's host time that remains if CUDA graphs replay its attention: estimate."""
 BACKWARD_COLLECTIVES: Final = 6
 """The same for its backward: two inputs gathered again, two gradients gathered, two reduced (nanotron tensor_parallel/functional.py)."""
 OVERLAPPED_GATHER_FAMILIES: Final = ("megatron", "fsdp1", "fsdp2", "jax", "llmc")
@@ -99,7 +103,7 @@ def _micro_batch(case: Case, constants: Constants, work: StepWork, wires: Wires,
     recomputed += work.modules(case.recomputed_modules) + (share * experts / 2 if "moe" in case.recomputed_modules else 0.0)
     if case.recomputed_layers:
         recomputed *= min(1.0, case.recomputed_layers / layers)
-    host, check = _host(case, constants), _check(case, constants, case.tensor)
+    host, check = _host(case, constants, work), _check(case, constants, case.tensor)
     message = _message_host(case, constants)
     host_forward = host + FORWARD_COLLECTIVES * message + share * _of_local_experts(case, backward=False)
     host_backward = BACKWARD_LAUNCHES * host + BACKWARD_COLLECTIVES * message + share * _of_local_experts(case, backward=True)
@@ -109,8 +113,9 @@ def _micro_batch(case: Case, constants: Constants, work: StepWork, wires: Wires,
     one_forward = max(one_forward, host_forward + FORWARD_COLLECTIVES * check)
     if not case.lora:
         compute_backward += constants["accumulate"] * weights.total / layers / work.bandwidth
-    again = 1.0 if case.recompute == "full" and not case.recomputed_layers else 0.0
-    one_backward = max(compute_backward + recomputed + routed_half, host_backward + again * (host_forward + counted))
+    host_backward += host_forward + counted if case.recompute == "full" and not case.recomputed_layers else 0.0
+    host_backward += _checkpoint_host(case, constants, work)
+    one_backward = max(compute_backward + recomputed + routed_half, host_backward)
     one_backward += tensor / 2 + 2 * context / 3
     one_backward = max(one_backward, host_backward + BACKWARD_COLLECTIVES * check)
     if case.zero == 3 and case.pipeline == 1:
@@ -206,15 +211,62 @@ def _scan_traffic(case: Case, wires: Wires) -> float:
     )
 
 
-def _host(case: Case, constants: Constants) -> float:
+def _host(case: Case, constants: Constants, work: StepWork) -> float:
     """Return the seconds that the host needs to launch one micro-batch's forward of a layer, without what it starts for each expert."""
     shape = case.shape
-    graphed = case.is_tuned or case.uses_cuda_graphs
-    block = constants["host.eager" if case.runs_by_operator else "host"] * (0.3 if graphed else 1.0)
+    if _runs_modules(case):
+        block = _modules_host(case, constants, work) + _latent_launches(case)
+    else:
+        block = (
+            _mixers(shape) / 2 * constants["host.eager" if case.runs_by_operator else "host"] * (GRAPHED_BLOCK if _graphed(case) else 1.0)
+        )
+    return case.host_factor * (block + shape.share_of("E") * expert_host_time(constants["host.experts"], _graphed(case)))
+
+
+def _graphed(case: Case) -> bool:
+    """Return whether CUDA graphs replay a part of the blocks."""
+    return case.is_tuned or case.uses_cuda_graphs
+
+
+def _runs_modules(case: Case) -> bool:
+    """Return whether the host runs Transformer Engine's modules one by one: Megatron without CUDA graphs."""
+    return case.family == "megatron" and not case.runs_by_operator and not _graphed(case)
+
+
+def _modules_host(case: Case, constants: Constants, work: StepWork, names: Sequence[str] | None = None) -> float:
+    """Return the seconds that the host of a server with H100s needs for the modules of a layer's forward; *names*: those of these alone."""
+    mesh, modules = case.stack_file.mesh, work.host_modules(names)
+    quantized = mesh.quantize_host * modules.quantized if mesh is not None else 0.0
+    return constants["host"] / DECODER_MODULES * modules.number + quantized
+
+
+def _latent_launches(case: Case) -> float:
+    """Return the seconds to launch what latent attention runs operator by operator in forward, on the host of a server with H100s."""
     options = case.mesh_options
-    if shape.mla is not None and not graphed and options is not None and not options.fused_latents:
-        block += LATENT_LAUNCHES[False] * case.stack_file.kernels.launch_cpu
-    return case.host_factor * (_mixers(shape) / 2 * block + shape.share_of("E") * expert_host_time(constants["host.experts"], graphed))
+    if case.shape.mla is None or options is None or options.fused_latents:
+        return 0.0
+    return LATENT_LAUNCHES[False] * case.stack_file.kernels.launch_cpu / LAYOUT_HOST_SPEED
+
+
+def _checkpoint_host(case: Case, constants: Constants, work: StepWork) -> float:
+    """Return the seconds that the host needs to recompute modules of a layer in backward, and to begin with each of them or the block."""
+    mesh = case.stack_file.mesh
+    if not _runs_modules(case) or mesh is None:
+        return 0.0
+    shape, names = case.shape, case.recomputed_modules
+    experts, attention = shape.share_of("E"), 1.0 if shape.pattern is None else shape.share_of("*")
+    named = (*names, *(("core_attn",) if case.recompute == "attention" else ()))
+    seconds = _modules_host(case, constants, work, named) + (_latent_launches(case) if "mla_up_proj" in names else 0.0)
+    each = {
+        "moe": experts,
+        "moe_act": experts,
+        "mlp": 1.0 - experts,
+        "layernorm": work.own_norms,
+        "mla_up_proj": float(shape.mla is not None),
+    }
+    count = sum(share for name, share in each.items() if name in names)
+    count += {"none": 0.0, "full": 1.0, "attention": attention}.get(case.recompute, 1.0)
+    return case.host_factor * (seconds + mesh.checkpoint_host * count)
 
 
 def _mixers(shape: Transformer) -> int:
@@ -224,7 +276,10 @@ def _mixers(shape: Transformer) -> int:
 
 def _message_host(case: Case, constants: Constants) -> float:
     """Return the seconds that the host needs to start one message of tensor ranks, beyond what it needs without them."""
-    started = constants["host.eager"] * TENSOR_OPERATORS / BLOCK_OPERATORS if case.tensor > 1 and case.runs_by_operator else 0.0
+    mesh = case.stack_file.mesh
+    if case.tensor == 1 or mesh is None or _graphed(case):
+        return 0.0
+    started = constants["host.eager"] * TENSOR_OPERATORS / BLOCK_OPERATORS if case.runs_by_operator else mesh.tensor_host
     return case.host_factor * started
 
 
@@ -233,8 +288,8 @@ def _of_local_experts(case: Case, backward: bool) -> float:
     mesh = case.stack_file.mesh
     if not case.shape.experts or mesh is None or not mesh.expert_launch:
         return 0.0
-    casts = cast_launches(PRECISIONS[case.precision], case.recipe, case.gpu)
-    operations = expert_operations(casts, backward) + bias_operations(case.shape, backward, case.one_copy)
+    cast = cast_operations(PRECISIONS[case.precision], case.recipe, case.gpu)
+    operations = expert_operations(cast, backward) + bias_operations(case.shape, backward, case.one_copy)
     return case.host_factor * mesh.expert_launch * operations * case.shape.experts / case.expert
 
 

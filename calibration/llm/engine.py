@@ -23,6 +23,7 @@ from calibration.llm.chips import BEFORE_AMPERE, PRECISIONS, RACK, Chip
 from calibration.llm.prediction import LlmPrediction, Memory
 from calibration.llm.priors import BLOCK_OPERATORS, TENSOR_OPERATORS, Constants, defaults
 from calibration.llm.words import is_float16
+from sim.parallel.host_modules import DECODER_MODULES
 from sim.spec.fields import Precision
 from sim.spec.foreign.launch_megatron import DISPATCH_BLOCKS, PAIRED
 from sim.spec.hardware import Hardware
@@ -118,11 +119,14 @@ def practice_overrides(case: Case, constants: Constants) -> list[str]:
     overrides |= {f"{stack}.mesh.{name}": str(fused).lower() for name, fused in case.fused.items()}
     if case.ring_latency:  # measured with large messages, which Simple carries
         overrides[f"{stack}.nccl_proto"] = "Simple"
-    host = constants["host"] if case.family == "megatron" else 0.0
+    of_block = of_module = 0.0
     if case.runs_by_operator:
-        host = constants["host.eager"]
-        overrides[f"{stack}.mesh.tensor_host"] = f"{host * TENSOR_OPERATORS / BLOCK_OPERATORS * 1e6:g} us"
-    overrides[f"{stack}.mesh.block_host"] = f"{host * 1e3:g} ms"
+        of_block = constants["host.eager"]
+        overrides[f"{stack}.mesh.tensor_host"] = f"{of_block * TENSOR_OPERATORS / BLOCK_OPERATORS * 1e6:g} us"
+    elif case.family == "megatron":
+        of_module = constants["host"] / DECODER_MODULES
+    overrides[f"{stack}.mesh.block_host"] = f"{of_block * 1e3:g} ms"
+    overrides[f"{stack}.mesh.module_host"] = f"{of_module * 1e3:g} ms"
     if case.shape.experts:
         overrides[f"{stack}.mesh.expert_host"] = f"{constants['host.experts'] * 1e3:g} ms"
     if case.optimizer_states:  # Megatron's precision-aware optimizer, which takes gradients as they are

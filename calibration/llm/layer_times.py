@@ -14,7 +14,8 @@ from typing import Final, Literal, NamedTuple, get_args
 from calibration.llm.case import Case
 from calibration.llm.engine import compute_workload
 from calibration.llm.weights import blocks_of_stages
-from sim.cluster.gpu import layer_time, layer_work
+from sim.cluster.gpu import element_bytes, layer_time, layer_work, memory_time
+from sim.parallel.host_modules import module_count
 from sim.parallel.ring import ring_attention
 from sim.parallel.shares import rank_layer
 from sim.parallel.units import UnitKind, units
@@ -32,6 +33,10 @@ TILE: Final = 64
 """Sizes of a product above this that are not a multiple of it are slower than the kernels' model says."""
 
 
+_MEANS: Final = ("forward", "backward", "modules", "restored")
+"""Fields of `LayerTime` of which a block has the mean over all blocks."""
+
+
 class LayerTime(NamedTuple):
     """Seconds of a layer of one rank for one micro-batch; of a block's, the mean over all blocks."""
 
@@ -42,6 +47,10 @@ class LayerTime(NamedTuple):
     """Whether sizes of a product are multiples of `TILE`, or smaller (routers, adapters)."""
     forward: float
     backward: float
+    modules: float
+    """Modules of Transformer Engine that run it (`module_count`); of a block's, the mean over all blocks."""
+    restored: float
+    """Seconds to copy its input, if that has been recomputed, to where backward reads it."""
 
 
 def layer_times(case: Case) -> Mapping[UnitKind, Mapping[str, LayerTime]]:
@@ -70,7 +79,7 @@ def _of_case(same: IdentityKey) -> Mapping[UnitKind, Mapping[str, LayerTime]]:
     )
     timed_layers: dict[Hashable, LayerTime] = {}
 
-    def timed(layer: Layer) -> LayerTime:
+    def timed(layer: Layer, modules: int) -> LayerTime:
         if case.torch_ring is not None and layer.attention is not None:
             layer = layer.model_copy(update={"attention": ring_attention(layer.attention, case.torch_ring)})
         passes = [layer_time(layer, case.gpu, precision, stack, case.micro_batch, backward).time for backward in (False, True)]
@@ -82,20 +91,25 @@ def _of_case(same: IdentityKey) -> Mapping[UnitKind, Mapping[str, LayerTime]]:
         peak = layer_work(layer, case.gpu, precision, stack, case.micro_batch).peak
         kind = _kind(layer)
         narrow = NARROW.get(peak, "") if kind in ("product", "experts") else ""
-        return LayerTime(kind, narrow, all(size % TILE == 0 or size < TILE for size in layer.channels), *passes)
+        copied = 2.0 * min(layer.saved, layer.read) * case.micro_batch * element_bytes(layer.op, precision) / 4.0
+        aligned = all(size % TILE == 0 or size < TILE for size in layer.channels)
+        forward, backward = passes
+        return LayerTime(kind, narrow, aligned, forward, backward, modules, memory_time(copied, case.gpu))
 
     places: dict[UnitKind, dict[str, list[LayerTime]]] = {place: defaultdict(list) for place in get_args(UnitKind)}
     for name, place, layers in units(workload.model):
         for index, layer in enumerate(layers):
             if place == "block" and layer.name in (f"{name}.norm", f"{name}.head", f"{name}.loss"):  # of multi-token prediction
                 continue
+            modules = module_count(layers, index, stack.kernels.fused_casts)
             key = (
                 layer.name.rpartition(".")[2],
                 *(content(value) for field, value in layer.__dict__.items() if field != "name"),
                 len(layers),
+                modules,
             )
             if key not in timed_layers:
-                timed_layers[key] = timed(rank_layer(layers, index, parallel))
+                timed_layers[key] = timed(rank_layer(layers, index, parallel), modules)
             places[place][layer.name.removeprefix(f"{name}.")].append(timed_layers[key])
     blocks = sum(blocks_of_stages(case)[0])
     return {place: _means(times, blocks if place == "block" else 1) for place, times in places.items()}
@@ -104,8 +118,7 @@ def _of_case(same: IdentityKey) -> Mapping[UnitKind, Mapping[str, LayerTime]]:
 def _means(times: Mapping[str, Sequence[LayerTime]], count: int) -> Mapping[str, LayerTime]:
     """Return by name the sums of *times* over *count*."""
     return {
-        name: same[0]._replace(forward=sum(one.forward for one in same) / count, backward=sum(one.backward for one in same) / count)
-        for name, same in times.items()
+        name: same[0]._replace(**{each: sum(getattr(one, each) for one in same) / count for each in _MEANS}) for name, same in times.items()
     }
 
 

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from calibration.llm.case import Case
 from calibration.llm.layer_times import LayerKind, LayerTime, layer_times
 from calibration.llm.priors import Constants
-from sim.parallel.checkpointing import in_modules
+from sim.parallel.checkpointing import in_modules, reads_discarded
 from sim.parallel.routing import padded_bytes
 from sim.parallel.units import UnitKind
 
@@ -31,6 +31,13 @@ class Passes(NamedTuple):
 def total(*passes: Passes) -> Passes:
     """Return the sum of *passes*."""
     return Passes(sum(one.forward for one in passes), sum(one.backward for one in passes))
+
+
+class HostModules(NamedTuple):
+    """Modules of Transformer Engine that the host runs for a mean block (`module_count`), and those among them that quantize."""
+
+    number: float
+    quantized: float
 
 
 class StepWork:
@@ -68,10 +75,35 @@ class StepWork:
         return {place: self._sum(place, lambda name, time: True) for place in ("first", "last")}
 
     def modules(self, names: Sequence[str]) -> float:
-        """Return the seconds of a forward of a mean block's layers in the Megatron modules *names*."""
-        named = [name for name in names if name != "core_attn"]  # covered by `Case.recompute`
+        """Return the seconds of a forward of a mean block's layers in the Megatron modules *names*, and of copies of what these discard."""
+        named = self._modules_of(names)
         routed = self.routing if "moe" in named else 0.0
-        return routed + self._sum("block", lambda layer, time: in_modules(layer, named)).forward
+        copied = sum(time.restored for layer, time in self._times["block"].items() if reads_discarded(layer, named, self._joined))
+        again = self._sum("block", lambda layer, time: self._is_in(layer, time, named))
+        return routed + self._factor * copied + again.forward
+
+    def host_modules(self, names: Sequence[str] | None = None) -> HostModules:
+        """Return how many of Transformer Engine's modules run a mean block; with *names*, only those in these Megatron modules."""
+        times = [time for layer, time in self._times["block"].items() if names is None or self._is_in(layer, time, names)]
+        return HostModules(sum(time.modules for time in times), sum(time.modules for time in times if time.narrow))
+
+    @property
+    def own_norms(self) -> float:
+        """Return the number of norms of a mean block that no product's module runs, without those of heads."""
+        return self.host_modules(("layernorm",)).number
+
+    def _modules_of(self, names: Sequence[str]) -> list[str]:
+        """Return *names* without those that the model lacks, and without attention, which `Case.recompute` covers."""
+        return [name for name in names if name != "core_attn" and (self.case.shape.mla is not None or name != "mla_up_proj")]
+
+    @property
+    def _joined(self) -> tuple[str, ...]:
+        return self.case.stack_file.kernels.fused_casts
+
+    @staticmethod
+    def _is_in(layer: str, time: LayerTime, named: Sequence[str]) -> bool:
+        """Return whether *layer* belongs to one of the modules *named*; a norm that a product's module runs belongs to none."""
+        return any(in_modules(layer, [name]) and (name != "layernorm" or time.modules > 0) for name in named)
 
     def layer(self, name: str) -> float:
         """Return the seconds of a forward of the layer *name* of a mean block."""

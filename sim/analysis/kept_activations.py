@@ -26,12 +26,11 @@ def checkpointed_bytes(unit: Unit, workload: Workload) -> float:
 
 def recomputed_bytes(unit: Unit, workload: Workload) -> float:
     """Return the bytes that a block does not keep because some of its modules are recomputed."""
-    modules = workload.training.recompute_modules
+    modules, joined = workload.training.recompute_modules, workload.training.stack.kernels.fused_casts
     if unit.kind != "block" or not modules:
         return 0.0
-    return sum(
-        activation_bytes(piece.layer, saved, workload) for piece, saved in zip(unit.pieces, discarded_shares(modules, unit), strict=True)
-    )
+    shares = discarded_shares(modules, unit, joined)
+    return sum(activation_bytes(piece.layer, saved, workload) for piece, saved in zip(unit.pieces, shares, strict=True))
 
 
 def saved_bytes(layer: Layer, workload: Workload) -> float:

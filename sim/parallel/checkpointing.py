@@ -14,6 +14,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
+from sim.parallel.host_modules import is_joined
 from sim.parallel.split import LayerPiece, Unit
 from sim.spec.layer import Layer
 from sim.spec.training import Training
@@ -31,9 +32,11 @@ MODULES: Final[Mapping[str, str]] = {
     "moe": r"router|experts\.\w+|experts_(down|up)|shared\.\w+",
     "moe_act": r"experts\.activation",
     "layernorm": r"attention_norm|ffn_norm",
-    "mla_up_proj": r"attention\.(q_up|kv_up|rope)",
+    "mla_up_proj": r"attention\.(q|q_norm|q_up|kv_norm|kv_up|rope)",
 }
-"""The layers of each Megatron module, as patterns for the end of a layer's name."""
+"""The layers of each Megatron module, as patterns for the end of a layer's name. The norms of latents belong to their up projections
+(models/gpt/gpt_layer_specs.py), and queries without latents are projected with these (transformer/multi_latent_attention.py,
+``qkv_up_proj_and_rope_apply``)."""
 _LATENT: Final = "attention.kv_up"
 """The end of the name of a layer that only latent attention has."""
 
@@ -65,10 +68,39 @@ def recomputed_pieces(training: Training, unit: Unit) -> tuple[RecomputedPiece, 
     if checkpointing == "operators":
         shares = _every_second(unit)
         return tuple(RecomputedPiece(piece, share) for piece, share in zip(unit.pieces, shares, strict=True) if share)
-    modules = _modules_of(unit, training.recompute_modules)
+    named = _modules_by_piece(training, unit)
     return tuple(
-        RecomputedPiece(piece, 1.0) for piece in unit.pieces if _is_selected(piece, checkpointing) or in_modules(piece.layer.name, modules)
+        RecomputedPiece(piece, 1.0)
+        for piece, modules in zip(unit.pieces, named, strict=True)
+        if modules or _is_selected(piece, checkpointing)
     )
+
+
+def checkpoint_count(training: Training, unit: Unit) -> int:
+    """Return how many parts of *unit* backward recomputes, each with a checkpoint of its own: the block, or each norm and other module."""
+    if training.activation_checkpointing in ("blocks", "operators"):
+        return int(bool(recomputed_pieces(training, unit)))
+    if unit.kind != "block":
+        return 0
+    named = _modules_by_piece(training, unit)
+    once = {module for modules in named for module in modules if module != "layernorm"}
+    once |= {"core_attn" for piece in unit.pieces if _is_selected(piece, training.activation_checkpointing)}
+    return len(once) + sum("layernorm" in modules for modules in named)
+
+
+def restored_bytes(training: Training, unit: Unit) -> list[float]:
+    """Return by piece of *unit* the bytes per sample (4-byte elements) of its input that are copied after they have been recomputed.
+
+    An output that was discarded is made again elsewhere, and copied to where backward reads it (core/tensor_parallel/random.py,
+    ``CheckpointWithoutOutput._recompute``).
+    """
+    if unit.kind != "block" or training.activation_checkpointing in ("blocks", "operators"):
+        return [0.0] * len(unit.pieces)
+    modules = _modules_of(unit, training.recompute_modules)
+    joined = training.stack.kernels.fused_casts
+    return [
+        min(piece.layer.saved, piece.layer.read) if reads_discarded(piece.layer.name, modules, joined) else 0.0 for piece in unit.pieces
+    ]
 
 
 def _rerun_pieces(training: Training, unit: Unit) -> Sequence[LayerPiece]:
@@ -94,8 +126,11 @@ def checkpointed_share(training: Training, units: Sequence[Unit], stages: int) -
     return min(1.0, training.recompute_blocks / blocks) if blocks else 1.0
 
 
-def discarded_shares(modules: Sequence[str], unit: Unit) -> list[float]:
-    """Return how many of its saved bytes each piece of a block does not keep because *modules* of the block are recomputed."""
+def discarded_shares(modules: Sequence[str], unit: Unit, joined: tuple[str, ...] = ()) -> list[float]:
+    """Return how many of its saved bytes each piece of a block does not keep because *modules* of the block are recomputed.
+
+    Norms before a product whose name ends with one of *joined* are part of its module, and not recomputed by themselves.
+    """
     freed = []
     inside = False
     modules = _modules_of(unit, modules)
@@ -103,10 +138,31 @@ def discarded_shares(modules: Sequence[str], unit: Unit) -> list[float]:
         layer = piece.layer
         recomputed = in_modules(layer.name, [module for module in modules if module not in _OUTPUTS])
         entering = layer.read if recomputed and not inside else 0.0
-        output = any(re.search(rf"\.({_OUTPUTS[module]})$", layer.name) for module in modules if module in _OUTPUTS)
+        output = reads_discarded(layer.name, modules, joined)
         freed.append(max(0.0, layer.saved - entering) if recomputed else min(layer.saved, layer.read) if output else 0.0)
         inside = recomputed
     return freed
+
+
+def reads_discarded(layer: str, modules: Sequence[str], joined: tuple[str, ...]) -> bool:
+    """Return whether the layer named *layer*, with or without its block, reads an output that one of the Megatron *modules* discards."""
+    own_norm = bool(joined) and layer.endswith(joined)
+    discarding = [module for module in modules if module in _OUTPUTS and not (module == "layernorm" and own_norm)]
+    return any(re.search(rf"(^|\.)({_OUTPUTS[module]})$", layer) for module in discarding)
+
+
+def _modules_by_piece(training: Training, unit: Unit) -> list[list[str]]:
+    """Return by piece of *unit* the recomputed modules to which it belongs; a norm that the next layer's module runs is in none."""
+    modules, joined = _modules_of(unit, training.recompute_modules), training.stack.kernels.fused_casts
+    layers = [piece.layer for piece in unit.pieces]
+    return [
+        [
+            module
+            for module in modules
+            if in_modules(layer.name, [module]) and not (module == "layernorm" and is_joined(layers, number, joined))
+        ]
+        for number, layer in enumerate(layers)
+    ]
 
 
 def _modules_of(unit: Unit, modules: Sequence[str]) -> list[str]:

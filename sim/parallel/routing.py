@@ -111,6 +111,15 @@ CAST_LAUNCHES: Final[Mapping[Fp8Recipe, int]] = {"delayed": 1, "tensorwise": 4, 
 """Kernels that quantize one expert's tokens (NVIDIA/TransformerEngine pytorch/csrc/extensions/cast.cpp, ``multi_tensor_quantize_impl``: one
 expert after the other, but for delayed scaling with transposed copies). tensorwise: clear the maximum, find it, compute the scale, cast
 (common/recipe/current_scaling.cu)."""
+CAST_OPERATIONS: Final = 0.32
+"""Host time of one of these kernels relative to an operation that Python starts, because a loop in C++ starts them."""
+TENSOR_OPERATIONS: Final = 1.7
+"""Operations that it takes the host to make an expert's tensor in 8 bits, which Python does. Both numbers are from three steps with 128
+experts (calibration/records/blind/2026-11-27-h200-megatron.csv, Qwen3 30B with 256 tokens): in forward and backward of a block, an expert
+takes 7.0 operations of 36 us longer than in 16 bits with delayed scaling (no kernel for each), 7.8 with blocks (4) and 12.2 with one scale
+per tensor (16)."""
+TIMED_RECIPES: Final = frozenset[Fp8Recipe]({"delayed", "tensorwise", "blockwise"})
+"""Recipes of these steps. Others have kernels for all experts in newer releases (cast.cpp, ``group_quantize``); no step was measured."""
 NVFP4_CAST_LAUNCHES: Final = 3
 """The same of NVFP4: largest magnitude, rows, columns (pytorch/csrc/quantizer.cpp, ``NVFP4Quantizer::quantize_impl``)."""
 
@@ -307,15 +316,23 @@ def cast_launches(precision: Precision, recipe: Fp8Recipe | None, gpu: Gpu) -> i
     return CAST_LAUNCHES[recipe]
 
 
-def expert_operations(casts: int, backward: bool) -> int:
-    """Return the operations that the host starts for each local expert in a block's forward or *backward*, with *casts* launches per cast.
+def cast_operations(precision: Precision, recipe: Fp8Recipe | None, gpu: Gpu) -> float:
+    """Return the operations that the host starts to quantize the tokens of one expert for a product: kernels, and a tensor."""
+    launches = cast_launches(precision, recipe, gpu)
+    if precision != "fp8" or recipe not in TIMED_RECIPES:
+        return float(launches)
+    return CAST_OPERATIONS * launches + TENSOR_OPERATIONS
+
+
+def expert_operations(cast: float, backward: bool) -> float:
+    """Return the operations that the host starts for each local expert in a block's forward or *backward*; *cast*: for one cast.
 
     Each of two ``GroupedLinear`` launches one product per expert in forward (NVIDIA/TransformerEngine common/gemm/cublaslt_gemm.cu,
     ``multi_stream_cublas_gemm``), and two in backward, which also allocates a gradient that is never read (module/grouped_linear.py,
     ``handle_custom_ddp_from_mcore``) and calls a hook (Megatron-LM distributed/distributed_data_parallel.py,
     ``_make_backward_post_hook``). Forward casts the module's input, backward the gradient of its output.
     """
-    return GROUPED_PRODUCTS * (casts + (4 if backward else 1))
+    return GROUPED_PRODUCTS * (cast + (4 if backward else 1))
 
 
 def bias_operations(shape: Transformer, backward: bool, one_copy: bool) -> int:

@@ -241,7 +241,9 @@ class Parallel(Spec):
 
 
 _TRIVIAL: Final = Parallel()
-HOST_TIMES: Final = ("expert_host", "expert_launch", "block_host", "tensor_host", "slice_host")
+HOST_TIMES: Final = (
+    "expert_host", "expert_launch", "block_host", "module_host", "quantize_host", "checkpoint_host", "tensor_host", "slice_host",
+)  # fmt: skip
 """Fields of `MeshOptions`: the time that the host's processor needs for a framework's code."""
 
 
@@ -338,30 +340,31 @@ class MeshOptions(Spec):
     """Host time to copy one rank's slice of one tensor out of a gather of all weights (nanotron's ``all_gather_coalesced``)."""
     block_host: Latency = 0.0
     """Host time of one block's forward in software that runs it operator by operator, in addition to launching the table's kernels."""
+    module_host: Latency = 0.0
+    """The same of one module (a product, attention, or a norm that is not joined with a product), also of what is recomputed."""
+    quantize_host: Latency = 0.0
+    """Host time to quantize the operands of one product's forward to fewer than 16 bits, outside routed experts."""
+    checkpoint_host: Latency = 0.0
+    """Host time of one checkpoint's backward in addition to what runs again: random generators' states, a nested backward."""
     fused_latents: bool = True
-    """Whether latent attention splits, rotates and joins its queries and keys in fused kernels (Megatron's ``apply_rope_fusion``, which
-    needs ``enable_experimental`` there); false: operator by operator."""
+    """Whether latent attention rotates in fused kernels (Megatron's ``apply_rope_fusion``, an experimental option), not by operator."""
     fused_squares: bool = True
     """Whether a squared ReLU is one kernel (Megatron's ``squared_relu`` is compiled); false: operator by operator."""
     tensor_host: Latency = 0.0
-    """Host time of one tensor-parallel message in software that runs a block operator by operator: to start it, and the products that are
-    split to overlap with it."""
+    """Host time of one tensor-parallel message: to start it, and the products that are split to overlap with it."""
     one_copy: bool = False
-    """Whether dispatch sends a token once to each node, and inside a node to each rank, that has experts for it (DeepEP, HybridEP), instead
-    of once to each expert."""
+    """Whether dispatch sends a token once to each node or, in one, rank with experts for it (DeepEP, HybridEP), not to each expert."""
     dispatch_8bit: bool = False
     """Whether tokens, and in backward the gradients of experts' outputs, are dispatched in 8 bits with one scale for 128 elements if
     products are in 8 bits; combine stays in 16 bits (DeepSeek-V3)."""
     permutes_tokens: bool = False
     """Whether separate kernels pad tokens for experts, restore their order and weight them (torchtitan); false: fused kernels."""
     collective_check: Latency = 0.0
-    """Host time of one socket message when torch compares each collective between its ranks (TORCH_DISTRIBUTED_DEBUG=DETAIL); 0: it does
-    not."""
+    """Host time of one socket message if torch compares collectives between ranks (TORCH_DISTRIBUTED_DEBUG=DETAIL); 0: it does not."""
     fused_accumulation: bool = False
     """Whether the products that compute weight gradients add them to those of earlier micro-batches; false: a separate pass does."""
     accumulation_bytes: Whole = 0
-    """Bytes that a separate pass moves per gradient to add those of one micro-batch to earlier ones; 0: it reads and writes ``gradients``
-    once."""
+    """Bytes per gradient that a pass moves to add those of one micro-batch to earlier ones; 0: it reads and writes ``gradients`` once."""
     keeps_8bit_weights: bool = False
     """Whether weights are converted to 8 bits (or fewer) once per step for all micro-batches; false: in each micro-batch."""
     parameters_8bit: bool = False

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from sim.analysis.kept_activations import kept_bytes
+from sim.events import Cause
 from sim.mesh import LayoutRun, run_layout
-from sim.parallel.checkpointing import MODULES, discarded_shares, recomputed_pieces
+from sim.parallel.checkpointing import MODULES, checkpoint_count, discarded_shares, recomputed_pieces, restored_bytes
 from sim.parallel.split import Unit, split
 from sim.spec.library import load_hardware, load_workload
 from sim.spec.parallel import Parallel
@@ -24,6 +25,10 @@ def trained(model: str = "llama-3.1-8b", **training: Any) -> Workload:
 
 def block(workload: Workload) -> Unit:
     return next(unit for unit in split(workload.model, Parallel()) if unit.kind == "block")
+
+
+def routed_block(workload: Workload) -> Unit:
+    return [unit for unit in split(workload.model, Parallel()) if unit.kind == "block"][-1]
 
 
 def run(**training: Any) -> LayoutRun:
@@ -48,12 +53,80 @@ def test_modules_are_those_of_a_block() -> None:
     again = recomputed_pieces(trained(recompute_modules="[moe]").training, latent)
     assert {"experts_down", "experts_up"} < {each.piece.layer.name.split(".", 2)[2] for each in again}
     assert names["moe_act"] == [[], ["experts.activation"]]
-    assert names["layernorm"] == [["attention_norm", "ffn_norm"]] * 2
+    assert names["layernorm"] == [[], ["ffn_norm"]]  # TELayerNormColumnParallelLinear runs the others (gpt_layer_specs.py: IdentityOp)
     assert names["core_attn"] == [["attention.core"]] * 2
     assert names["mla_up_proj"] == [[], []]  # Megatron refuses it without latent attention
     latent = trained("deepseek-v3", recompute_modules="[mla_up_proj]")
     again = recomputed_pieces(latent.training, block(latent))  # Megatron's qkv_up_proj_and_rope_apply
-    assert [each.piece.layer.name.split(".", 2)[2] for each in again] == ["attention.q_up", "attention.kv_up", "attention.rope"]
+    up = ["attention.q_norm", "attention.q_up", "attention.kv_norm", "attention.kv_up", "attention.rope"]  # norms are joined with products
+    assert [each.piece.layer.name.split(".", 2)[2] for each in again] == up
+    without = trained("deepseek-v2-lite", recompute_modules="[mla_up_proj]")  # queries have no latents: their product runs again
+    again = recomputed_pieces(without.training, block(without))
+    assert [each.piece.layer.name.split(".", 2)[2] for each in again] == ["attention.q", *up[2:]]
+    norms = trained("deepseek-v3", recompute_modules="[layernorm]")
+    assert [each.piece.layer.name.split(".", 2)[2] for each in recomputed_pieces(norms.training, routed_block(norms))] == [
+        "attention_norm",
+        "ffn_norm",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("model", "training", "count"),
+    [
+        ("llama-3.1-8b", {}, 0),
+        ("llama-3.1-8b", {"activation_checkpointing": "blocks"}, 1),
+        ("llama-3.1-8b", {"activation_checkpointing": "selective"}, 1),
+        ("llama-3.1-8b", {"recompute_modules": "[core_attn, mlp]"}, 2),
+        ("llama-3.1-8b", {"recompute_modules": "[layernorm, moe_act, mla_up_proj]"}, 0),  # it has none of these
+        ("mixtral-8x7b", {"recompute_modules": "[layernorm, moe_act, mlp]"}, 2),
+        ("deepseek-v3", {"recompute_modules": "[layernorm, moe_act, mla_up_proj]"}, 4),  # two norms
+    ],
+)
+def test_each_module_that_runs_again_is_a_checkpoint(model: str, training: dict[str, Any], count: int) -> None:
+    workload = trained(model, **training)
+    assert checkpoint_count(workload.training, routed_block(workload)) == count
+
+
+def test_outputs_that_are_made_again_are_copied() -> None:
+    """Bytes of a token (4-byte elements), once for each module that discards its output: norms, activations, and q, k and v."""
+    workload = trained("deepseek-v3", recompute_modules="[layernorm, moe_act, mla_up_proj]")
+    shape, tokens = workload.model.transformer, workload.model.sequence
+    assert shape is not None and shape.mla is not None and shape.expert_ffn is not None and tokens is not None
+    copied = dict(
+        (piece.layer.name.split(".", 2)[2], nbytes / tokens / 4)
+        for piece, nbytes in zip(routed_block(workload).pieces, restored_bytes(workload.training, routed_block(workload)), strict=True)
+        if nbytes
+    )
+    heads = shape.heads * (2 * (shape.mla.nope_dim + shape.mla.rope_dim) + shape.mla.value_dim)
+    assert copied == {
+        "attention.q_down": shape.hidden,
+        "attention.core": heads,
+        "router": shape.hidden,
+        "experts.down": shape.experts_per_token * shape.expert_ffn,
+    }
+    plain = trained("deepseek-v3", recompute_modules="[core_attn, mlp]")
+    assert not any(restored_bytes(plain.training, routed_block(plain)))  # checkpoints that keep their output
+
+
+def test_copies_of_outputs_take_memory_time() -> None:
+    """Activations of experts again: their forward pass, and their output read and written, in 16 bits."""
+    node = load_hardware("hgx-h100").spec.groups[0].node
+    compute = {}
+    for modules in ("[]", "[moe_act]"):
+        given = {
+            "stack.mesh.shares_device": "false",
+            "compute_factor": 1.0,
+            "stack.mesh.expert_host": "0 s",
+            "stack.mesh.expert_launch": "0 s",
+        }
+        compute[modules] = run_layout(
+            load_hardware("hgx-h100").spec, trained("mixtral-8x7b", **{"parallel.expert": 8}, recompute_modules=modules, **given)
+        ).stalls[Cause.COMPUTE]
+    workload = trained("mixtral-8x7b")
+    (activation,) = [piece.layer for piece in block(workload).pieces if piece.layer.name.endswith("experts.activation")]
+    moved = 32 * (activation.read + activation.write + 2 * activation.write) / 2
+    expected = moved / (node.gpu.memory_bandwidth * node.gpu.memory_efficiency)
+    assert compute["[moe_act]"] - compute["[]"] == pytest.approx(expected, rel=0.1)
 
 
 def test_an_mlp_again_keeps_its_input_alone() -> None:

@@ -43,7 +43,7 @@ _MESH = "training.stack.mesh"
 _OVERLAP = (f"{_MESH}.tensor_overlap=0.5", f"{_MESH}.expert_overlap=0.5", f"{_MESH}.bucket_elements=1000000000")
 _HOST = (
     f"{_MESH}.expert_host=50 ms", f"{_MESH}.expert_launch=1 ms", f"{_MESH}.block_host=20 ms", f"{_MESH}.tensor_host=2 ms",
-    f"{_MESH}.collective_check=5 ms",
+    f"{_MESH}.module_host=4 ms", f"{_MESH}.quantize_host=4 ms", f"{_MESH}.checkpoint_host=4 ms", f"{_MESH}.collective_check=5 ms",
 )  # fmt: skip
 _PAIRS = (
     f"{_MESH}.paired_schedules=[1f1b]", f"{_MESH}.expert_blocks=20", f"{_MESH}.one_copy=true", "model.transformer.expert_groups=8",

@@ -16,15 +16,16 @@ from sim.cluster.gpu import PRODUCTS, KernelWork, element_bytes, memory_time
 from sim.cluster.kernels import indexed_time, overlap_time
 from sim.cluster.measured import PassSetting, pass_time
 from sim.cluster.shared_gpu import remaining_gpu
-from sim.parallel.checkpointing import checkpointed_share, recomputed_pieces
+from sim.parallel.checkpointing import RecomputedPiece, checkpoint_count, checkpointed_share, recomputed_pieces, restored_bytes
 from sim.parallel.collective_check import check_time
+from sim.parallel.host_modules import module_count
 from sim.parallel.layer_messages import GroupName, LayerMessage
 from sim.parallel.program import Copy, PassPart, Work
 from sim.parallel.ring import elements_of, engine_passes, ring_of, ring_passes
 from sim.parallel.routing import (
     BACKWARD_LAUNCHES,
     bias_operations,
-    cast_launches,
+    cast_operations,
     copies_between,
     dispatch_width,
     dispatched_bytes,
@@ -207,28 +208,54 @@ class UnitTimes:
         return [*host, *self._recomputed(unit), *inputs]
 
     def _host(self, unit: Unit, part: PassPart) -> list[UnitTime]:
-        """Return the host time of a block in addition to launches; what is recomputed costs its share again."""
-        training = self.workload.training
-        forward = 0.0 if training.stack.kernels.cuda_graphs else self.options.block_host
-        if unit.kind != "block" or not forward:
+        """Return the host time of a block in addition to launches; what is recomputed costs its share again, and each checkpoint."""
+        training, options = self.workload.training, self.options
+        if (
+            unit.kind != "block"
+            or training.stack.kernels.cuda_graphs
+            or not (options.block_host or options.module_host or options.quantize_host)
+        ):
             return []
         passes = {"F": 1.0, "B": BACKWARD_LAUNCHES}.get(part, 0.5 * BACKWARD_LAUNCHES)
-        if part in ("B", "I"):
-            passes += self._repeated_share(unit)
-        return [UnitTime((Burst(0.0, 0.0, host=passes * forward),))]
+        of_modules = self._host_of_modules(unit)
+        host = passes * (options.block_host + sum(of_modules.values()))
+        if part in ("B", "I") and (again := recomputed_pieces(training, unit)):
+            repeated = options.block_host * self._repeated_share(unit, again)
+            repeated += sum(own * of_modules[id(piece)] for piece, own in again)
+            repeated += options.checkpoint_host * checkpoint_count(training, unit)
+            host += checkpointed_share(training, self.units, self.prices.mesh.stages) * repeated
+        return [UnitTime((Burst(0.0, 0.0, host=host),))]
 
-    def _repeated_share(self, unit: Unit) -> float:
-        """Return the share of the kernels of *unit*'s forward pass that recomputation launches again."""
-        training = self.workload.training
+    def _host_of_modules(self, unit: Unit) -> dict[int, float]:
+        """Return the host time of the modules that run each piece of *unit* forward, in addition to launches, by its identity."""
+        training, layers = self.workload.training, [piece.layer for piece in unit.pieces]
+        quantized = self.options.quantize_host if PRECISION_TRAITS[training.precision].is_quantized else 0.0
+        times = {}
+        for number, piece in enumerate(unit.pieces):
+            modules = module_count(layers, number, training.stack.kernels.fused_casts)
+            casts = piece.layer.op == "gemm" and piece.layer.name.rpartition(".")[2] not in training.stack.kernels.unquantized
+            times[id(piece)] = modules * (self.options.module_host + (quantized if casts else 0.0))
+        return times
+
+    def _repeated_share(self, unit: Unit, again: Sequence[RecomputedPiece]) -> float:
+        """Return the share of the kernels of *unit*'s forward pass that *again* launches once more."""
         launches = sum(self._kernels(piece.layer, False).launches for piece in unit.pieces)
-        again = sum(own * self._kernels(piece.layer, False).launches for piece, own in recomputed_pieces(training, unit))
-        return checkpointed_share(training, self.units, self.prices.mesh.stages) * again / launches if launches else 0.0
+        repeated = sum(own * self._kernels(piece.layer, False).launches for piece, own in again)
+        return repeated / launches if launches else 0.0
 
     def _recomputed(self, unit: Unit) -> list[UnitTime]:
-        """Return the forward work that the backward pass recomputes."""
+        """Return the forward work that the backward pass recomputes, and the copies of outputs to where backward reads them."""
         training = self.workload.training
         share = checkpointed_share(training, self.units, self.prices.mesh.stages)
-        return [part_of(self._layer(piece, False, own), share) for piece, own in recomputed_pieces(training, unit)]
+        again = [part_of(self._layer(piece, False, own), share) for piece, own in recomputed_pieces(training, unit)]
+        restored = sum(
+            nbytes * element_bytes(piece.layer.op, training.precision) / 4.0
+            for piece, nbytes in zip(unit.pieces, restored_bytes(training, unit), strict=True)
+        )
+        if restored:
+            copied = memory_time(2.0 * training.batch * restored, self.gpu) * training.compute_factor
+            again.append(UnitTime((Burst(copied, checkpoint_count(training, unit)),)))
+        return again
 
     def _weights(self, piece: LayerPiece) -> UnitTime:
         busy, launches = self._kernels(piece.layer, True)
@@ -305,7 +332,7 @@ class UnitTimes:
         if not self.options.expert_launch or shape is None:
             return 0.0
         recipe = training.effective_recipe or usual_recipe(self.gpu)
-        operations = expert_operations(cast_launches(training.precision, recipe, self.gpu), backward)
+        operations = expert_operations(cast_operations(training.precision, recipe, self.gpu), backward)
         operations += bias_operations(shape, backward, self.options.one_copy)
         return self.options.expert_launch * operations * self._local_experts
 

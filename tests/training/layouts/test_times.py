@@ -16,7 +16,7 @@ from sim.mesh import compute_times_of, layout_scene, prepare, run_layout, times_
 from sim.parallel.lower.layouts import program
 from sim.parallel.program import Copy, PassPart
 from sim.parallel.ring import RankElements, engine_passes, ring_of, ring_passes
-from sim.parallel.routing import places_reached, routing_of
+from sim.parallel.routing import CAST_OPERATIONS, TENSOR_OPERATIONS, places_reached, routing_of
 from sim.spec.hardware import Hardware
 from sim.spec.library import load_hardware, load_workload
 from sim.spec.sections import with_fields
@@ -102,10 +102,16 @@ def test_experts_of_one_rank_each_are_cast_and_copied_too() -> None:
     assert held.gradients >= 4 * (experts + dense / 8)
 
 
-@pytest.mark.parametrize(("precision", "forward", "backward"), [("bf16", 2, 8), ("fp8", 2 + 2 * 4, 8 + 2 * 4)])
+CASTS: Final = 2 * (4 * CAST_OPERATIONS + TENSOR_OPERATIONS)
+
+
+@pytest.mark.parametrize(("precision", "forward", "backward"), [("bf16", 2, 8), ("fp8", 2 + CASTS, 8 + CASTS)])
 @pytest.mark.parametrize("experts", [1, 2])
-def test_the_host_starts_operations_for_each_local_expert(precision: str, forward: int, backward: int, experts: int) -> None:
-    """Where an operation takes the host a second, a step takes as many seconds as there are; eight experts over *experts* of a rank."""
+def test_the_host_starts_operations_for_each_local_expert(precision: str, forward: float, backward: float, experts: int) -> None:
+    """Where an operation takes the host a second, a step takes as many seconds as there are; eight experts over *experts* of a rank.
+
+    Four kernels cast for each of two products, and two tensors in 8 bits are made.
+    """
     own = ["stack=megatron-core", f"parallel.expert={8 // experts}", f"precision={precision}", "activation_checkpointing=none", "batch=1"]
     own += ["stack.mesh.expert_host=0 s", "stack.mesh.expert_launch=1 s", *(["fp8_recipe=tensorwise"] if precision == "fp8" else [])]
     given = load_workload("mixtral-8x7b", [f"training.{each}" for each in own]).spec
