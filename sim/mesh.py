@@ -196,7 +196,7 @@ def prepare(
     experts = _experts(ModelKey(workload.model))
     mesh = mesh_of(parallel, [gpus_per_node or node.gpu_count] * count, options.order, experts)  # after what the model allows on any GPUs
     activation = PRECISION_TRAITS[training.precision].activation
-    shares = parallel.context * (parallel.tensor if parallel.sequence_parallel else 1)
+    shares = parallel.context * (parallel.tensor if parallel.sequence_parallel or options.splits_sent(parallel) else 1)
     width = training.batch * activation / 4.0 / shares * _tokens_share(workload)
     return Layout(
         mesh=mesh,
@@ -446,7 +446,10 @@ def layout_prices(hardware: Hardware, workload: Workload, layout: Layout, book: 
 def _times(
     gpu: Gpu, workload: Workload, layout: Layout, prices: LayoutPrices, stage: int, book: PriceBook | None, sends: bool = True
 ) -> UnitTimes:
-    times = UnitTimes(workload, gpu, layout.units, prices, stage, layout.options, layout.micro_batches, layout.adds_shards, sends)
+    begins = (
+        frozenset(units[0] for units in layout.chunks[1:] if units) if layout.options.splits_sent(layout.mesh.parallel) else frozenset()
+    )
+    times = UnitTimes(workload, gpu, layout.units, prices, stage, layout.options, layout.micro_batches, layout.adds_shards, sends, begins)
     if book is not None:
         times.share(book)
     return times

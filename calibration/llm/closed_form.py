@@ -282,12 +282,19 @@ def _sends(case: Case, constants: Constants, wires: Wires) -> float:
     """Return the exposed seconds of a micro-batch's messages between stages."""
     if case.pipeline == 1:
         return 0.0
-    rows = case.micro_batch * case.seq / case.context / (case.tensor if case.sequence_parallel else 1)
+    mesh = case.stack_file.mesh
+    in_parts = mesh is not None and mesh.stage_parts and case.tensor > 1 and not case.sequence_parallel
+    rows = case.micro_batch * case.seq / case.context
+    sent = ELEMENT_WIDTH * rows * case.shape.hidden / (case.tensor if case.sequence_parallel or in_parts else 1)
     stride = case.tensor * case.context * case.data
-    one = wires.send(2.0 * rows * case.shape.hidden, stride)
+    one, gathers = wires.send(sent, stride), 0.0
+    if mesh is not None and in_parts:
+        whole = case.tensor * sent
+        gather = wires.gather(whole, case.tensor, 1) + mesh.part_passes * whole / case.chip.memory_bandwidth
+        gathers = case.virtual_stages * (mesh.part_gathers(False) + mesh.part_gathers(True)) * gather
     if case.family in UNPAIRED_SEND_FAMILIES:
-        return 4 * one
-    return 2 * one * case.virtual_stages * constants["exposed.stages"] * (0.5 if case.virtual_stages > 1 else 1.0)
+        return 4 * one + gathers
+    return 2 * one * case.virtual_stages * constants["exposed.stages"] * (0.5 if case.virtual_stages > 1 else 1.0) + gathers
 
 
 def _tied(case: Case, wires: Wires) -> float:

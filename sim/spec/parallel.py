@@ -393,6 +393,9 @@ class MeshOptions(Spec):
     """The same bytes per element of everything the stage holds, such as weights gathered into one block."""
     casts_gradients: Literal["never", "fp8", "always"] = "never"
     """When the optimizer step copies the gradients of this rank's share to FP32, if ``gradients`` is not fp32. fp8: with precision fp8."""
+    stage_parts: bool = False
+    """Whether, with tensor but without sequence parallelism, each tensor rank sends a part of what stages exchange, and the receiving ranks
+    gather the parts; false: each sends everything."""
     stages_by_cost: bool = False
     """Whether stages take blocks until the cost of their products exceeds an even share (nanotron); false: even numbers of blocks."""
     order: tuple[Axis, ...] = MEGATRON_ORDER
@@ -463,6 +466,26 @@ class MeshOptions(Spec):
         DeepSpeed runtime/pipe/schedule.py, ``TrainSchedule``; Megatron-LM combines the two calls.
         """
         return self.framework == "deepspeed"
+
+    def splits_sent(self, parallel: Parallel) -> bool:
+        """Return whether tensor ranks of *parallel* send parts of what all of them hold between stages (``stage_parts``)."""
+        return self.stage_parts and parallel.tensor > 1 and not parallel.sequence_parallel
+
+    def part_gathers(self, backward: bool) -> int:
+        """Return the number of gathers of parts at the begin of a stage's pass (``stage_parts``).
+
+        DeepSpeed gathers the stage's own output in backward as well, whose parts alone it has kept (runtime/pipe/engine.py,
+        ``_exec_backward_pass``).
+        """
+        return 2 if backward and self.framework == "deepspeed" else 1
+
+    @property
+    def part_passes(self) -> float:
+        """Memory passes over a gathered tensor: out of the flat buffer in which torch's ``all_gather`` of a list receives it.
+
+        DeepSpeed writes zeros before and copies the whole afterwards (runtime/utils.py, ``PartitionedTensor.full``).
+        """
+        return 5.0 if self.framework == "deepspeed" else 2.0
 
     @property
     def gathers_again(self) -> bool:
