@@ -32,6 +32,7 @@ from sim.parallel.routing import (
     expert_host_time,
     expert_operations,
 )
+from sim.parallel.stage_parts import copy_passes, part_gathers
 from sim.spec.parallel import Parallel
 from sim.spec.stack.exchange import TORCH_BUCKET_CAP
 from sim.spec.transformer import Transformer
@@ -289,9 +290,9 @@ def _sends(case: Case, constants: Constants, wires: Wires) -> float:
     stride = case.tensor * case.context * case.data
     one, gathers = wires.send(sent, stride), 0.0
     if mesh is not None and in_parts:
-        whole = case.tensor * sent
-        gather = wires.gather(whole, case.tensor, 1) + mesh.part_passes * whole / case.chip.memory_bandwidth
-        gathers = case.virtual_stages * (mesh.part_gathers(False) + mesh.part_gathers(True)) * gather
+        nbytes = case.tensor * sent
+        gather = wires.gather(nbytes, case.tensor, 1) + copy_passes(mesh) * nbytes / case.chip.memory_bandwidth
+        gathers = case.virtual_stages * sum(part_gathers(mesh, backward) for backward in (False, True)) * gather
     if case.family in UNPAIRED_SEND_FAMILIES:
         return 4 * one + gathers
     return 2 * one * case.virtual_stages * constants["exposed.stages"] * (0.5 if case.virtual_stages > 1 else 1.0) + gathers

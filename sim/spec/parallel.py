@@ -467,26 +467,6 @@ class MeshOptions(Spec):
         """
         return self.framework == "deepspeed"
 
-    def splits_sent(self, parallel: Parallel) -> bool:
-        """Return whether tensor ranks of *parallel* send parts of what all of them hold between stages (``stage_parts``)."""
-        return self.stage_parts and parallel.tensor > 1 and not parallel.sequence_parallel
-
-    def part_gathers(self, backward: bool) -> int:
-        """Return the number of gathers of parts at the begin of a stage's pass (``stage_parts``).
-
-        DeepSpeed gathers the stage's own output in backward as well, whose parts alone it has kept (runtime/pipe/engine.py,
-        ``_exec_backward_pass``).
-        """
-        return 2 if backward and self.framework == "deepspeed" else 1
-
-    @property
-    def part_passes(self) -> float:
-        """Memory passes over a gathered tensor: out of the flat buffer in which torch's ``all_gather`` of a list receives it.
-
-        DeepSpeed writes zeros before and copies the whole afterwards (runtime/utils.py, ``PartitionedTensor.full``).
-        """
-        return 5.0 if self.framework == "deepspeed" else 2.0
-
     @property
     def gathers_again(self) -> bool:
         """Whether backward gathers the inputs of split products again."""

@@ -40,6 +40,7 @@ from sim.parallel.routing import (
     unfused_passes,
 )
 from sim.parallel.split import LayerPiece, Unit
+from sim.parallel.stage_parts import copy_passes, part_gathers
 from sim.spec.fields import Precision
 from sim.spec.fp8_recipe import usual_recipe
 from sim.spec.hardware import Gpu
@@ -144,9 +145,9 @@ class UnitTimes:
             return []
         message = LayerMessage("tensor", "all_gather", self.units[number].boundary / self.workload.training.parallel.context)
         layer = self.units[number].pieces[0].layer
-        copied = memory_time(self.options.part_passes * self._bytes(message, layer), self.gpu)
+        copied = memory_time(copy_passes(self.options) * self._bytes(message, layer), self.gpu)
         waits = (self._exposed(message, layer, 0.0, False),) if self.sends else ()
-        return [UnitTime((Burst(copied, 1.0),), waits)] * self.options.part_gathers(part != "F")
+        return [UnitTime((Burst(copied, 1.0),), waits)] * part_gathers(self.options, part != "F")
 
     def of(self, work: Work) -> UnitTime:
         """Return the time of *work*. What a pair waits for the messages of experts is in its backward pass."""

@@ -360,9 +360,9 @@ def test_tensor_ranks_gather_what_stages_send_in_parts(tmp_path: Path) -> None:
     assert mesh is not None
     entire = replace(case)
     vars(entire)["stack_file"] = case.stack_file.model_copy(update={"mesh": mesh.model_copy(update={"stage_parts": False})})
-    whole = 2.0 * 2048 * 14336
-    spared = 4 * (Wires(case, at).send(whole, 32) - Wires(case, at).send(whole / 8, 32))
-    gathers = 3 * (Wires(case, at).gather(whole, 8, 1) + 5 * whole / case.chip.memory_bandwidth)
+    nbytes = 2.0 * 2048 * 14336
+    spared = 4 * (Wires(case, at).send(nbytes, 32) - Wires(case, at).send(nbytes / 8, 32))
+    gathers = 3 * (Wires(case, at).gather(nbytes, 8, 1) + 5 * nbytes / case.chip.memory_bandwidth)
     less = predict(entire, at).step_time - predict(case, at).step_time
     assert less == pytest.approx((spared - gathers) * (512 + 2 * 11))
 

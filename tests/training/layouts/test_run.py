@@ -170,10 +170,10 @@ def test_tensor_ranks_send_their_parts_and_gather_those_they_receive(framework: 
     given_ = [
         workload(layers, mesh={"framework": framework, "stage_parts": parts}, pipeline=2, tensor=2, sequence=False) for parts in (0, 1)
     ]
-    whole, parts = (run(hardware, each).step_time for each in given_)
+    entire, split = (run(hardware, each).step_time for each in given_)
     efficiency = hardware.groups[0].node.gpu.memory_efficiency
     saved = 2 * nbytes / 2 / (nic / 2)  # two ranks share a NIC
-    assert whole - parts == pytest.approx(saved - gathers * (nbytes / 2 / nvlink + passes * nbytes / memory / efficiency), rel=0.01)
+    assert entire - split == pytest.approx(saved - gathers * (nbytes / 2 / nvlink + passes * nbytes / memory / efficiency), rel=0.01)
     scattered = [
         workload(layers, mesh={"framework": framework, "stage_parts": parts}, pipeline=2, tensor=2, sequence=True) for parts in (0, 1)
     ]
