@@ -355,6 +355,7 @@ def layout_scene(hardware: Hardware, workload: Workload, layout: Layout, book: P
         prices=prices,
         node=node,
         launch_cpu=0.0 if stack.kernels.cuda_graphs else stack.kernels.launch_cpu / node.host.cpu.launching,
+        launch_blocking=stack.kernels.launch_blocking,
         overlap_slowdown=stack.exchange.overlap_slowdown,
         noise=LayoutNoise(
             _ranks(node.gpu, workload, mesh, *_intervals(workload, layout, of_stage[0])), seed if workload.training.noise.draw else None

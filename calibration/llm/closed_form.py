@@ -106,12 +106,13 @@ def _micro_batch(case: Case, constants: Constants, work: StepWork, wires: Wires,
     host_backward = BACKWARD_LAUNCHES * host + BACKWARD_COLLECTIVES * message + share * _of_local_experts(case, backward=True)
     routed_half = experts * share / 2
     counted = routed_half / 2  # of experts' messages, the host waits for the dispatch, whose counts it reads
-    one_forward = max(compute_forward + routed_half, host_forward + counted) + tensor / 2 + context / 3
+    beside = sum if case.launch_blocking else max
+    one_forward = beside((compute_forward + routed_half, host_forward + counted)) + tensor / 2 + context / 3
     one_forward = max(one_forward, host_forward + FORWARD_COLLECTIVES * check)
     if not case.lora:
         compute_backward += constants["accumulate"] * weights.total / layers / work.bandwidth
     again = 1.0 if case.recompute == "full" and not case.recomputed_layers else 0.0
-    one_backward = max(compute_backward + recomputed + routed_half, host_backward + again * (host_forward + counted))
+    one_backward = beside((compute_backward + recomputed + routed_half, host_backward + again * (host_forward + counted)))
     one_backward += tensor / 2 + 2 * context / 3
     one_backward = max(one_backward, host_backward + BACKWARD_COLLECTIVES * check)
     if case.zero == 3 and case.pipeline == 1:

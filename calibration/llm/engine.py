@@ -118,7 +118,8 @@ def practice_overrides(case: Case, constants: Constants) -> list[str]:
     overrides |= {f"{stack}.mesh.{name}": str(fused).lower() for name, fused in case.fused.items()}
     if case.ring_latency:  # measured with large messages, which Simple carries
         overrides[f"{stack}.nccl_proto"] = "Simple"
-    host = constants["host"] if case.family == "megatron" else 0.0
+    overrides[f"{stack}.launch_blocking"] = str(case.launch_blocking).lower()
+    host = constants["host"] if case.family == "megatron" or case.launch_blocking else 0.0
     if case.runs_by_operator:
         host = constants["host.eager"]
         overrides[f"{stack}.mesh.tensor_host"] = f"{host * TENSOR_OPERATORS / BLOCK_OPERATORS * 1e6:g} us"
