@@ -27,6 +27,7 @@ from sim.parallel.ring import ring_of
 from sim.parallel.schedule import actions, check_schedule, find_deadlock
 from sim.parallel.split import ModelKey, Unit, require_heads, require_tokens, split, split_block, tied_layers
 from sim.parallel.stack_options import mesh_options
+from sim.parallel.stage_parts import sends_parts
 from sim.parallel.stages import distribution_of, stages_of
 from sim.spec.hardware import Cpu, Gpu, Hardware, Node
 from sim.spec.layer import WIDTHS
@@ -196,7 +197,7 @@ def prepare(
     experts = _experts(ModelKey(workload.model))
     mesh = mesh_of(parallel, [gpus_per_node or node.gpu_count] * count, options.order, experts)  # after what the model allows on any GPUs
     activation = PRECISION_TRAITS[training.precision].activation
-    shares = parallel.context * (parallel.tensor if parallel.sequence_parallel else 1)
+    shares = parallel.context * (parallel.tensor if parallel.sequence_parallel or sends_parts(options, parallel) else 1)
     width = training.batch * activation / 4.0 / shares * _tokens_share(workload)
     return Layout(
         mesh=mesh,
@@ -354,6 +355,7 @@ def layout_scene(hardware: Hardware, workload: Workload, layout: Layout, book: P
         prices=prices,
         node=node,
         launch_cpu=0.0 if stack.kernels.cuda_graphs else stack.kernels.launch_cpu / node.host.cpu.launching,
+        launch_blocking=stack.kernels.launch_blocking,
         overlap_slowdown=stack.exchange.overlap_slowdown,
         noise=LayoutNoise(
             _ranks(node.gpu, workload, mesh, *_intervals(workload, layout, of_stage[0])), seed if workload.training.noise.draw else None
@@ -446,7 +448,9 @@ def layout_prices(hardware: Hardware, workload: Workload, layout: Layout, book: 
 def _times(
     gpu: Gpu, workload: Workload, layout: Layout, prices: LayoutPrices, stage: int, book: PriceBook | None, sends: bool = True
 ) -> UnitTimes:
-    times = UnitTimes(workload, gpu, layout.units, prices, stage, layout.options, layout.micro_batches, layout.adds_shards, sends)
+    entered = layout.chunks[1:] if sends_parts(layout.options, layout.mesh.parallel) else ()
+    gathered = frozenset(units[0] for units in entered if units)
+    times = UnitTimes(workload, gpu, layout.units, prices, stage, layout.options, layout.micro_batches, layout.adds_shards, sends, gathered)
     if book is not None:
         times.share(book)
     return times

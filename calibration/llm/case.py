@@ -96,6 +96,8 @@ class Case:
     drops_tokens: bool
     """Whether each expert takes as many copies as its capacity, padded, and further ones are dropped."""
     uses_cuda_graphs: bool
+    launch_blocking: bool
+    """Whether the host waits for each kernel before it launches the next one (CUDA_LAUNCH_BLOCKING=1)."""
     is_compiled: bool
     checks_collectives: bool
     """Whether torch compares every collective between its ranks first (TORCH_DISTRIBUTED_DEBUG=DETAIL)."""

@@ -33,6 +33,7 @@ from sim.parallel.routing import (
     expert_host_time,
     expert_operations,
 )
+from sim.parallel.stage_parts import copy_passes, part_gathers
 from sim.spec.hardware import LAYOUT_HOST_SPEED
 from sim.spec.parallel import Parallel
 from sim.spec.stack.exchange import TORCH_BUCKET_CAP
@@ -109,13 +110,14 @@ def _micro_batch(case: Case, constants: Constants, work: StepWork, wires: Wires,
     host_backward = BACKWARD_LAUNCHES * host + BACKWARD_COLLECTIVES * message + share * _of_local_experts(case, backward=True)
     routed_half = experts * share / 2
     counted = routed_half / 2  # of experts' messages, the host waits for the dispatch, whose counts it reads
-    one_forward = max(compute_forward + routed_half, host_forward + counted) + tensor / 2 + context / 3
+    beside = sum if case.launch_blocking else max
+    one_forward = beside((compute_forward + routed_half, host_forward + counted)) + tensor / 2 + context / 3
     one_forward = max(one_forward, host_forward + FORWARD_COLLECTIVES * check)
     if not case.lora:
         compute_backward += constants["accumulate"] * weights.total / layers / work.bandwidth
     host_backward += host_forward + counted if case.recompute == "full" and not case.recomputed_layers else 0.0
     host_backward += _checkpoint_host(case, constants, work)
-    one_backward = max(compute_backward + recomputed + routed_half, host_backward)
+    one_backward = beside((compute_backward + recomputed + routed_half, host_backward))
     one_backward += tensor / 2 + 2 * context / 3
     one_backward = max(one_backward, host_backward + BACKWARD_COLLECTIVES * check)
     if case.zero == 3 and case.pipeline == 1:
@@ -337,12 +339,19 @@ def _sends(case: Case, constants: Constants, wires: Wires) -> float:
     """Return the exposed seconds of a micro-batch's messages between stages."""
     if case.pipeline == 1:
         return 0.0
-    rows = case.micro_batch * case.seq / case.context / (case.tensor if case.sequence_parallel else 1)
+    mesh = case.stack_file.mesh
+    in_parts = mesh is not None and mesh.stage_parts and case.tensor > 1 and not case.sequence_parallel
+    rows = case.micro_batch * case.seq / case.context
+    sent = ELEMENT_WIDTH * rows * case.shape.hidden / (case.tensor if case.sequence_parallel or in_parts else 1)
     stride = case.tensor * case.context * case.data
-    one = wires.send(2.0 * rows * case.shape.hidden, stride)
+    one, gathers = wires.send(sent, stride), 0.0
+    if mesh is not None and in_parts:
+        nbytes = case.tensor * sent
+        gather = wires.gather(nbytes, case.tensor, 1) + copy_passes(mesh) * nbytes / case.chip.memory_bandwidth
+        gathers = case.virtual_stages * sum(part_gathers(mesh, backward) for backward in (False, True)) * gather
     if case.family in UNPAIRED_SEND_FAMILIES:
-        return 4 * one
-    return 2 * one * case.virtual_stages * constants["exposed.stages"] * (0.5 if case.virtual_stages > 1 else 1.0)
+        return 4 * one + gathers
+    return 2 * one * case.virtual_stages * constants["exposed.stages"] * (0.5 if case.virtual_stages > 1 else 1.0) + gathers
 
 
 def _tied(case: Case, wires: Wires) -> float:

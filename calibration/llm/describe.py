@@ -23,6 +23,7 @@ from calibration.llm.practice import (
     expert_settings,
     is_compiled,
     is_sequence_parallel,
+    launch_settings,
     memory_settings,
     modules_in,
     names_software,
@@ -31,7 +32,6 @@ from calibration.llm.practice import (
     prediction_layers_of,
     recompute_in,
     stack_with,
-    uses_graphs,
 )  # fmt: skip
 from calibration.llm.priors import MEGATRON_FAMILIES
 from calibration.llm.shapes import CannotDescribe, axis, count, shape_of
@@ -132,7 +132,7 @@ def _case(row: LlmRow) -> Case:
         is_tuned=bool(practice.get("tuned")),
         tensor_overlap=bool(practice.get("tensor_overlap")) or "async TP" in row.text["notes"],
         **expert_settings(row, row.text["notes"], practice),
-        uses_cuda_graphs=uses_graphs(row, practice),
+        **launch_settings(row, practice),
         is_compiled=compiled,
         checks_collectives=bool(practice.get("checked_pipelines")) and pipeline > 1 and gpus > domain,
         **memory_settings(practice),

@@ -119,12 +119,15 @@ def practice_overrides(case: Case, constants: Constants) -> list[str]:
     overrides |= {f"{stack}.mesh.{name}": str(fused).lower() for name, fused in case.fused.items()}
     if case.ring_latency:  # measured with large messages, which Simple carries
         overrides[f"{stack}.nccl_proto"] = "Simple"
+    overrides[f"{stack}.launch_blocking"] = str(case.launch_blocking).lower()
     of_block = of_module = 0.0
     if case.runs_by_operator:
         of_block = constants["host.eager"]
         overrides[f"{stack}.mesh.tensor_host"] = f"{of_block * TENSOR_OPERATORS / BLOCK_OPERATORS * 1e6:g} us"
     elif case.family == "megatron":
         of_module = constants["host"] / DECODER_MODULES
+    elif case.launch_blocking:
+        of_block = constants["host"]
     overrides[f"{stack}.mesh.block_host"] = f"{of_block * 1e3:g} ms"
     overrides[f"{stack}.mesh.module_host"] = f"{of_module * 1e3:g} ms"
     if case.shape.experts:

@@ -161,6 +161,11 @@ def uses_graphs(row: LlmRow, practice: Mapping[str, Any]) -> bool:
     return bool(practice.get("graphs", practice["family"] == "megatron" and row.text["gpu"].startswith("GB")))
 
 
+def launch_settings(row: LlmRow, practice: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a `Case` on how the host launches kernels: as graphs, or each when the one before it is over."""
+    return {"uses_cuda_graphs": uses_graphs(row, practice), "launch_blocking": bool(practice.get("launch_blocking"))}
+
+
 def expert_settings(row: LlmRow, notes: str, practice: Mapping[str, Any]) -> dict[str, Any]:
     """Return how tokens reach experts, and what is fused before: from the row or else from its source's scripts."""
     return {

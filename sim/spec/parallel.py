@@ -396,6 +396,9 @@ class MeshOptions(Spec):
     """The same bytes per element of everything the stage holds, such as weights gathered into one block."""
     casts_gradients: Literal["never", "fp8", "always"] = "never"
     """When the optimizer step copies the gradients of this rank's share to FP32, if ``gradients`` is not fp32. fp8: with precision fp8."""
+    stage_parts: bool = False
+    """Whether, with tensor but without sequence parallelism, each tensor rank sends a part of what stages exchange, and the receiving ranks
+    gather the parts; false: each sends everything."""
     stages_by_cost: bool = False
     """Whether stages take blocks until the cost of their products exceeds an even share (nanotron); false: even numbers of blocks."""
     order: tuple[Axis, ...] = MEGATRON_ORDER

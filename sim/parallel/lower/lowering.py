@@ -33,7 +33,7 @@ class Layout:
     reduced_width: float
     """Bytes per element of gradients when they are reduced."""
     input_bytes: tuple[float, ...]
-    """Bytes of activations that enter each chunk for one micro-batch; their gradients, which it sends back, have the same size."""
+    """Bytes of activations that a rank receives for each chunk and one micro-batch; it sends as many bytes of their gradients back."""
     clips_gradients: bool
     """Whether the optimizer waits for the norm of all gradients."""
     tied_bytes: float

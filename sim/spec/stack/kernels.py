@@ -16,6 +16,9 @@ class StackKernels(Section):
     """Host time to launch one kernel."""
     cuda_graphs: bool = False
     """Whether a whole step is captured once and replayed, so that all its kernels cost the host only one launch."""
+    launch_blocking: bool = False
+    """Whether the host waits for each kernel before it launches the next one (``CUDA_LAUNCH_BLOCKING=1``), so that its time adds to that of
+    the GPU. Applies to layouts."""
     compilation: Span = (0.0, 0.0)
     """Time to compile and tune kernels at each start of a job; zero if operators run eagerly."""
     capture: Span = (11.0, 58.0)

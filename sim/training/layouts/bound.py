@@ -191,10 +191,11 @@ class _Recurrence:
             now += 0.0 if self.scene.stages_meet else self.scene.noise.mean.all * rank.worked_in_step
             bursts, tail = ((compute, launches * self.scene.launch_cpu, min(1.0, launches) * self.scene.launch_cpu, False),), 0.0
         host = rank.host
+        blocking = self.scene.launch_blocking
         for seconds, launching, first, drained in bursts:
-            if drained:
+            if drained or blocking:
                 host = max(host, now)
-            now = max(now, host + first) + seconds
+            now = max(now, host + (launching if blocking else first)) + seconds
             host += launching
             now = max(now, host)
         rank.host = max(host, rank.floor)

@@ -111,6 +111,8 @@ class LayoutScene:
     prices: LayoutPrices
     node: Node
     launch_cpu: float
+    launch_blocking: bool
+    """Whether the host waits for each kernel before it launches the next one."""
     overlap_slowdown: float
     noise: LayoutNoise
     times_beside: Callable[[int, int, float], UnitTimes] | None = None

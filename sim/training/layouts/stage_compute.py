@@ -169,11 +169,13 @@ class StageKernels:
 
     def compute(self, bursts: Sequence[Burst], name: str, ident: int, speed: float = 1.0) -> SimProcess:
         """Compute *bursts* in *speed* times their mean time, no faster than the host launches their kernels."""
-        start, launch = self.env.now, self.scene.launch_cpu
+        start, launch, blocking = self.env.now, self.scene.launch_cpu, self.scene.launch_blocking
         for burst in bursts:
-            if burst.waits_for_gpu:
+            drained = burst.waits_for_gpu or blocking
+            if drained:
                 self.host = max(self.host, self.env.now)
-            yield from self._wait_for_launch(self.host + min(1.0, burst.launches) * launch, burst.waits_for_gpu)
+            first = burst.launch_time(launch) if blocking else min(1.0, burst.launches) * launch
+            yield from self._wait_for_launch(self.host + first, drained)
             self.host += burst.launch_time(launch)
             begun = self.env.now
             if burst.compute > 0:
@@ -182,7 +184,7 @@ class StageKernels:
                 yield self.gpu.compute(burst.compute * speed).done
                 self.slowest.set_computing(computing=False)
                 self._count_compute(begun, burst.compute * speed)
-            yield from self._wait_for_launch(self.host, burst.waits_for_gpu)
+            yield from self._wait_for_launch(self.host, drained)
         self.account.log.add_work(self.account.index, "gpu", name, Cause.COMPUTE, start, self.gpu_name, ident)
         seconds = sum(burst.compute for burst in bursts)
         self.slowest.add_lag(self.spread.data * seconds)

@@ -41,6 +41,7 @@ from sim.parallel.routing import (
     unfused_passes,
 )
 from sim.parallel.split import LayerPiece, Unit
+from sim.parallel.stage_parts import copy_passes, part_gathers
 from sim.spec.fields import Precision
 from sim.spec.fp8_recipe import usual_recipe
 from sim.spec.hardware import Gpu
@@ -82,6 +83,8 @@ class UnitTimes:
     """Whether gradients are reduced to shards before they are accumulated over micro-batches."""
     sends: bool = True
     """Whether messages take time. If not, units take their compute alone, wherever groups are placed and on any number of nodes."""
+    gathered: frozenset[int] = frozenset()
+    """Units before which tensor ranks gather what another stage has sent in parts: the first of each chunk but the first."""
     _unit_times: dict[tuple[int, PassPart], UnitTime] = field(default_factory=dict)
     _spans: dict[tuple[int, int, PassPart], UnitTime] = field(default_factory=dict)
     _pairs: dict[tuple[int, ...], UnitTime] = field(default_factory=dict)
@@ -133,8 +136,19 @@ class UnitTimes:
         """Return the time of units *first* to *last* in sequence."""
         key = (first, last, part)
         if key not in self._spans:
-            self._spans[key] = joined(self(number, part) for number in range(first, last + 1))
+            begins = self._gathers(first if part == "F" else last + 1, part) if self.gathered else []
+            self._spans[key] = joined([*begins, *(self(number, part) for number in range(first, last + 1))])
         return self._spans[key]
+
+    def _gathers(self, number: int, part: PassPart) -> list[UnitTime]:
+        """Return the times in which tensor ranks gather what enters unit *number*, or its gradients, if stages send it in parts."""
+        if part == "W" or number not in self.gathered:
+            return []
+        message = LayerMessage("tensor", "all_gather", self.units[number].boundary / self.workload.training.parallel.context)
+        layer = self.units[number].pieces[0].layer
+        copied = memory_time(copy_passes(self.options) * self._bytes(message, layer), self.gpu)
+        waits = (self._exposed(message, layer, 0.0, False),) if self.sends else ()
+        return [UnitTime((Burst(copied, 1.0),), waits)] * part_gathers(self.options, part != "F")
 
     def of(self, work: Work) -> UnitTime:
         """Return the time of *work*. What a pair waits for the messages of experts is in its backward pass."""
@@ -188,7 +202,16 @@ class UnitTimes:
         """Return the times of units beside dispatch and combine, which occupy multiprocessors."""
         gpu = remaining_gpu(self.gpu, self.options.expert_blocks, 0.0)
         return UnitTimes(
-            self.workload, gpu, self.units, self.prices, self.stage, self.options, self.micro_batches, self.adds_shards, sends=False
+            self.workload,
+            gpu,
+            self.units,
+            self.prices,
+            self.stage,
+            self.options,
+            self.micro_batches,
+            self.adds_shards,
+            False,
+            self.gathered,
         )
 
     def _time_of(self, unit: Unit, part: PassPart) -> UnitTime:

@@ -335,20 +335,6 @@ def test_saved_outputs_are_not_made_again(tmp_path: Path) -> None:
         assert less == pytest.approx(products * columns / all_weights, rel=0.05), text
 
 
-def test_deepspeed_waits_for_each_of_four_messages(tmp_path: Path) -> None:
-    # BLOOM's shape over 50 Gbps a GPU: a message of 2048 x 14336 elements takes 9.4 ms at full rate
-    case = one(
-        tmp_path, source="bigscience-workshop/bigscience@1:x", gpu="A100", gpus="384", nodes="48", tp="8", pp="12", dp="4", micro_batch="1",
-        global_batch="2048", seq_len="2048", hidden="14336", layers="72", heads="112", kv_heads="112", ffn_hidden="57344", vocab="50304",
-    )  # fmt: skip
-    at = {**defaults(), "network": 1.0, "launch.collective": 1e-9}
-    joined = replace(case, family="megatron-2021")
-    message = 2.0 * 2048 * 14336 / 6.25e9
-    alike = {**at, "compute:deepspeed": 1.0, "compute:megatron-2021": 1.0}
-    grown = predict(case, alike).step_time - predict(joined, {**alike, "exposed.stages": 0.5}).step_time
-    assert grown == pytest.approx((4 - 1) * message * (512 + 2 * 11), rel=0.05)
-
-
 def test_each_tensor_message_keeps_the_host_busy(tmp_path: Path) -> None:
     """Where hosts bound the step: a forward, 1.5 of it for backward, and 1.8 of 42 operators for each of ten messages of a block."""
     case = nanotron(tmp_path, tp="2", dp="4", global_batch="16", zero_stage="0")

@@ -18,7 +18,7 @@ from sim.training.layouts.play import play
 from sim.training.layouts.unfolded import Unfolded
 from tests.harness import layer, machine
 from tests.training.layouts.drawn_layouts import model
-from tests.training.layouts.toys import BACKWARD, FORWARD, SLOT, blocks, free, played, run, workload
+from tests.training.layouts.toys import BACKWARD, FORWARD, SLOT, blocks, free, played, run, split_block, with_memory, workload
 
 
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
@@ -158,6 +158,26 @@ def test_a_message_takes_its_bytes_over_the_link() -> None:
     layers = [each.model_copy(update={"read": 4e6, "write": 4e6}) for each in blocks(2)]
     layout_run = run(machine(2, nvlink=1e8), workload(layers, pipeline=2))
     assert layout_run.step_time == pytest.approx(2 * SLOT + 2 * 4e6 / 1e8, rel=1e-3)
+
+
+@pytest.mark.parametrize(("framework", "gathers", "passes"), [("megatron", 1 + 1, 2), ("deepspeed", 1 + 2, 5)])
+def test_tensor_ranks_send_their_parts_and_gather_those_they_receive(framework: str, gathers: int, passes: int) -> None:
+    """Megatron-LM's scatter-gather, DeepSpeed's PartitionedTensor: half of the bytes there and back; each gather copies all in passes."""
+    nbytes, nvlink, nic, memory = 4e6, 1e9, 1e8, 1e10
+    sizes = {"read": nbytes, "write": nbytes}
+    layers = [each.model_copy(update=sizes) for number in range(2) for each in split_block(number)]
+    hardware = with_memory(machine(2, 2, nvlink=nvlink, nic=nic), memory)
+    given_ = [
+        workload(layers, mesh={"framework": framework, "stage_parts": parts}, pipeline=2, tensor=2, sequence=False) for parts in (0, 1)
+    ]
+    entire, split = (run(hardware, each).step_time for each in given_)
+    efficiency = hardware.groups[0].node.gpu.memory_efficiency
+    saved = 2 * nbytes / 2 / (nic / 2)  # two ranks share a NIC
+    assert entire - split == pytest.approx(saved - gathers * (nbytes / 2 / nvlink + passes * nbytes / memory / efficiency), rel=0.01)
+    scattered = [
+        workload(layers, mesh={"framework": framework, "stage_parts": parts}, pipeline=2, tensor=2, sequence=True) for parts in (0, 1)
+    ]
+    assert run(hardware, scattered[0]).step_time == run(hardware, scattered[1]).step_time
 
 
 @pytest.mark.parametrize("chunks", [1, 2])

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from sim.events import Cause
+from sim.parallel.routing import BACKWARD_LAUNCHES
 from sim.spec.hardware import LAYOUT_HOST_SPEED, Hardware
 from sim.spec.layer import Layer
 from tests.harness import layer, machine
@@ -41,6 +42,15 @@ def test_counts_of_tokens_drain_the_host() -> None:
     assert padded.stalls[Cause.LAUNCH] == pytest.approx(1e-3)  # of the first kernel
     # behind each count the GPU waits for the expert's kernel and, since that is short, for the one after it
     assert counted.stalls[Cause.LAUNCH] == pytest.approx(1e-3 + 4 * (2e-3 - 1e-5), rel=1e-6)
+
+
+def test_launches_that_block_add_to_the_time_of_the_gpu() -> None:
+    """CUDA_LAUNCH_BLOCKING: two kernels of each of four blocks are launched when the GPU is idle, and so are the rest of each block."""
+    stack, mesh = {"launch_cpu": "1 ms"}, {"block_host": "2 ms"}
+    ahead, blocking = (run(free(1), workload(blocks(4), stack={**stack, "launch_blocking": waits}, mesh=mesh)) for waits in (False, True))
+    assert ahead.step_time == pytest.approx(4 * SLOT + 1e-3)  # of the first kernel
+    assert blocking.step_time == pytest.approx(4 * SLOT + 4 * (2 * 1e-3 + (1 + BACKWARD_LAUNCHES) * 2e-3))
+    assert blocking.stalls[Cause.LAUNCH] == pytest.approx(blocking.step_time - 4 * SLOT)
 
 
 def test_checked_collectives_bound_a_step_by_the_host() -> None:
