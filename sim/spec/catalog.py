@@ -162,6 +162,11 @@ def _measured_machine(name: str) -> Path | None:
     return path if is_file(path) else None
 
 
+def measured_machines() -> list[str]:
+    """Return the names of all machines that `_measured_machine` finds."""
+    return list(_in_folders(_MEASURED))
+
+
 def _is_there(path: Path) -> bool:
     """Return whether *path* is a file, a folder or a link, even one that leads nowhere."""
     return is_file(path) or is_folder(path) or islink(path)
@@ -224,7 +229,7 @@ def unknown_name_hint(name: str, folder: str, path: bool = False) -> str:
         return f"; it is a layout, not a stack: use {layout} with --stack torchtitan-2.x or megatron-core"
     if folder == "hardware" and not path and (of_gpu := _with_gpu_in(name)):
         return f"; did you mean {any_of(of_gpu)}?"
-    measured = list(_in_folders(_MEASURED)) if folder == "hardware" and not path else []
+    measured = measured_machines() if folder == "hardware" and not path else []
     if near := suggestions(name, list(catalog(folder))) or suggestions(name, [*file_names, *measured]):
         alike = _joined(name) == _joined(near[0]) or difflib.SequenceMatcher(None, name.lower(), near[0].lower()).ratio() >= _TYPO
         another = folder == "workloads" and not path and not alike
