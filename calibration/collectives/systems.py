@@ -53,12 +53,12 @@ _OF_GPU: Final[Mapping[str, str]] = {
     "gh200-144gb": "alps-gh200", "h100-sxm5-80gb": "hgx-h100", "h20-sxm-96gb": "hgx-h20", "h200-sxm-141gb": "hgx-h200",
     "h800-sxm5-80gb": "hgx-h800", "l40s": "l40s-pcie", "mi250x-gcd": "cray-ex235a", "mi300x": "mi300x-platform",
     "mi325x": "mi325x-platform", "mi350x": "mi350x-platform", "mi355x": "mi355x-platform", "p100-sxm2-16gb": "dgx-1-p100",
-    "v100-sxm2-16gb": "dgx-1-v100", "v100-sxm2-32gb": "dgx-1-v100",
+    "rtx-pro-6000-blackwell-server": "g4-standard-384", "v100-sxm2-16gb": "dgx-1-v100", "v100-sxm2-32gb": "dgx-1-v100",
 }  # fmt: skip
 """The machine that is assumed for a GPU whose host a table does not name."""
 PCIE_BOX: Final = "l40s-pcie"
 """The machine whose GPUs are replaced by others on PCIe: eight, four below each of two AMD processors."""
-_WITHOUT_NETWORK: Final = (PCIE_BOX, "alps-gh200")
+_WITHOUT_NETWORK: Final = (PCIE_BOX, "alps-gh200", "g4-standard-384")
 """Machines that stand for hosts with any network, which must be stated."""
 _NO_PEERS: Final = re.compile(r"rtx(30|40|50)\d\d")
 """GeForce cards since Ampere: their driver has no peer-to-peer copies over PCIe (github.com/tinygrad/open-gpu-kernel-modules README)."""
