@@ -19,7 +19,7 @@ from calibration.collectives.records import COLUMNS, NETWORKS, OPTIONAL_COLUMNS,
 from calibration.collectives.systems import SystemWords, described, network_meant_on, set_options, system_meant, transport_meant
 from calibration.run_words import NAMES_OF_COLUMNS, plain_column, plain_name
 from sim.spec.algorithms import minor_release
-from sim.spec.catalog import all_names
+from sim.spec.catalog import SUFFIX, all_names
 from sim.spec.strict import csv_lines, csv_rows, decode, read_bytes
 from sim.spec.yaml import SpecError
 from sim.training.collectives.nccl.constants import constants_of
@@ -181,6 +181,7 @@ def _translated(row: Mapping[str, str], tells_nccl: bool) -> _RowRead:
     words |= {"bytes": _size, "time_s": lambda text: _quantity(text, "time")}
     told = cells.get("network", "")
     cells |= {name: meant(cells[name]) for name, meant in words.items() if cells.get(name)}
+    cells["system"] = cells.get("system") or Path(cells["hardware"]).name.removesuffix(SUFFIX)  # else systems without a name would be one
     if not overrides and told and nodes.isdigit() and int(nodes) > 1:
         overrides = network_meant_on(cells["hardware"], told, int(nodes))
         notes += [f"network '{told}' was read as {' '.join([cells['hardware'], *set_options(overrides)])}"] if overrides else []

@@ -233,6 +233,15 @@ def test_columns_that_say_nothing_may_be_left_out(tmp_path: Path):
             read_collectives(path)
 
 
+def test_machines_are_systems_of_their_own_if_the_table_names_none(tmp_path: Path):
+    (mine := tmp_path / "mine.yaml").write_text("extends: hgx-h100\nname: another\n")
+    (path := tmp_path / "rows.csv").write_text(
+        "hardware,network,nodes,gpus,op,bytes,time_s\n"
+        + "".join(f"{name},nvlink,1,8,all_reduce,1e6,1e-4\n" for name in ("dgx-a100", "p5.48xlarge", str(mine)))
+    )
+    assert [record.system for record in read_table(path).records] == ["dgx-a100", "p5.48xlarge", "mine"]
+
+
 @pytest.mark.parametrize(
     ("header", "misnamed", "meant"),
     [
