@@ -122,7 +122,7 @@ def with_catalog_names(records: Sequence[RunRecord], folders: Folders) -> tuple[
             sizes = _tokens_assumed(record, file)
             notes[f"workload {record.workload} {file} {sizes}"] = f"workload '{record.workload}' was read as {file}{sizes}"
         overrides = "; ".join(filter(None, (machine.override, record.overrides)))
-        renamed.append(replace(_with_count(record, machine), hardware=machine.machine, workload=workload, overrides=overrides))
+        renamed.append(replace(_with_count(record, machine), hardware=machine.machine, workload=file, overrides=overrides))
     return renamed, list(notes.values())
 
 
