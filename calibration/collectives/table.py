@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final, NamedTuple, get_args
 
 from calibration.collectives.nccl_tests import is_nccl_tests, nccl_tests_rows, network_of
-from calibration.collectives.records import COLUMNS, NETWORKS, OPTIONAL_COLUMNS, CollectiveRecord, plan_of, record_of
+from calibration.collectives.records import COLUMNS, NETWORKS, OPTIONAL_COLUMNS, CollectiveRecord, plan_of, plan_on, record_of
 from calibration.collectives.systems import SystemWords, described, network_meant_on, set_options, system_meant, transport_meant
 from calibration.run_words import NAMES_OF_COLUMNS, plain_column, plain_name
 from sim.spec.algorithms import minor_release
@@ -23,7 +23,7 @@ from sim.spec.catalog import SUFFIX, all_names
 from sim.spec.strict import csv_lines, csv_rows, decode, read_bytes
 from sim.spec.yaml import SpecError
 from sim.training.collectives.nccl.constants import constants_of
-from sim.training.collectives.price.collective_plan import Op
+from sim.training.collectives.price.collective_plan import DEFAULT, Op
 from sim.units import UnitError, parse
 
 _TOTAL: Final = "gpus"
@@ -210,6 +210,9 @@ def _in_words(cells: Mapping[str, str]) -> tuple[dict[str, str], tuple[str, ...]
     text = f"{system}; {note}"
     read = {**cells, "hardware": meant.hardware, "nodes": str(meant.nodes), "gpus_per_node": str(meant.gpus_per_node)}
     read["network"] = network_of(node, meant.nodes)
+    if read["network"] == "nvlink" and node.nvlink is not None and node.nvlink.switch_links == 0:  # bridges may join pairs only
+        carrier = plan_on(meant.hardware, 1, meant.gpus_per_node, DEFAULT, meant.overrides).layout.carrier()
+        read["network"] = "nvlink" if carrier == "nvlink" else "pcie"
     read["system"] = system or words.gpu
     read["nccl"] = cells.get("nccl") or _release_in(text)
     for name, pattern in _SETTINGS.items():

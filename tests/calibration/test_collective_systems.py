@@ -43,6 +43,8 @@ SYSTEMS = [
     ("HGX H100, 4 x 200 Gbps HDR InfiniBand", "H100", 4, 32, "hgx-h100", "4x8", 4, 200, "infiniband"),
     ("HGX H200, 8 x 400 Gbps RoCE (Spectrum-X)", "H200", 4, 32, "hgx-h200", "4x8", 8, 400, "roce"),
     ("HGX H100, 25 GbE TCP, 2 nodes", "H100", 2, 16, "hgx-h100", "2x8", 1, 25, "tcp"),
+    ("Dell XE9680, 1x CX-7 400GbE per GPU", "H100 SXM", 2, 16, "hgx-h100", "2x8", 8, 400, "roce"),
+    ("HGX H100, 8x 400 Gbps Ethernet, NCCL_NET=Socket", "H100", 2, 16, "hgx-h100", "2x8", 8, 400, "tcp"),
     ("2 nodes 16x H20, 16x CX7 NDR", "H20", 2, 16, "hgx-h20", "2x8", 8, 400, "infiniband"),
     ("Frontier, 8 nodes", "MI250X", 8, 64, "cray-ex235a", "8x8", 4, 200, "slingshot"),
     ("Perlmutter, 4 x A100 a node, Slingshot 11", "A100-SXM4-40GB", 16, 64, "perlmutter", "16x4", 4, 200, "slingshot"),
@@ -241,6 +243,20 @@ def test_one_card_of_eight_gpus_carries_its_rate_since_2_12():
         chosen = plan.choice(2**33, "all_reduce")
         times[release] = cost(plan.layout, "all_reduce", chosen.algorithm, chosen.protocol, 2.0**33, chosen.channels).uncontended_time
     assert sent < times["2.30"] < 1.1 * sent < 1.5 * sent < times["2.10"]
+
+
+def test_a_note_says_which_of_host_and_network_are_assumed():
+    for system, said in (("8x H200, 3200Gbps IB", "host is"), ("8x H200, 8x400 RoCE", "host is"), ("8x H200", "host and network are")):
+        assert system_meant(SystemWords(system, "H200", "", "", 2, 16)).assumed.endswith(f"; its {said} assumed")
+
+
+def test_bridges_between_pairs_are_not_the_network_of_eight_cards(tmp_path: Path):
+    """The path that limits them is PCIe; two bridged cards have none between them."""
+    cells = "RTX A6000 NVLink bridge pairs,RTX A6000,1"
+    read = table(
+        tmp_path, f"s,{cells},8,all_reduce,1e8,60000,,,", f"s,{cells},2,all_reduce,1e8,6000,,,", "s,DGX-1,V100,1,8,all_reduce,1e8,900,,,"
+    )
+    assert [record.network for record in read.records] == ["pcie", "nvlink", "nvlink"]
 
 
 def test_a_machine_in_words_cannot_be_fitted(tmp_path: Path):
