@@ -21,7 +21,7 @@ from calibration.network_words import nic_of
 from calibration.questions import Folders, file_named, has_file, machine_named
 from calibration.run_records import RunRecord
 from calibration.run_words import plain_name, pointed_name
-from sim.spec.catalog import SUFFIX, aliases_of, all_files, is_path
+from sim.spec.catalog import SUFFIX, aliases_of, all_files, is_path, read
 from sim.spec.listing import hardware_rows
 from sim.spec.yaml import SpecError
 
@@ -122,7 +122,7 @@ def with_catalog_names(records: Sequence[RunRecord], folders: Folders) -> tuple[
             sizes = _tokens_assumed(record, file)
             notes[f"workload {record.workload} {file} {sizes}"] = f"workload '{record.workload}' was read as {file}{sizes}"
         overrides = "; ".join(filter(None, (machine.override, record.overrides)))
-        renamed.append(replace(_with_count(record, machine), hardware=machine.machine, workload=workload, overrides=overrides))
+        renamed.append(replace(_with_count(record, machine), hardware=machine.machine, workload=file, overrides=overrides))
     return renamed, list(notes.values())
 
 
@@ -323,8 +323,10 @@ def _names_by_spelling(kind: str, folders: tuple[Path | None, ...]) -> Mapping[C
 
 
 def _aliases(path: Path) -> list[str]:
-    """Return the aliases in *path*; none if it cannot be read, which is reported when it is loaded."""
+    """Return the aliases and the name in *path*; none if it cannot be read, which is reported when it is loaded."""
     try:
-        return aliases_of(path)
+        value = read(path).value
+        name = value.get("name") if isinstance(value, dict) else None
+        return [*aliases_of(path), *([name] if isinstance(name, str) else [])]
     except SpecError:
         return []

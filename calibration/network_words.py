@@ -42,6 +42,12 @@ _OF_GPUS: Final = re.compile(
     r"\d+ ?(?:x )?(?:of \d+ )?(?:gpus?|(?:nvidia |amd )?[a-z]{1,3}\d+\w*)(?: [a-z]+)?,? (?:per|a|each|/) ?node", re.IGNORECASE
 )
 """GPUs of a node, whose number is not that of its NICs."""
+_OF_ALL_NODES: Final = re.compile(
+    r"(?:\b\d+ ?(?:nodes?|hosts?|servers?|machines?)?\s*)[x\u00d7*] ?\d+ (?:nvidia |amd |tesla |geforce )?"
+    r"(?:gpus?\b|(?:rtx|gtx|titan|quadro) ?\w+|(?!cx|bf|[xnhef]dr)[a-z]{1,3}\d+\w*)",
+    re.IGNORECASE,
+)
+"""Nodes times GPUs, such as ``16 nodes x 8 H100``."""
 
 
 class StatedNics(NamedTuple):
@@ -56,7 +62,7 @@ class StatedNics(NamedTuple):
 def nics_stated(text: str) -> StatedNics | None:
     """Return what *text* says about the NICs of a node, in the part that has a rate or a generation; None if no part has."""
     plain = re.sub(r"(?<=\d) ?Gi?B(?!\w|/s)", "gib", text)
-    plain = _about_nics(_with_digits(_OF_GPUS.sub(" ", plain))).lower()
+    plain = _about_nics(_with_digits(_OF_ALL_NODES.sub(" ", _OF_GPUS.sub(" ", plain)))).lower()
     parts = [part for part in re.split(r"[,;()+]", re.sub(r"\d+gib\b", " ", plain)) if part.strip()]
     stated = next((stated for part in parts if (stated := _nics_in(part)) is not None), None)
     if stated is None or stated.nics or stated.per_gpu:

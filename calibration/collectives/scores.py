@@ -192,12 +192,13 @@ def _calibrated(score: BandScore | None) -> dict[str, str]:
 
 def error_text(rows: Sequence[Mapping[str, str]]) -> str:
     """Return *rows* in aligned columns, in percent, followed by their summary by network and operation."""
-    where = f"{'system':26} {'network':10} {'op':14} {'band':8}"
+    wide = max([26, *(len(row["system"]) for row in rows)])
+    where = f"{'system':{wide}} {'network':10} {'op':14} {'band':8}"
     lines = [f"{where} {'rows':>4} {'zero-shot':>9} {'signed':>6} {'p90':>5} {'calibrated':>11} {'p90':>5}"]
     for row in rows:
         zero = f"{_percent(row['zero_shot_median']):>9} {_percent(row['zero_shot_signed']):>6} {_percent(row['zero_shot_p90']):>5}"
         calibrated = f"{_percent(row['calibrated_median']):>11} {_percent(row['calibrated_p90']):>5}"
-        where = f"{row['system']:26} {row['network']:10} {row['op']:14} {row['band']:8}"
+        where = f"{row['system']:{wide}} {row['network']:10} {row['op']:14} {row['band']:8}"
         lines.append(f"{where} {row['zero_shot_points']:>4} {zero} {calibrated}")
     return "\n".join([*lines, "", *_summary_lines(rows)])
 

@@ -53,12 +53,12 @@ _OF_GPU: Final[Mapping[str, str]] = {
     "gh200-144gb": "alps-gh200", "h100-sxm5-80gb": "hgx-h100", "h20-sxm-96gb": "hgx-h20", "h200-sxm-141gb": "hgx-h200",
     "h800-sxm5-80gb": "hgx-h800", "l40s": "l40s-pcie", "mi250x-gcd": "cray-ex235a", "mi300x": "mi300x-platform",
     "mi325x": "mi325x-platform", "mi350x": "mi350x-platform", "mi355x": "mi355x-platform", "p100-sxm2-16gb": "dgx-1-p100",
-    "v100-sxm2-16gb": "dgx-1-v100", "v100-sxm2-32gb": "dgx-1-v100",
+    "rtx-pro-6000-blackwell-server": "g4-standard-384", "v100-sxm2-16gb": "dgx-1-v100", "v100-sxm2-32gb": "dgx-1-v100",
 }  # fmt: skip
 """The machine that is assumed for a GPU whose host a table does not name."""
 PCIE_BOX: Final = "l40s-pcie"
 """The machine whose GPUs are replaced by others on PCIe: eight, four below each of two AMD processors."""
-_WITHOUT_NETWORK: Final = (PCIE_BOX, "alps-gh200")
+_WITHOUT_NETWORK: Final = (PCIE_BOX, "alps-gh200", "g4-standard-384")
 """Machines that stand for hosts with any network, which must be stated."""
 _NO_PEERS: Final = re.compile(r"rtx(30|40|50)\d\d")
 """GeForce cards since Ampere: their driver has no peer-to-peer copies over PCIe (github.com/tinygrad/open-gpu-kernel-modules README)."""
@@ -74,9 +74,11 @@ _TRANSPORTS: Final[Sequence[tuple[str, str]]] = (
     (r"tcpxo|fastrak", "gpudirect-tcpxo"), (r"tcpx\b", "gpudirect-tcpx"),
     (r"nccl_ib_disable=1|nccl_net=\"?socket|ipoib|\bsockets?\b|\btcp\b|\bena\b|gvnic", "tcp"),
     (r"\befa", "efa"), (r"slingshot|\bhsn\b", "slingshot"), (r"roce|rdma over converged|spectrum-?x|\bthor\b|broadcom", "roce"),
-    (r"infini ?band|\bib\b|\b[xnhef]dr(\d{2,3})?\b|mlx5", "infiniband"), (r"ethernet|\d ?gbe\b", "tcp"),
+    (r"infini ?band|\bib\b|\b[xnhef]dr(\d{2,3})?\b|mlx5", "infiniband"), (r"\b[248]00 ?(gbe|g(bps|bit/s|b/s)? ethernet)\b", "roce"),
+    (r"ethernet|\d ?gbe\b", "tcp"),
 )  # fmt: skip
-"""Transports by words about the network between nodes, the most specific first."""
+"""Transports by words about the network between nodes, the most specific first. Cards of 200 Gbit/s and more are bought for RDMA: estimate
+(the sockets of a rank level off at 42 Gbit/s, says ``hardware/parts/transports/tcp.yaml``)."""
 _OTHERS: Final = (
     (r"\bsharp\b(?! ?(off|disabled))|collnet(?!_enable=0)", "it reduces in the network's switches (SHARP), which its description lacks"),
     (r"mscclpp|mscclang|\bmsccl\b(?! ?(off|disabled))|\b(hiccl|oneccl|gloo|ucc|hccl|xccl|baidu)\b|nvshmem|deepep|flashinfer",
@@ -139,7 +141,8 @@ def system_meant(words: SystemWords) -> MeantSystem:
     networked = _network(words, text, machine, node, is_named) if nodes > 1 else ()
     overrides += networked
     shown = " ".join([machine, *set_options(overrides)])
-    lacks = "" if is_named else "; its host is assumed" if nodes == 1 or networked else "; its host and network are assumed"
+    is_told = nodes == 1 or networked or (transport_meant(text) is not None and _stated(words) is not None)
+    lacks = "" if is_named else "; its host is assumed" if is_told else "; its host and network are assumed"
     return MeantSystem(machine, overrides, nodes, per_node, shown + lacks)
 
 
@@ -313,7 +316,7 @@ def _network(words: SystemWords, text: str, machine: str, node: Node, is_named: 
     stated = transport_meant(text)
     own = node.nic.transport.name
     transport = own if stated is None or own.startswith(stated) else stated
-    nics = nics_stated(words.network) or nics_stated(words.system) or nics_stated(words.note) or StatedNics()
+    nics = _stated(words) or StatedNics()
     lacking = "which network joins its nodes" if stated is None else "" if nics.gbps else "how fast the network between its nodes is"
     if not is_named and machine in _WITHOUT_NETWORK and lacking:
         raise SpecError(f"'{words.system}': does not say {lacking}; write it into the column network or system")
@@ -332,6 +335,10 @@ def _network(words: SystemWords, text: str, machine: str, node: Node, is_named: 
     if node.nic.gpudirect and transport != "tcp" and _WITHOUT_GPUDIRECT.search(text):
         overrides.append("node.nic.gpudirect=false")
     return tuple(overrides)
+
+
+def _stated(words: SystemWords) -> StatedNics | None:
+    return nics_stated(words.network) or nics_stated(words.system) or nics_stated(words.note)
 
 
 def _usual(node: Node) -> float:

@@ -7,6 +7,7 @@ names an unknown machine, or that lacks something, is listed with its reason; al
 
 from __future__ import annotations
 
+import difflib
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -14,23 +15,25 @@ from pathlib import Path
 from typing import Final, NamedTuple, get_args
 
 from calibration.collectives.nccl_tests import is_nccl_tests, nccl_tests_rows, network_of
-from calibration.collectives.records import COLUMNS, NETWORKS, OPTIONAL_COLUMNS, CollectiveRecord, plan_of, record_of
+from calibration.collectives.records import COLUMNS, NETWORKS, OPTIONAL_COLUMNS, CollectiveRecord, plan_of, plan_on, record_of
 from calibration.collectives.systems import SystemWords, described, network_meant_on, set_options, system_meant, transport_meant
 from calibration.run_words import NAMES_OF_COLUMNS, plain_column, plain_name
 from sim.spec.algorithms import minor_release
-from sim.spec.catalog import all_names
+from sim.spec.catalog import SUFFIX, all_names
 from sim.spec.strict import csv_lines, csv_rows, decode, read_bytes
 from sim.spec.yaml import SpecError
 from sim.training.collectives.nccl.constants import constants_of
-from sim.training.collectives.price.collective_plan import Op
+from sim.training.collectives.price.collective_plan import DEFAULT, Op
 from sim.units import UnitError, parse
 
 _TOTAL: Final = "gpus"
 _OTHER_NAMES: Final[Mapping[str, str]] = {
     **NAMES_OF_COLUMNS,
-    "operation": "op", "collective": "op", "size": "bytes", "size_bytes": "bytes", "message_bytes": "bytes", "node_count": "nodes",
-    **dict.fromkeys(("gpu_count", "n_gpus", "num_gpus", "ranks", "world_size"), _TOTAL), "nccl_version": "nccl", "transport": "network",
-    "interconnect": "network", "algo": "algorithm", "proto": "protocol",
+    "operation": "op", "collective": "op", "node_count": "nodes",
+    **dict.fromkeys(("size", "size_b", "size_bytes", "message_bytes"), "bytes"),
+    **dict.fromkeys(("gpu_count", "n_gpus", "num_gpus", "ranks", "world_size"), _TOTAL),
+    **dict.fromkeys(("nccl_version", "nccl_ver", "nccl_release"), "nccl"),
+    "transport": "network", "interconnect": "network", "algo": "algorithm", "proto": "protocol",
     "algo_if_known": "algorithm", "g": "gpus_per_process", "gpus_per_proc": "gpus_per_process",
     **dict.fromkeys(("algbw", "algbw_gbps", "algbw_gb/s", "algo_bandwidth"), "algbw"),
     **dict.fromkeys(("busbw", "busbw_gbps", "busbw_gb/s", "bus_bandwidth"), "busbw"),
@@ -43,6 +46,9 @@ _UNITS_OF_TIME: Final[Mapping[str, float]] = {
     **dict.fromkeys(("time_us", "latency_us", "avg_time_us"), 1e-6), **dict.fromkeys(("time_ms", "latency_ms", "avg_time_ms"), 1e-3),
     **dict.fromkeys(("seconds", "latency_s"), 1.0),
 }  # fmt: skip
+_UNDERSTOOD: Final = tuple(dict.fromkeys((*COLUMNS, _TOTAL, *_UNITS_OF_TIME, *_RATES, *_WORDS)))
+_ALMOST: Final = 0.8
+"""Similarity from which a name is that of a column with a wrong letter; ``bites`` and ``bytes`` have 0.8."""
 _NETWORK_WORDS: Final[Mapping[str, str]] = {
     r"nv(link|switch).*|nvl\d+": "nvlink", r"xgmi|infinity ?fabric.*": "xgmi", r"pcie.*|pci express.*": "pcie",
 }  # fmt: skip
@@ -87,6 +93,8 @@ def read_table(path: Path, hardware: str = "") -> CollectiveTable:
     header = rows[0][1] if rows else []
     where = f"{path}:{rows[0][0] if rows else 1}"
     names = [_column(name, header) for name in header]
+    if misnamed := _misnamed(names):
+        raise SpecError([f"{where}: {problem}" for problem in misnamed])
     if twice := next((name for name in names if name in (*COLUMNS, _TOTAL) and names.count(name) > 1), None):
         raise SpecError(f"{where}: column '{twice}' appears twice")
     present = {"time_s" if name in (*_UNITS_OF_TIME, *_RATES) else name for name in names}
@@ -99,7 +107,7 @@ def read_table(path: Path, hardware: str = "") -> CollectiveTable:
             "place of hardware; or pass the output of nccl-tests"
         )
     notes = [f"{where}: column '{mine}' was read as {name}" for mine, name in zip(header, names, strict=True) if mine != name]
-    ignored = [name for name in names if name not in (*COLUMNS, _TOTAL, *_UNITS_OF_TIME, *_RATES, *(_WORDS if in_words else ()))]
+    ignored = [name for name in names if name not in _UNDERSTOOD or (name in _WORDS and name not in COLUMNS and not in_words)]
     notes += [f"{where}: column '{name}' is not part of a record and is ignored" for name in ignored]
     if len(rows) < 2:
         raise SpecError(f"{path}: has no rows below its header")
@@ -128,8 +136,19 @@ def _column(name: str, header: Sequence[str]) -> str:
     """Return the column that *name* means; *name* itself if it means none, or one that *header* has."""
     plain = plain_column(re.sub(r"[\s_]*[\[(](.+)[\])]$", r"_\1", name))
     other = _OTHER_NAMES.get(plain, plain)
-    understood = other in (*COLUMNS, _TOTAL, *_UNITS_OF_TIME, *_RATES, *_WORDS)
-    return other if understood and (other == name or other not in header) else name
+    return other if other in _UNDERSTOOD and (other == name or other not in header) else name
+
+
+def _misnamed(names: Sequence[str]) -> list[str]:
+    """Return a message for each of *names* that is almost that of a column which the table lacks."""
+    present = {_role(name) for name in names}
+    near = ((name, difflib.get_close_matches(name.lower(), _UNDERSTOOD, n=1, cutoff=_ALMOST)) for name in names if name not in _UNDERSTOOD)
+    return [f"unknown column '{name}'; did you mean '{meant[0]}'?" for name, meant in near if meant and _role(meant[0]) not in present]
+
+
+def _role(name: str) -> str:
+    """Return *name*, or one of the columns that say the same in other units."""
+    return "time_s" if name in _UNITS_OF_TIME else _TOTAL if name == "gpus_per_node" else name
 
 
 class _RowRead(NamedTuple):
@@ -162,6 +181,7 @@ def _translated(row: Mapping[str, str], tells_nccl: bool) -> _RowRead:
     words |= {"bytes": _size, "time_s": lambda text: _quantity(text, "time")}
     told = cells.get("network", "")
     cells |= {name: meant(cells[name]) for name, meant in words.items() if cells.get(name)}
+    cells["system"] = cells.get("system") or Path(cells["hardware"]).name.removesuffix(SUFFIX)  # else systems without a name would be one
     if not overrides and told and nodes.isdigit() and int(nodes) > 1:
         overrides = network_meant_on(cells["hardware"], told, int(nodes))
         notes += [f"network '{told}' was read as {' '.join([cells['hardware'], *set_options(overrides)])}"] if overrides else []
@@ -190,6 +210,9 @@ def _in_words(cells: Mapping[str, str]) -> tuple[dict[str, str], tuple[str, ...]
     text = f"{system}; {note}"
     read = {**cells, "hardware": meant.hardware, "nodes": str(meant.nodes), "gpus_per_node": str(meant.gpus_per_node)}
     read["network"] = network_of(node, meant.nodes)
+    if read["network"] == "nvlink" and node.nvlink is not None and node.nvlink.switch_links == 0:  # bridges may join pairs only
+        carrier = plan_on(meant.hardware, 1, meant.gpus_per_node, DEFAULT, meant.overrides).layout.carrier()
+        read["network"] = "nvlink" if carrier == "nvlink" else "pcie"
     read["system"] = system or words.gpu
     read["nccl"] = cells.get("nccl") or _release_in(text)
     for name, pattern in _SETTINGS.items():
@@ -202,7 +225,8 @@ def _in_words(cells: Mapping[str, str]) -> tuple[dict[str, str], tuple[str, ...]
 
 
 _SETTINGS: Final[Mapping[str, str]] = {
-    "algorithm": r"nccl_algo=\"?([\w^,]+)", "protocol": r"nccl_proto=\"?([\w^,]+)", "gpus_per_process": r"(?<!\w)-g[ =]?(\d+)",
+    "algorithm": r"nccl_algo=\"?([\w^]+(?:,[\w^]+)*)", "protocol": r"nccl_proto=\"?([\w^]+(?:,[\w^]+)*)",
+    "gpus_per_process": r"(?<!\w)-g[ =]?(\d+)",
 }  # fmt: skip
 """Settings in the words of a row."""
 
@@ -342,7 +366,9 @@ def _predictable(path: Path, line: int, row: _RowRead) -> CollectiveRecord:
     record = record_of(path, line, COLUMNS, [row.cells[name] for name in COLUMNS])._replace(overrides=row.overrides)
     if record.nodes * record.gpus_per_node < 2:
         raise SpecError("one GPU alone exchanges nothing; give the GPUs of all nodes as gpus, or of each as gpus_per_node")
-    layout = plan_of(record).layout
+    plan = plan_of(record)
+    plan.choice(record.nbytes, record.op)  # which fails if a setting names no algorithm of this release
+    layout = plan.layout
     if record.nodes > 1 and record.network in _INSIDE:
         between = [name for name in NETWORKS if name not in _INSIDE]
         raise SpecError(f"network {record.network} is inside a node, but nodes is {record.nodes}; write one of {', '.join(between)}")

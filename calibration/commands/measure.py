@@ -172,10 +172,10 @@ def import_trace(
     ] = None,
     hardware: Annotated[str, typer.Option(metavar="HW", help="machine on which it ran: a file, or a name from the catalog")] = "",
     workload: Annotated[
-        str, typer.Option(metavar="WL", help="workload that it trained, if there is a description; used for the record")
+        str, typer.Option(metavar="WL", help="workload that it trained, or its layer table; used for the record and for replays")
     ] = "",
     stack: Annotated[str, typer.Option(help="software stack of the job; default: the workload's")] = "",
-    batch: Annotated[int | None, typer.Option(min=1, help="samples per GPU; required if the trace does not contain it")] = None,
+    batch: Annotated[int | None, typer.Option(min=1, help="samples per GPU and micro-batch; required if the trace lacks it")] = None,
     precision: Annotated[str, typer.Option(help="precision of the job; default: the workload's")] = "",
     layout: LayoutFields = (),
     hardware_dir: HardwareDir = None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from calibration.traces.agreement import complete_description
 from calibration.traces.import_trace import ImportedJob
@@ -14,11 +14,14 @@ from calibration.traces.kineto import CPU
 from calibration.traces.trace_report import gpus, nodes
 from sim.spec.catalog import all_files, locate
 from sim.spec.hardware import Gpu, Node
-from sim.spec.library import load_hardware, load_part, load_workload
+from sim.spec.library import is_model, load_hardware, load_part, load_workload
 from sim.spec.measured import MeasuredOn
 from sim.spec.sections import with_fields
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
+
+OPTIMIZERS: Final = {"SGD": "momentum", "Adam": "adam", "AdamW": "adam", "Adafactor": "adafactor", "Muon": "muon", "LAMB": "lamb"}
+"""Update rules by the class of torch's optimizer."""
 
 
 class JobMachine(NamedTuple):
@@ -54,12 +57,17 @@ class ProfiledJob:
         return f"{names[0]}{more}: {steps} steps of {self.ranks} ranks on {nodes(self.profile)} of {self.machine.name}"
 
     def workload(self, *overrides: str) -> Workload:
-        """Return the workload that the user named, with the user's description of the job and *overrides* applied."""
+        """Return the workload that the user named, with the user's description of the job and *overrides* applied.
+
+        A layer table says nothing about the optimizer, which is then that of the trace.
+        """
         job = self.description
+        seen = next((OPTIMIZERS[span.name] for span in self.profile.traces[0].optimizer if span.name in OPTIMIZERS), None)
         specified = [f"training.batch={job.batch}"] if job.batch else []
         specified += [f"training.precision={job.precision}"] if job.precision else []
         specified += [f"training.stack={job.stack}"] if job.stack else []
         specified += [f"training.{key}={value}" for _, key, value in job.layout]
+        specified += [f"training.optimizer.name={seen}"] if seen and is_model(job.workload, job.folders.workloads) else []
         return load_workload(job.workload, (*specified, *overrides, "training.compute_factor=1"), job.folders.workloads).spec
 
     def measured_on(self, base: Workload) -> MeasuredOn:

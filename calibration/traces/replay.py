@@ -23,7 +23,7 @@ from calibration.traces.kineto import CPU, RankTrace
 from calibration.traces.late_ranks import WorkVariation, work_variation
 from calibration.traces.optimizer_constants import optimizer_factor, with_launch_cost
 from calibration.traces.pass_times import PassTimes, measure_passes
-from calibration.traces.profiled_job import ProfiledJob, job_of, with_stack
+from calibration.traces.profiled_job import OPTIMIZERS, ProfiledJob, job_of, with_stack
 from calibration.traces.seen_exchange import profiled_machine, seen_data_parallel, seen_sockets
 from calibration.traces.shown_layout import require_layout
 from calibration.traces.table_times import with_pass_times
@@ -53,7 +53,6 @@ _OVER_GLOO: Final = {"backend": "gloo", "gloo_transport": "tcp-single-flow"}
 """Fields of the stack of a job on CPUs, the same as in ``gloo-ddp``: NCCL needs GPUs."""
 _GLOO_MESH: Final = {"host_waits": "everything"}
 """And of its mesh: no device stream holds Gloo's collectives (torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py)."""
-_OPTIMIZERS: Final = {"SGD": "momentum", "Adam": "adam", "AdamW": "adam", "Adafactor": "adafactor", "Muon": "muon", "LAMB": "lamb"}
 _SAMPLES: Final = 1_000_000
 _SECONDS: Final = ("distributed_overhead", "launch_cpu")
 
@@ -270,7 +269,7 @@ def _from_trace(job: ProfiledJob) -> dict[str, Any]:
     })  # fmt: skip
     changed: dict[str, Any] = {"gradient_copy_passes": 0.0, "distributed_overhead": 0.0} | ({"launch_cpu": 0.0} if on_cpu else {})
     changed_stack = with_fields(base.training.stack, **changed)
-    rule = _OPTIMIZERS.get(measured.optimizer, "sgd")
+    rule = OPTIMIZERS.get(measured.optimizer, "sgd")
     update = {
         "stack": changed_stack,
         "gradient_accumulation_steps": measured.micro_batches,

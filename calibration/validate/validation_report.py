@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COLUMNS: Final = (
-    "record", "line", "role", "source", "hardware", "workload", "stack", "software", "precision", "nodes", "placement", "batch_per_gpu",
-    "fitted_rows", "measured_s", "compute_s", "zero_shot_s", "calibrated_s", "signed_error", "calibrated_low_s", "calibrated_high_s",
-    "free_communication_s", "closed_form_s", "copy_row_s",
+    "record", "line", "role", "source", "hardware", "workload", "stack", "software", "precision", "nodes", "placement", "gpu",
+    "batch_per_gpu", "fitted_rows", "measured_s", "compute_s", "zero_shot_s", "calibrated_s", "signed_error", "calibrated_low_s",
+    "calibrated_high_s", "free_communication_s", "closed_form_s", "copy_row_s",
 )  # fmt: skip
 """Columns of the CSV of predictions."""
 UNEXPLAINED_DEVIATIONS: Final = 3.0
@@ -220,7 +220,8 @@ def _each(row: ScoredRow) -> EachRun:
     half = math.exp(1.96 * row.deviations["calibrated"])
     gpus = sum(len(part.gpus) for part in question.job.placement)
     record = question.record
-    what = f"{record.workload} on {record.hardware}, {pluralized(gpus, 'GPU')}"
+    other = f" with {question.gpu.name}" if "node.gpu=" in record.overrides else ""
+    what = f"{record.workload} on {record.hardware}{other}, {pluralized(gpus, 'GPU')}"
     return EachRun(f"{Path(record.file).name}:{record.line}", what, question.step_time, predicted, predicted / half, predicted * half)
 
 
@@ -337,7 +338,7 @@ def _cells(row: ScoredRow) -> list[object]:
     rules = [predictions.get(rule) for rule in BASELINES]
     record, training = question.record, question.workload.training
     named = [record.file, record.line, record.role, record.source, record.hardware, record.workload, training.stack.name, record.software]
-    named += [training.precision, question.nodes, placement, question.batch, row.fitted_row_count]
+    named += [training.precision, question.nodes, placement, question.gpu.name, question.batch, row.fitted_row_count]
     figures = [*times, row.error("calibrated"), *ends, *rules]
     return [*named, *("" if figure is None else f"{figure:.6g}" for figure in figures)]
 

@@ -177,8 +177,9 @@ def _unlike(path: Path, document: Document) -> str:
         if catalog.is_path(str(origin)):
             return f"{document.message_start(('extends',))}{shorten(origin)}: no such file"
         names = [*catalog.catalog("hardware"), *catalog.catalog("workloads")]
-        similar = catalog.suggestions(str(origin), names)
-        meant = f"; did you mean {any_of(similar)}?" if similar else ""
+        measured = [file.stem for file in catalog.MEASURED.glob("*.yaml")]
+        similar = catalog.suggestions(str(origin), names) or catalog.suggestions(str(origin), measured)
+        meant = catalog.named_beside(str(origin), path) or (f"; did you mean {any_of(similar)}?" if similar else "")
         return f"{document.message_start(('extends',))}{shorten(origin)} is not in the catalog{meant}"
     return f"{path}: unknown kind of description; a file can hold a {', '.join(schema.KINDS)}"
 

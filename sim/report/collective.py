@@ -12,6 +12,7 @@ from sim.report.collective_error import collective_error, error_lines, unmeasure
 from sim.report.fabric_plot import fabric_plot
 from sim.report.nccl_choice import NOTEWORTHY
 from sim.report.picture import Picture, figure, picture
+from sim.training.collectives.price.point_to_point import SENDS
 from sim.training.collectives.price.table import CollectiveRow, MeshGroup, Table
 from sim.units import pluralized, show
 
@@ -105,16 +106,16 @@ def collective_warnings(table: Table) -> list[str]:
 
 
 def _falls(table: Table) -> list[str]:
-    """Return a warning if a larger size takes less time: NCCL's tuner, whose model of time is its own, chose worse for the smaller one."""
+    """Return a warning if a larger size takes less time: NCCL, whose tuner has a model of its own, chose worse for the smaller."""
     falls = [(one.time / other.time - 1, one, other) for one, other in pairwise(table.rows) if one.time > (1 + NOTEWORTHY) * other.time]
     if not falls:
         return []
     _, one, other = max(falls, key=lambda fall: fall[0])
     more = f"; {pluralized(len(falls) - 1, 'other size')} likewise" if len(falls) > 1 else ""
-    return [
-        f"{_taken(one)} is more than {_taken(other)}: NCCL {table.tuning.version}'s tuner chooses by its own estimate of the times "
-        f"(--algo and --proto force a choice){more}"
-    ]
+    rules = "'s tuner chooses by its own estimate of the times (--algo and --proto force a choice)"
+    if table.op in SENDS:
+        rules = " opens channels by the size of a message alone"
+    return [f"{_taken(one)} is more than {_taken(other)}: NCCL {table.tuning.version}{rules}{more}"]
 
 
 def _taken(row: CollectiveRow) -> str:

@@ -116,7 +116,8 @@ def locate(name: str, folder: str, near: SearchFolders = None, written_in: Path 
     """
     path = file_of(name, folder, near, written_in)
     if path is None:
-        raise UnknownName(f"{shown(name)} is not in the catalog ({folder}/){unknown_name_hint(name, folder)}")
+        hint = (named_beside(name, written_in) if written_in else "") or unknown_name_hint(name, folder)
+        raise UnknownName(f"{shown(name)} is not in the catalog ({folder}/){hint}")
     return path
 
 
@@ -149,16 +150,16 @@ def file_of(name: str, folder: str, near: SearchFolders = None, written_in: Path
     return None
 
 
-_MEASURED: Final = Path(__file__).resolve().parents[2] / "calibration/hardware"
+MEASURED: Final = Path(__file__).resolve().parents[2] / "calibration/hardware"
+"""The folder of machines on which committed runs were measured."""
 
 
 def _measured_machine(name: str) -> Path | None:
     """Return the description of the machine *name* on which committed runs were measured, None if there is none.
 
-    A machine of one's own can extend it in `run` as in `calibration validate`. The catalog does not list these machines, because nobody
-    can rent them.
+    A machine of one's own can extend it. The catalog does not list these machines, because nobody can rent them.
     """
-    path = _MEASURED / f"{name}{SUFFIX}"
+    path = MEASURED / f"{name}{SUFFIX}"
     return path if is_file(path) else None
 
 
@@ -224,7 +225,7 @@ def unknown_name_hint(name: str, folder: str, path: bool = False) -> str:
         return f"; it is a layout, not a stack: use {layout} with --stack torchtitan-2.x or megatron-core"
     if folder == "hardware" and not path and (of_gpu := _with_gpu_in(name)):
         return f"; did you mean {any_of(of_gpu)}?"
-    measured = list(_in_folders(_MEASURED)) if folder == "hardware" and not path else []
+    measured = list(_in_folders(MEASURED)) if folder == "hardware" and not path else []
     if near := suggestions(name, list(catalog(folder))) or suggestions(name, [*file_names, *measured]):
         alike = _joined(name) == _joined(near[0]) or difflib.SequenceMatcher(None, name.lower(), near[0].lower()).ratio() >= _TYPO
         another = folder == "workloads" and not path and not alike
@@ -455,6 +456,15 @@ def _own_folders(written_in: Path | None, tail: str) -> tuple[str, ...]:
         return ()
     around = (written_in.parent, *written_in.parent.parents[:3])
     return (*(f"{place}/{tail}" for place in around), str(written_in.parent))
+
+
+def named_beside(name: str, written_in: Path) -> str:
+    """Return a hint at the file in the folder of *written_in* with the ``name`` *name*; empty if there is none but *written_in*."""
+    for file in sorted(written_in.parent.glob("*" + SUFFIX)):
+        with contextlib.suppress(SpecError):
+            if file != written_in and isinstance(value := read(file).value, dict) and value.get("name") == name:
+                return f"; {file} has this name: write {file.stem}, the file's name"
+    return ""
 
 
 def _by_alias(name: str, files: dict[str, Path]) -> Path | None:

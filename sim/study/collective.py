@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -103,8 +104,12 @@ def placed_machine(
 
 
 def operation_of(op: str, tuning: Tuning) -> Op:
-    """Return the operation that *op* names. Raise SpecError if there is none, or if *tuning* does not apply to it."""
-    operation = next((name for name in OPS if name == op), None)
+    """Return the operation that *op* names, as here or in nccl-tests (``alltoall``).
+
+    Raise SpecError if there is none, or if *tuning* does not apply to it.
+    """
+    letters = re.sub(r"[^a-z]", "", op.lower())
+    operation = next((name for name in OPS if name.replace("_", "") == letters), None)
     if operation is None:
         raise SpecError(f"--op {op}: write one of {', '.join(OPS)}")
     forced = other_algorithm(tuning.algorithms)

@@ -46,6 +46,19 @@ def test_a_gpu_without_description_is_named_as_such() -> None:
     assert "did you mean" not in str(raised.value)
 
 
+def test_a_machine_of_your_own_may_be_called_by_the_name_in_its_file(tmp_path: Path) -> None:
+    """A note says which file was read; a name that two files have means neither."""
+    for folder, files in ((one := tmp_path / "one", ("a",)), (two := tmp_path / "two", ("a", "b"))):
+        folder.mkdir()
+        for name in files:
+            (folder / f"{name}.yaml").write_text("extends: p4d.24xlarge\nname: my-p4d\n")
+    ((row,), notes) = with_catalog_names([replace(record(), hardware="my-p4d")], Folders(one))
+    assert row.hardware == "a" and notes == ["hardware 'my-p4d' was read as a"]
+    assert question(row, Folders(one)).gpu.name == "A100-SXM4-40GB"
+    ((row,), notes) = with_catalog_names([replace(record(), hardware="my-p4d")], Folders(two))
+    assert row.hardware == "my-p4d" and not notes
+
+
 @pytest.mark.parametrize("name", ["my-a100-cluster", "TITAN X", "DGX", "p100-25g", "Gaudi2", ""])
 def test_what_is_no_gpu_or_two_gpus_stays(name: str) -> None:
     """TITAN X is the name of a Maxwell and of a Pascal card."""

@@ -43,6 +43,8 @@ SYSTEMS = [
     ("HGX H100, 4 x 200 Gbps HDR InfiniBand", "H100", 4, 32, "hgx-h100", "4x8", 4, 200, "infiniband"),
     ("HGX H200, 8 x 400 Gbps RoCE (Spectrum-X)", "H200", 4, 32, "hgx-h200", "4x8", 8, 400, "roce"),
     ("HGX H100, 25 GbE TCP, 2 nodes", "H100", 2, 16, "hgx-h100", "2x8", 1, 25, "tcp"),
+    ("Dell XE9680, 1x CX-7 400GbE per GPU", "H100 SXM", 2, 16, "hgx-h100", "2x8", 8, 400, "roce"),
+    ("HGX H100, 8x 400 Gbps Ethernet, NCCL_NET=Socket", "H100", 2, 16, "hgx-h100", "2x8", 8, 400, "tcp"),
     ("2 nodes 16x H20, 16x CX7 NDR", "H20", 2, 16, "hgx-h20", "2x8", 8, 400, "infiniband"),
     ("Frontier, 8 nodes", "MI250X", 8, 64, "cray-ex235a", "8x8", 4, 200, "slingshot"),
     ("Perlmutter, 4 x A100 a node, Slingshot 11", "A100-SXM4-40GB", 16, 64, "perlmutter", "16x4", 4, 200, "slingshot"),
@@ -53,6 +55,7 @@ SYSTEMS = [
     ("JUPITER", "GH200", 4, 16, "jupiter-booster", "4x4", 4, 200, "infiniband"),
     ("CSCS Alps", "GH200", 16, 64, "alps-gh200", "16x4", 4, 200, "slingshot"),
     ("1 node, 8 x RTX 4090", "NVIDIA GeForce RTX 4090", 1, 8, "l40s-pcie", "1x8", 1, 10, "tcp"),
+    ("2 x 8 RTX PRO 6000, 8 x 400G RoCE", "RTX PRO 6000 Blackwell Server", 2, 16, "g4-standard-384", "2x8", 8, 400, "roce"),
     ("2 nodes x 4 x A40, HDR100 InfiniBand", "NVIDIA A40", 2, 8, "l40s-pcie", "2x4", 1, 100, "infiniband"),
     ("4 nodes x 8 MI300X, Broadcom Thor 2 8x400G", "MI300X", 4, 32, "mi300x-platform", "4x8", 8, 400, "roce"),
     ("10 nodes x 4 of 8 H100 SXM, cluster01", "NVIDIA H100 80GB HBM3", 10, 40, "hgx-h100", "10x4", 8, 400, "infiniband"),
@@ -70,7 +73,7 @@ def test_systems_in_words(
     nic = described(meant.hardware, meant.overrides).groups[0].node.nic
     assert (meant.hardware, f"{meant.nodes}x{meant.gpus_per_node}") == (machine, job)
     assert (nic.count, nic.bandwidth * 8 / 1e9, nic.transport.name) == (nics, pytest.approx(gbps), transport)
-    assert nic.gpudirect or transport not in ("infiniband", "roce") or machine == "l40s-pcie"
+    assert nic.gpudirect or transport not in ("infiniband", "roce") or machine in ("l40s-pcie", "g4-standard-384")
 
 
 def test_sockets_have_nothing_of_the_plug_in_that_they_replace():
@@ -111,6 +114,9 @@ def test_what_is_not_described_is_told(system: str, gpu: str, nodes: int, gpus: 
         ("NVLink 900 GB/s, 8 x 50 GB/s IB", StatedNics(8, 0, 400)), ("8x A100-40GB/node, 16 RDMA NICs", None),
         ("400G InfiniBand (single NIC)", StatedNics(1, 0, 400)),
         ("8 H100 80 GB per node, 25 GbE", StatedNics(0, 0, 25)), ("InfiniBand (mlx5)", None),
+        ("2 x 4 L4 over 10GbE", StatedNics(0, 0, 10)), ("16 nodes x 8 H100 over HDR", StatedNics(0, 0, 200)),
+        ("4 x 8 NVIDIA A100 80GB HDR200", StatedNics(0, 0, 200)), ("2 nodes x 8 RTX 4090 25GbE", StatedNics(0, 0, 25)),
+        ("4 nodes x 8 NDR400", StatedNics(8, 0, 400)), ("2 nodes x 8 CX7 400G", StatedNics(8, 0, 400)),
     ],
 )  # fmt: skip
 def test_network_cards_in_words(text: str, nics: StatedNics | None):
@@ -166,6 +172,17 @@ def test_operations_sizes_and_settings_in_words(tmp_path: Path):
     ]  # fmt: skip
     assert [record.tuning.version for record in records] == ["2.30", "2.30", "2.20", "2.30"]
     assert [(record.gpus_per_process, record.tuning.algorithms) for record in records[1:3]] == [(1, None), (8, "Ring")]
+
+
+def test_settings_end_where_their_list_ends_and_unknown_ones_are_listed(tmp_path: Path):
+    """One row that names an algorithm NCCL does not have had stopped the whole table."""
+    cells = "s,p5.48xlarge,H100,2,16,all_reduce,8M,100,,"
+    read = table(
+        tmp_path, f'{cells},"NCCL_ALGO=Ring, NCCL 2.26"', f'{cells},"NCCL_ALGO=Ring,Tree; NCCL_PROTO=LL,"', f"{cells},NCCL_ALGO=Foo"
+    )
+    assert [record.tuning[1:3] for record in read.records] == [("Ring", None), ("Ring,Tree", "LL")]
+    (row,) = read.skipped
+    assert row.where.endswith("rows.csv:4") and "NCCL_ALGO: 'Foo' is not known to NCCL 2.30; write any of Tree, Ring" in row.reason
 
 
 def test_tables_of_one_node_need_no_column_of_nodes(tmp_path: Path):
@@ -226,6 +243,20 @@ def test_one_card_of_eight_gpus_carries_its_rate_since_2_12():
         chosen = plan.choice(2**33, "all_reduce")
         times[release] = cost(plan.layout, "all_reduce", chosen.algorithm, chosen.protocol, 2.0**33, chosen.channels).uncontended_time
     assert sent < times["2.30"] < 1.1 * sent < 1.5 * sent < times["2.10"]
+
+
+def test_a_note_says_which_of_host_and_network_are_assumed():
+    for system, said in (("8x H200, 3200Gbps IB", "host is"), ("8x H200, 8x400 RoCE", "host is"), ("8x H200", "host and network are")):
+        assert system_meant(SystemWords(system, "H200", "", "", 2, 16)).assumed.endswith(f"; its {said} assumed")
+
+
+def test_bridges_between_pairs_are_not_the_network_of_eight_cards(tmp_path: Path):
+    """The path that limits them is PCIe; two bridged cards have none between them."""
+    cells = "RTX A6000 NVLink bridge pairs,RTX A6000,1"
+    read = table(
+        tmp_path, f"s,{cells},8,all_reduce,1e8,60000,,,", f"s,{cells},2,all_reduce,1e8,6000,,,", "s,DGX-1,V100,1,8,all_reduce,1e8,900,,,"
+    )
+    assert [record.network for record in read.records] == ["pcie", "nvlink", "nvlink"]
 
 
 def test_a_machine_in_words_cannot_be_fitted(tmp_path: Path):

@@ -233,6 +233,34 @@ def test_columns_that_say_nothing_may_be_left_out(tmp_path: Path):
             read_collectives(path)
 
 
+def test_machines_are_systems_of_their_own_if_the_table_names_none(tmp_path: Path):
+    (mine := tmp_path / "mine.yaml").write_text("extends: hgx-h100\nname: another\n")
+    (path := tmp_path / "rows.csv").write_text(
+        "hardware,network,nodes,gpus,op,bytes,time_s\n"
+        + "".join(f"{name},nvlink,1,8,all_reduce,1e6,1e-4\n" for name in ("dgx-a100", "p5.48xlarge", str(mine)))
+    )
+    assert [record.system for record in read_table(path).records] == ["dgx-a100", "p5.48xlarge", "mine"]
+
+
+@pytest.mark.parametrize(
+    ("header", "misnamed", "meant"),
+    [
+        ("system,gpu,nodes,gpus,op,bites,time_us", "bites", "bytes"), ("system,gpu,nodes,gpus,op,bytes,tme_us", "tme_us", "time_us"),
+        ("system,gpu,nodes,gpus,op,bytes,time_us,ncl", "ncl", "nccl"), ("system,gpu,node,gpus,op,bytes,busbw", "node", "nodes"),
+    ],
+)  # fmt: skip
+def test_misnamed_columns_are_errors(header: str, misnamed: str, meant: str, tmp_path: Path):
+    """A misread release of NCCL would be predicted by the rules of another; columns of other tables are ignored with a note."""
+    path = tmp_path / "rows.csv"
+    path.write_text(f"{header}\n")
+    with pytest.raises(SpecError, match=f"rows.csv:1: unknown column '{misnamed}'; did you mean '{meant}'"):
+        read_table(path)
+    header = "gpu,gpus,op,size (B),time (us),nccl_ver,count,type,redop,root,#wrong,time_us_in_place,source_url,command"
+    path.write_text(f"{header}\nH100,8,all_reduce,1024,20,2.18.5,256,float,sum,-1,0,21,x,y\n")
+    (record,) = read_table(path).records
+    assert (record.nbytes, record.tuning.version) == (1024.0, "2.20")
+
+
 def test_rows_that_cannot_be_are_told_with_their_reason(tmp_path: Path):
     """A network inside a node does not join two nodes, nor one between nodes the GPUs of one; one GPU exchanges nothing."""
     path = tmp_path / "rows.csv"
@@ -253,6 +281,11 @@ def test_the_command_shows_a_strangers_rows(tmp_path: Path, capsys: pytest.Captu
     predicted = tmp_path / "predicted.csv"
     assert main(["collectives", str(path), "-o", str(predicted)]) == 0
     assert "box" in capsys.readouterr().out
+    of_long_name = tmp_path / "long.csv"
+    of_long_name.write_text(path.read_text().replace("box", "the box in the second room on the left"))
+    assert main(["collectives", str(of_long_name)]) == 0
+    head, first = capsys.readouterr().out.splitlines()[:2]
+    assert head.index("network") == first.index("nvlink") and head.index("band") == first.index("> 64 MB")
     (row,) = csv.DictReader(predicted.read_text().splitlines())
     assert (row["system"], row["op"], float(row["bytes"]), float(row["measured_s"])) == ("box", "all_reduce", 1e9, 8e-3)
     assert float(row["signed_error"]) == pytest.approx(float(row["predicted_s"]) / 8e-3 - 1, abs=1e-3)

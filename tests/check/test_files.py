@@ -88,6 +88,12 @@ def test_what_cannot_be_read_has_a_verdict_too(tmp_path: Path) -> None:
     assert validate_path(str(strange)) == [f"{strange}:1:1: unknown key 'groupz'; did you mean 'groups'?"]
     strange.write_text("extends: toyy\n")
     assert validate_path(str(strange)) == [f"{strange}:1:1: extends: 'toyy' is not in the catalog; did you mean toy?"]
+    strange.write_text("extends: sia-azur\n")  # a machine of the committed records, which a file can extend
+    assert validate_path(str(strange)) == [f"{strange}:1:1: extends: 'sia-azur' is not in the catalog; did you mean sia-azure or sia-quad?"]
+    (tmp_path / "a.yaml").write_text("extends: toy\nname: my-box\n")
+    strange.write_text("extends: my-box\n")
+    [problem] = validate_path(str(strange))
+    assert problem.endswith(f"'my-box' is not in the catalog; {tmp_path}/a.yaml has this name: write a, the file's name")
     strange.write_text("name: strange\nextends: no.yaml\n")
     assert validate_path(str(strange)) == [f"{strange}:2:1: extends: 'no.yaml': no such file"]
     strange.write_text("zzz: 1\n")

@@ -50,6 +50,9 @@ def test_a_size_that_takes_longer_than_a_larger_one_is_told() -> None:
     assert warning.endswith("; 1 other size likewise")
     assert collective_document(Table("toy", "all_reduce", 1, 8, tuple(rows)))["warnings"] == [warning]
     assert collective_warnings(Table("toy", "all_reduce", 1, 8, tuple(rows[:2]))) == []
+    assert "--algo and --proto" in warning
+    (of_sends,) = collective_warnings(Table("toy", "send_recv", 1, 8, tuple(rows)))  # which have no algorithm to choose
+    assert "--algo" not in of_sends and "NCCL 2.30 opens channels by the size of a message alone; 1 other" in of_sends
 
 
 def test_racks_larger_than_any_are_warned_of_as_in_runs() -> None:

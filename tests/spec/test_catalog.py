@@ -59,6 +59,18 @@ def test_a_further_folder_comes_before_the_catalog(toys: Path) -> None:
     assert locate("toy", "hardware", near=mine) == mine / "toy.yaml"
 
 
+def test_a_file_beside_it_with_the_name_that_is_sought_is_told(toys: Path) -> None:
+    mine = toys / "mine"
+    mine.mkdir()
+    (mine / "a.yaml").write_text("extends: toy\nname: my-box\n")
+    (mine / "b.yaml").write_text("extends: my-box\nname: larger\n")
+    (mine / "broken.yaml").write_text("name: [\n")
+    with pytest.raises(catalog.UnknownName, match=r"my-box is not in the catalog .*/a.yaml has this name: write a, the file's"):
+        locate("my-box", "hardware", written_in=mine / "b.yaml")
+    with pytest.raises(catalog.UnknownName, match="known: toy"):
+        locate("larger", "hardware", written_in=mine / "b.yaml")  # its own
+
+
 def test_unknown_names_come_with_near_ones(toys: Path) -> None:
     messages = {
         "toyy": "toyy is not in the catalog (hardware/); did you mean toy?",

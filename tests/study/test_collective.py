@@ -61,6 +61,12 @@ def test_nothing_is_faster_than_its_links() -> None:
             assert row.busbw < 2 * 25e9 / 8
 
 
+@pytest.mark.parametrize(("op", "meant"), [("alltoall", "all_to_all"), ("AllGather", "all_gather"), ("reduce-scatter", "reduce_scatter")])
+def test_operations_may_have_the_names_of_nccl_and_nccl_tests(op: str, meant: str) -> None:
+    table = collective_table("p3.16xlarge", op, [2**20])
+    assert table.op == meant and table.rows == collective_table("p3.16xlarge", meant, [2**20]).rows
+
+
 def test_a_rank_that_receives_thrice_takes_its_link_so_much_longer() -> None:
     """Oracle: seven blocks of 3/10 of the payload instead of 1/8 come in by its 18 NVLinks."""
     even, (loaded,) = (collective_table("hgx-h100", "all_to_all", [2**30], shares=shares).rows for shares in (None, "3,1,1,1,1,1,1,1"))
@@ -73,7 +79,7 @@ def test_a_rank_that_receives_thrice_takes_its_link_so_much_longer() -> None:
     ("hardware", "op", "options", "words"),
     [
         ("p3.2xlarge", "all_reduce", {}, "a collective needs at least 2 ranks, not 1; --nodes 2 adds a node"),
-        ("p3.16xlarge", "allreduce", {}, "--op allreduce: write one of all_reduce"),
+        ("p3.16xlarge", "all_redux", {}, "--op all_redux: write one of all_reduce"),
         ("p3.16xlarge", "all_reduce", {"gpus": 99}, "99"),
         ("p3.16xlarge", "all_reduce", {"tuning": Tuning("2.30", "HalvingDoubling", "LL")}, "--proto LL: protocols apply only to NCCL's"),
         ("p3.16xlarge", "all_to_all", {"tuning": Tuning("2.30", "Ring")}, "--op all_to_all: point-to-point transfers have no algorithm"),

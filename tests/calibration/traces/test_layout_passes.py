@@ -26,6 +26,7 @@ from sim.spec.library import load_hardware, load_workload
 from sim.spec.sections import with_fields
 from sim.spec.yaml import SpecError
 
+ROOT = Path(__file__).resolve().parents[3]
 OWN = RankPasses(0.03, 0.06, 0.01)
 
 
@@ -138,6 +139,21 @@ def test_a_sharded_job_of_gpus_is_replayed(tmp_path: Path) -> None:
     by_option = JobDescription("hgx-h100", "llama-3.1-8b", batch=2, layout=(("--shard", "parallel.shard", "parameters"),))
     mine.write_text(replay_text(imported(*(on_gpu(rank, own) for rank in range(8))), by_option, mine))
     assert run_layout(hardware, load_workload(str(mine)).spec).step_time == full.step_time
+
+
+def test_a_layer_table_takes_the_optimizer_of_the_trace(tmp_path: Path) -> None:
+    """A table does not say it, and SGD's state is half of Adam's; a workload does, whose user knows better."""
+    (table := tmp_path / "table.yaml").write_text((ROOT / "workloads/models/gpt2.yaml").read_text())
+    (job := tmp_path / "job.yaml").write_text("extends: gpt2\nname: job\ntraining: {optimizer: {name: lamb}}\n")
+    traces = imported(*(on_gpu(rank, RankPasses(0.2, 0.4, 0.01)) for rank in range(8)))  # of AdamW
+    for named, rule in ((table, "adam"), (job, "lamb")):
+        mine = tmp_path / f"of-{named.name}"
+        by = JobDescription("hgx-h100", str(named), batch=2, layout=(("--shard", "parallel.shard", "parameters"),))
+        mine.write_text(replay_text(traces, by, mine))
+        written = load_workload(str(mine)).spec
+        assert written.training.optimizer.name == rule
+        update = run_layout(load_hardware("hgx-h100", ["node.gpu.kernels.sustained_cv=0"]).spec, written).stalls[Cause.COMPUTE] - 0.6
+        assert update == pytest.approx(0.01, abs=0.03)
 
 
 def test_passes_of_a_pipeline_are_told_apart() -> None:

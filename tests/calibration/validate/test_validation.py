@@ -316,6 +316,16 @@ def test_rows_as_strangers_write_them_are_predicted_or_listed_with_a_reason(tmp_
     assert "15 rows that cannot be predicted:" in (tmp_path / "out" / "validation.txt").read_text()
 
 
+def test_a_gpu_that_replaces_the_machines_is_told_and_aliases_are_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The catalog has no machine with RTX 4090s, so they are put into one with RTX A6000s, which the row must not be taken for."""
+    path = tmp_path / "runs.csv"
+    path.write_text("gpu,model,total_gpus,batch_per_gpu,precision,step_time_s\nRTX 4090,BERT-Large,1,8,bf16,0.1\n")
+    assert main(["validate", str(path), "-j", "1", "-o", str(tmp_path / "out")]) == 0
+    assert "runs.csv:2  bert-large-seq384 on n3-rtx-a6000x8 with RTX4090, 1 GPU" in capsys.readouterr().out
+    (row,) = csv.DictReader(io.StringIO((tmp_path / "out" / "predictions.csv").read_text()))
+    assert (row["hardware"], row["gpu"], row["workload"]) == ("n3-rtx-a6000x8", "RTX4090", "bert-large-seq384")
+
+
 def test_a_row_has_all_its_problems(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Invalid cells, unknown names of machine, workload and stack, and a placement that contradicts the nodes; each once for all rows."""
     path = tmp_path / "runs.csv"

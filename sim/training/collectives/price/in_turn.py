@@ -107,12 +107,26 @@ def rounds_of(n: int) -> int:
 def pat(layout: JobLayout, op: str, protocol: str, nbytes: float) -> Priced:
     """Return the price of an all-gather or reduce-scatter with one rank per node, in log2 N steps.
 
-    The bytes double at each step; the price uses their mean.
+    The bytes double at each step; the price uses their mean. Isolated GPUs are nodes to NCCL: the first steps join those of one machine.
     """
-    nodes, count = layout.nodes, layout.channels
+    nodes, count = layout.ranks if layout.isolated else layout.nodes, layout.channels
     steps = depth(nodes)
     each = (nodes - 1) / nodes * nbytes / count / steps
-    return _sequential(layout, protocol, [_Phase(heads(layout), 1.0, each, steps, ALL)])  # partners of all distances
+    if not layout.isolated or layout.most_local == 1:
+        return _sequential(layout, protocol, [_Phase(heads(layout), 1.0, each, steps, ALL)])  # partners of all distances
+    inside = [
+        layout.local_edge(part, *pair)
+        for part in layout.parts
+        if len(part.gpus) > 1
+        for pair in zip(part.gpus, (*part.gpus[1:], part.gpus[0]), strict=True)
+    ]
+    between = [
+        layout.nic_edge(part, onward, gpu, onward.gpus[place % len(onward.gpus)])
+        for part, onward in layout.neighbors
+        for place, gpu in enumerate(part.gpus)
+    ]
+    near = depth(min(len(part.gpus) for part in layout.parts))
+    return _sequential(layout, protocol, [_Phase(inside, count, each, near), _Phase(between, count, each, steps - near, ALL)])
 
 
 def _require_even_nodes(layout: JobLayout, algorithm: str) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
+from sim.cluster.build import place
 from sim.cluster.topology import node_graph
 from sim.spec.hardware import Node
 from sim.training.collectives.price.machine import machine_of
@@ -58,6 +61,24 @@ def test_the_tree_of_one_machine_takes_the_bytes_of_its_schedule(how):
     toys = cluster(isolated(how, gpus=8, nic=1e9, dram=8e9))
     played, priced = (all_reduce_alone(toys, executor, 1e8, algorithm="Tree") for executor in ("transfer", "phase"))
     assert priced == pytest.approx(played, rel=0.1)
+
+
+@pytest.mark.parametrize("op", ["all_gather", "reduce_scatter"])
+@pytest.mark.parametrize("nodes", [1, 2, 4])
+def test_a_gather_in_doubling_steps_spans_them_all(nodes, op):
+    """Closed form of PAT: log2 n hops, and (n-1)/n S from each of 4 GPUs through the NIC that they share."""
+    n = 4 * nodes
+    toys = cluster(isolated("nic", nic=1e9, network_latency=1e-3), count=nodes)
+    expected = math.log2(n) * 1e-3 + (n - 1) / n * 1e9 * 4 / 1e9
+    priced = Rig(toys, fold=True).plan.cost_of(1e9, "PAT", "Simple", 1, op)
+    assert priced.uncontended_time == pytest.approx(expected, rel=1e-9)
+
+
+def test_a_gather_in_doubling_steps_of_machines_with_other_numbers_of_them():
+    """NCCL has PAT for one rank a node, which these are: 1 on one machine and 3 on the other, whose NIC and memory carry more."""
+    toys = cluster(isolated("host", nic=1e9), count=2)
+    uneven = Rig(toys, placement=place(toys, pattern="1+3")).plan.cost_of(1e9, "PAT", "Simple", 1, "all_gather")
+    assert math.isfinite(uneven.uncontended_time) and uneven.uncontended_time >= 0.75
 
 
 def test_to_nccl_every_one_is_a_node():
