@@ -312,10 +312,11 @@ def _slower(model: ClusterModel, widths: np.ndarray) -> np.ndarray:
 
 
 def _start(model: ClusterModel, rows: Sequence[RunQuestion], widths: np.ndarray, evaluator: Evaluator) -> np.ndarray:
-    """Return the start that explains *rows* best: as described, or one or two widths slower everywhere, between nodes, or between sockets.
+    """Return the most probable of several starts: as described, or one or two widths slower everywhere, at one place, or in one constant.
 
     If all communication is hidden, no constant of the network affects a step, and a search from there would end at once. Jobs with
-    unmeasured compute start at the factor that makes the median error of their rows zero.
+    unmeasured compute start at the factor that makes the median error of their rows zero. Its prior counts too: such factors explain single
+    rows whatever the network does, and then hide what is exchanged.
     """
     import numpy as np
 
@@ -328,12 +329,13 @@ def _start(model: ClusterModel, rows: Sequence[RunQuestion], widths: np.ndarray,
             for place in (NIC, SOCKETS)
             if (slower * (places == place)).any() and (slower * (places != place)).any()
         ),
+        *np.diag(slower)[slower != 0.0],
     ]
     points = [0.0 * slower, *(direction * steps for direction in directions for steps in (1.0, 2.0))]
     times = [
         prediction.step for prediction in evaluator.predict_all([model.simulated_case(row, point) for point in points for row in rows])
     ]
-    errors = np.log([row.step_time for row in rows]) - np.log(np.array(times).reshape(len(points), len(rows)))
+    errors = np.log(np.array(times).reshape(len(points), len(rows))) - np.log([row.step_time for row in rows])
     first = len(model.parameters) - len(model.jobs)
     for number, group in enumerate(model.jobs):
         if model.parameters[first + number].constant != COMPUTE:
@@ -342,8 +344,9 @@ def _start(model: ClusterModel, rows: Sequence[RunQuestion], widths: np.ndarray,
         middle = np.median(errors[:, mine], axis=1)
         errors[:, mine] -= middle[:, None]
         for point, shift in zip(points, middle, strict=True):
-            point[first + number] = shift
-    best: np.ndarray = points[int(np.abs(errors).sum(axis=1).argmin())]
+            point[first + number] = -shift
+    improbable = loss(errors / ASSUMED_SCATTER.relative) @ np.array(_weights(rows)) + loss(np.array(points) / widths).sum(axis=1)
+    best: np.ndarray = points[int(improbable.argmin())]
     return best
 
 
