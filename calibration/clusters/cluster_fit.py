@@ -330,19 +330,11 @@ def _starts(model: ClusterModel, rows: Sequence[RunQuestion], widths: np.ndarray
 
     slower = _slower(model, widths)
     places = np.array([parameter.place for parameter in model.parameters])
-    together = [
-        slower,
-        *(
-            slower * (places == place)
-            for place in (NIC, SOCKETS)
-            if (slower * (places == place)).any() and (slower * (places != place)).any()
-        ),
-    ]
+    parts = [slower * (places == place) for place in (NIC, SOCKETS)]
+    together = [slower, *(part for part in parts if part.any() and (part != slower).any())]
     points = [0.0 * slower, *(direction * steps for direction in (*together, *np.diag(slower)[slower != 0.0]) for steps in (1.0, 2.0))]
-    times = [
-        prediction.step for prediction in evaluator.predict_all([model.simulated_case(row, point) for point in points for row in rows])
-    ]
-    errors = np.log(np.array(times).reshape(len(points), len(rows))) - np.log([row.step_time for row in rows])
+    times = np.array([each.step for each in evaluator.predict_all([model.simulated_case(row, point) for point in points for row in rows])])
+    errors = np.log(times).reshape(len(points), len(rows)) - np.log([row.step_time for row in rows])
     first = len(model.parameters) - len(model.jobs)
     for number, group in enumerate(model.jobs):
         if model.parameters[first + number].constant != COMPUTE:
