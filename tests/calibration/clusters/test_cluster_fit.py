@@ -110,12 +110,13 @@ def test_rows_tell_a_limit_between_sockets_that_no_description_states() -> None:
 
 @pytest.mark.nightly
 def test_the_fit_finds_a_slow_network_and_predicts_other_placements() -> None:
+    """Flows have a stated limit, whatever is fitted: the faster they are, the more the unmeasured compute widens an interval."""
     evaluator = Evaluator(processes=1)
     truth = next(parameter for parameter in parameters_of([question(RUNS[0])]) if parameter.name == "nic efficiency")
-    rows = simulated(RUNS, factors=((truth, -1.2),))
-    unseen = simulated(
-        [record(placement="4+4+4+4", batch_per_gpu=16), record(placement="1+2+3", batch_per_gpu=12)], factors=((truth, -1.2),)
-    )
+    flows = "node.nic.transport.flow_cap=302 MB/s"
+    rows = simulated([replace(run, overrides=flows) for run in RUNS], factors=((truth, -1.2),))
+    others = [record(placement=where, batch_per_gpu=batch, overrides=flows) for where, batch in (("4+4+4+4", 16), ("1+2+3", 12))]
+    unseen = simulated(others, factors=((truth, -1.2),))
     model = fit_model(ComputeScale(), rows, [*rows, *unseen], evaluator)
     values = dict(zip(model.parameters, model.values, strict=True))
     # the prior pulls back a little: less than a third of its own width
@@ -125,11 +126,16 @@ def test_the_fit_finds_a_slow_network_and_predicts_other_placements() -> None:
         assert 0.03 <= spread / WIDENING < 0.25
 
 
-def test_two_nodes_cannot_tell_what_limits_every_flow_from_what_only_their_ring_loses() -> None:
-    """Both explain the same rows, so each gets half of the loss, and predictions for more nodes lie between both truths."""
+@pytest.mark.parametrize("flow_cap", [300, 350, 400])
+def test_two_nodes_cannot_tell_what_limits_every_flow_from_what_only_their_ring_loses(flow_cap: int) -> None:
+    """Both explain the same rows, so each gets half of the loss, and predictions for more nodes lie between both truths.
+
+    Flows carry less than the share of the line, or more; and the compute of each job could explain its only row as well.
+    """
     evaluator = Evaluator(processes=1)
-    runs = [record(workload=name, placement="1+1", batch_per_gpu=2, role="network") for name in ("bert-base-seq384", "vgg16", "resnet50")]
-    more = question(record(workload="bert-base-seq384", placement="1+1+1+1", batch_per_gpu=2))
+    here = {"batch_per_gpu": 2, "overrides": f"node.nic.transport.flow_cap={flow_cap} MB/s"}
+    runs = [record(workload=name, placement="1+1", role="network", **here) for name in ("bert-base-seq384", "vgg16", "resnet50")]
+    more = question(record(workload="bert-base-seq384", placement="1+1+1+1", **here))
     constants = {one.name: one for one in parameters_of([question(runs[0])])}
     truths = [((constants[name], -1.0),) for name in ("nic efficiency", "nic pair")]
     fits = [fit_model(ComputeScale(), rows, [*rows, more], evaluator) for rows in (simulated(runs, factors=truth) for truth in truths)]

@@ -27,7 +27,7 @@ from sim.training.collectives.price.recurrence import ROUNDS, ring_steps, ring_t
 from sim.training.collectives.price.rendezvous import rendezvous
 from sim.training.collectives.price.spans import EdgeSpan, Priced, heads, limited_by_switches, traffic_of
 from sim.training.collectives.price.traffic import Cost, Edge, EdgePace, SlotPart, Traffic, latency_of, outward
-from sim.training.collectives.routes.channels import Hop
+from sim.training.collectives.routes.channels import NETWORK, Hop
 
 _LARGEST_PIECE = 512 * 1024.0
 # NVIDIA/nccl src/enqueue.cc: one step of a Simple buffer (4 MiB in 8 steps), of which broadcasts and reductions pass on one at a time
@@ -151,8 +151,8 @@ def _ring(layout: JobLayout, op: str, protocol: str, nbytes: float) -> Priced:
 def _by_thread_blocks(priced: Priced, layout: JobLayout, op: str, protocol: str, nbytes: float, channels: int) -> Priced:
     """Return *priced*, the price of a ring, limited by the thread blocks of *channels* channels.
 
-    Under Simple, blocks start late, and send nothing while they copy the last chunk that they receive. LL and LL128 pass on so little at
-    once that the hop latency includes both effects. Under LL, blocks may be slower than the links.
+    Under Simple, blocks start late, and send nothing while they receive the last chunk. LL and LL128 pass on so little at once that the
+    hop latency includes both effects. Under LL, blocks may be slower than the links.
     """
     blocks = _blocks(layout)
     if op not in ROUNDS:
@@ -164,11 +164,36 @@ def _by_thread_blocks(priced: Priced, layout: JobLayout, op: str, protocol: str,
         if time > priced.time:
             priced = priced._replace(time=time, slowest=blocks.cap._replace(rate=priced.volume / time))
     if protocol == "Simple":
-        return priced._replace(time=priced.time + blocks.start + (chunk / blocks.copy if blocks.copy else 0.0))
+        return priced._replace(time=priced.time + blocks.start + _last_chunk(layout, nbytes, channels))
     if protocol == "LL" and blocks.ll:
         quickest = min(min(ring) for ring in _ring_latencies(layout, protocol))
         return priced._replace(time=max(priced.time, steps * (chunk / blocks.ll + quickest)))
     return priced
+
+
+def _last_chunk(layout: JobLayout, nbytes: float, channels: int) -> float:
+    """Return the time (s) in which the blocks of a ring receive their last chunks and send nothing.
+
+    With one GPU per node, a block receives from the network what it sends on, so that sockets wait while it reads from host memory. With
+    several, buffers keep the network busy meanwhile. Not counted over other networks without GPUDirect, of which no table has one GPU per
+    node.
+    """
+    of_rank = nbytes / layout.ranks
+    if layout.nodes == layout.ranks:
+        return of_rank / layout.channels * _read_time(layout)
+    copy = _blocks(layout).copy
+    return of_rank / channels / copy if copy else 0.0
+
+
+@lru_cache(maxsize=GROUPS)
+def _read_time(layout: JobLayout) -> float:
+    """Return the time (s) in which a block reads a byte of one channel that sockets have put into host memory."""
+    traffic, slowest = _ring_traffic(layout), 0.0
+    for part, hop, _ in traffic.streams:
+        if hop.src == NETWORK and hop.staged and hop.transport.flow_cap:
+            links, crossings = part.slot.graph.links, traffic.crossings[part.slot.name]
+            slowest = max(slowest, *(crossings[link] / links[link].capacity for link in hop.route.stages[-1]))
+    return slowest
 
 
 class _Blocks(NamedTuple):

@@ -34,7 +34,7 @@ def test_efficiency_and_flow_caps_slow_the_ring(executor):
     """Closed form: 2(n-1)/n * S over efficiency * B, or over flows * cap."""
     lossy = machine(4, nvlink=10e9, efficiency=0.25)
     assert all_reduce_alone(lossy, executor, 1e9) == pytest.approx(1.5 * 1e9 / 2.5e9)
-    capped = machine(1, 2, nic=10e9, network={"flow_cap": "1 GB/s", "flows": 3})
+    capped = machine(1, 2, nic=10e9, pcie=1e21, dram=1e21, network={"flow_cap": "1 GB/s", "flows": 3})
     assert all_reduce_alone(capped, executor, 1e9) == pytest.approx(1e9 / 3e9)
 
 

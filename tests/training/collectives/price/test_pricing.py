@@ -19,6 +19,7 @@ from sim.training.collectives.price.pricing import PRICES, ring_piece, tree_piec
 from sim.training.job import EXECUTORS
 from tests.harness import Rig, cluster, loads, machine, toy_node
 from tests.oracle.collectives.all_to_all import all_to_all_time
+from tests.oracle.collectives.blocks import SLICES, seconds_of_loop
 from tests.oracle.collectives.broadcast import broadcast_time
 from tests.oracle.collectives.halving_doubling import halving_doubling_time
 from tests.oracle.collectives.hierarchical import Level, hierarchical_all_reduce_time
@@ -319,6 +320,35 @@ def test_a_tree_over_nvlink_takes_less_of_ll128_than_a_network(nodes, share):
     """Shares of the bandwidth that NCCL's tuner leaves LL128 in trees: of one node, whose NVLinks bound it, and of several (tuning.cc)."""
     toys = machine(4, nodes, nvlink=1e9 if nodes == 1 else 1e12, nic=1e9, pcie=1e15)
     assert cost(toys, 1e11, "Tree").uncontended_time / cost(toys, 1e11, "Tree", "LL128").uncontended_time == pytest.approx(share, rel=1e-3)
+
+
+SOCKETS = {"flow_cap": "1e6 GB/s"}
+
+
+@pytest.mark.parametrize(("nodes", "gpus", "network"), [(2, 1, 1e15), (2, 1, 5e9), (4, 1, 5e9), (2, 4, 5e9)])
+def test_a_ring_over_sockets_reads_its_last_chunk_from_host_memory(nodes, gpus, network):
+    """Oracle: every slice of the ring's blocks and proxies. With several GPUs per node, their buffers hide it."""
+    toys, nbytes = machine(gpus, nodes, nic=network, pcie=9.7e9, nvlink=40e9, network=SOCKETS), 1e10
+    played = nbytes / nodes / gpus / SLICES * seconds_of_loop(nodes, gpus, network, 9.7e9, 40e9)
+    assert cost(toys, nbytes, "Ring").uncontended_time == pytest.approx(played, rel=1e-3)
+
+
+@pytest.mark.parametrize(("nodes", "measured"), [(2, 6.38e9), (4, 8.46e9)])
+def test_more_nodes_carry_more_through_host_memory(nodes, measured):
+    """Measured: the bus bandwidth of V100 whose network takes no time (zarzen/nccl-tests @5a468768 infNet), which copy at 9.7 GB/s."""
+    toys = machine(1, nodes, nic=1e15, pcie=9.7e9, network=SOCKETS)
+    carried = 2 * (nodes - 1) / nodes * 1e10 / cost(toys, 1e10, "Ring").uncontended_time
+    assert carried == pytest.approx(measured, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "op", "chunks", "reads"), [("Simple", "all_reduce", 4, 1), ("Simple", "all_gather", 2, 1), ("LL", "all_reduce", 8, 0)]
+)
+def test_only_simple_rings_over_sockets_read_a_last_chunk(protocol, op, chunks, reads):
+    """Closed form on three nodes: chunks on the wire, twice as long under LL, and the one that is read from the host's memory."""
+    sockets, verbs = (machine(1, 3, nic=1e9, pcie=8e9, network=network) for network in (SOCKETS, {}))
+    assert cost(sockets, 3e9, "Ring", protocol, op).uncontended_time == pytest.approx(chunks + reads / 8)
+    assert cost(verbs, 3e9, "Ring", protocol, op).uncontended_time == pytest.approx(chunks)
 
 
 def test_a_class_may_have_its_own_latency_of_ll():
