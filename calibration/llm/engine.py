@@ -120,18 +120,7 @@ def practice_overrides(case: Case, constants: Constants) -> list[str]:
     if case.ring_latency:  # measured with large messages, which Simple carries
         overrides[f"{stack}.nccl_proto"] = "Simple"
     overrides[f"{stack}.launch_blocking"] = str(case.launch_blocking).lower()
-    of_block = of_module = 0.0
-    if case.runs_by_operator:
-        of_block = constants["host.eager"]
-        overrides[f"{stack}.mesh.tensor_host"] = f"{of_block * TENSOR_OPERATORS / BLOCK_OPERATORS * 1e6:g} us"
-    elif case.family == "megatron":
-        of_module = constants["host"] / DECODER_MODULES
-    elif case.launch_blocking:
-        of_block = constants["host"]
-    overrides[f"{stack}.mesh.block_host"] = f"{of_block * 1e3:g} ms"
-    overrides[f"{stack}.mesh.module_host"] = f"{of_module * 1e3:g} ms"
-    if case.shape.experts:
-        overrides[f"{stack}.mesh.expert_host"] = f"{constants['host.experts'] * 1e3:g} ms"
+    overrides |= _host_times(case, constants)
     if case.optimizer_states:  # Megatron's precision-aware optimizer, which takes gradients as they are
         overrides |= {f"{stack}.mesh.states": case.optimizer_states, f"{stack}.mesh.casts_gradients": "never"}
     if case.family in SHARDED_FAMILIES and not case.zero:  # DDP, whose callers skip all but the last reduction (karpathy/nanoGPT train.py)
@@ -149,6 +138,24 @@ def practice_overrides(case: Case, constants: Constants) -> list[str]:
     elif case.stack in _PLAIN_STACKS:
         overrides[f"{stack}.mesh.tensor_overlap"] = f"{1 - EXPOSED_TENSOR}"
     return [f"{name}={value}" for name, value in overrides.items()]
+
+
+def _host_times(case: Case, constants: Constants) -> dict[str, str]:
+    """Return the overrides of the host's times for blocks, modules, messages and experts."""
+    mesh = "training.stack.mesh"
+    times = {}
+    of_block = of_module = 0.0
+    if case.runs_by_operator:
+        of_block = constants["host.eager"]
+        times[f"{mesh}.tensor_host"] = f"{of_block * TENSOR_OPERATORS / BLOCK_OPERATORS * 1e6:g} us"
+    elif case.family == "megatron":
+        of_module = constants["host"] / DECODER_MODULES
+    elif case.launch_blocking:
+        of_block = constants["host"]
+    times |= {f"{mesh}.block_host": f"{of_block * 1e3:g} ms", f"{mesh}.module_host": f"{of_module * 1e3:g} ms"}
+    if case.shape.experts:
+        times[f"{mesh}.expert_host"] = f"{constants['host.experts'] * 1e3:g} ms"
+    return times
 
 
 def workload_of(case: Case, constants: Constants) -> Workload:

@@ -385,8 +385,7 @@ class MeshOptions(Spec):
     flat_buffers: Bytes = 0.0
     """Size of the flat buffers to which gradients are copied before they are sent."""
     records_streams: bool = False
-    """Whether outputs that tensor-parallel collectives sum up are freed one forward late, because only then does the host learn that the
-    GPU no longer uses them (torch's ``record_stream``)."""
+    """Whether outputs that tensor-parallel collectives sum up are freed one forward late, when the host learns it (``record_stream``)."""
     blocks_ahead: Whole = 0
     """With ``records_streams``: number of blocks whose forward the host launches ahead of the GPU, at most those of all forward passes
     before the first backward. 0: the blocks of one forward, because the host waits at each micro-batch."""
@@ -397,8 +396,7 @@ class MeshOptions(Spec):
     casts_gradients: Literal["never", "fp8", "always"] = "never"
     """When the optimizer step copies the gradients of this rank's share to FP32, if ``gradients`` is not fp32. fp8: with precision fp8."""
     stage_parts: bool = False
-    """Whether, with tensor but without sequence parallelism, each tensor rank sends a part of what stages exchange, and the receiving ranks
-    gather the parts; false: each sends everything."""
+    """Whether tensor ranks without sequence parallelism each send a part of what stages exchange, which the receiving ranks gather."""
     stages_by_cost: bool = False
     """Whether stages take blocks until the cost of their products exceeds an even share (nanotron); false: even numbers of blocks."""
     order: tuple[Axis, ...] = MEGATRON_ORDER

@@ -55,16 +55,7 @@ from sim.spec.workload import Workload
 from sim.training.layouts.group_price import MessageLoad
 from sim.training.layouts.pairs import pair_time
 from sim.training.layouts.prices import KernelTimes, LayoutPrices, PieceTimes, PriceBook
-from sim.training.layouts.unit_time import (
-    Burst,
-    ExposedWait,
-    UnitTime,
-    exposed_part,
-    joined,
-    merged_messages,
-    part_of,
-    segments_of,
-)
+from sim.training.layouts.unit_time import Burst, ExposedWait, UnitTime, exposed_part, joined, merged_messages, part_of, segments_of
 from sim.training.muon import muon_work
 
 
@@ -201,18 +192,8 @@ class UnitTimes:
     def _beside_experts(self) -> UnitTimes:
         """Return the times of units beside dispatch and combine, which occupy multiprocessors."""
         gpu = remaining_gpu(self.gpu, self.options.expert_blocks, 0.0)
-        return UnitTimes(
-            self.workload,
-            gpu,
-            self.units,
-            self.prices,
-            self.stage,
-            self.options,
-            self.micro_batches,
-            self.adds_shards,
-            False,
-            self.gathered,
-        )
+        same = self.units, self.prices, self.stage, self.options, self.micro_batches, self.adds_shards
+        return UnitTimes(self.workload, gpu, *same, sends=False, gathered=self.gathered)
 
     def _time_of(self, unit: Unit, part: PassPart) -> UnitTime:
         return joined(self.in_turn(unit, part))
