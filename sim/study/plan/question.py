@@ -32,7 +32,7 @@ from sim.study.journal import Journal
 from sim.study.nccl_names import nccl_variables_named
 from sim.study.options import Objective
 from sim.study.plan.ahead import Workers, refiner
-from sim.study.plan.data_parallel import layouts_of, setting_of
+from sim.study.plan.data_parallel import layouts_of, setting_of, without_replicas
 from sim.study.plan.floor import Setting
 from sim.study.plan.refine import LocalRefiner, PlacedLayout, bounds, fits, usable_memory
 from sim.study.plan.search import Limits, Outcome, Tally, search
@@ -174,6 +174,7 @@ def prepare_plan(question: PlanQuestion) -> LayoutPlan:
     _require_able(machine.spec, [one.spec for one in loaded], space)
     _require_eight_bits(question, [one.spec for one in loaded], space)
     layouts = []
+    replicates = any(one.spec.training.stack.mesh is None for one in loaded)
     gpu = worker_node(machine.spec).gpu
     kernels = KernelBook(passes=memo.get_or_make((KernelBook, id(gpu)), dict, held=gpu))  # machines of a study may have the same GPU
     for nodes, each in sizes:
@@ -182,7 +183,8 @@ def prepare_plan(question: PlanQuestion) -> LayoutPlan:
         share = each / worker_node(hardware).gpu_count
         for one in loaded:
             setting = setting_of(Setting(hardware, each, one.spec, PriceBook(kernels=kernels), None if rate is None else rate * share))
-            layouts.append((setting, layouts_of(one.spec, nodes, each, space)))
+            every = layouts_of(one.spec, nodes, each, space)
+            layouts.append((setting, without_replicas(one.spec, every) if replicates else every))
     if not any(each for _, each in layouts):
         raise SpecError(_contradiction(question, layouts, space))
     if tokens is not None:
