@@ -300,7 +300,7 @@ def assumptions(run: Run, number: int = 0) -> list[str]:
 
 
 def adapter_assumptions(model: Model) -> list[str]:
-    """Return a sentence on the products of *model* that have adapters, and on routed experts, which have none; empty if it trains no adapters."""
+    """Return a sentence on the products of *model* that have adapters, and on routed experts without any; empty if it trains none."""
     if model.lora is None:
         return []
     beside = [target for target in model.lora.targets if any(layer.name.endswith(f".{target}.lora_a") for layer in model.layers)]
