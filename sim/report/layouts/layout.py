@@ -357,7 +357,7 @@ def layout_text(run: LayoutRun, document: Mapping[str, Any], verbose: bool = Fal
     gpu, step = run.node.gpu, document["step_time_s"]
     nodes = pluralized(document["nodes"], "node")
     micro = f"{document['micro_batches']:,} micro-batch{'es' * (document['micro_batches'] != 1)} of {document['batch_per_gpu']:,}"
-    tokens = f", {tokens:,} tokens per sample" if (tokens := sample_tokens(document)) else ""
+    tokens = f", {pluralized(tokens, 'token')} per sample" if (tokens := sample_tokens(document)) else ""
     lines = [
         f"{document['workload']} on {document['hardware']}: {document['gpus']:,} x {gpu.name}, {nodes}, {document['precision']}, "
         f"{document['stack']}",
