@@ -50,7 +50,7 @@ def plan_text(document: Mapping[str, Any], shown: int = 10) -> str:
         lines += [f"  {turn_text(turn)}", *(f"    {line}" for line in flip_lines(turn))]
     lines += ["", f"  Run the best: {document['layouts'][0]['command']}"]
     if document["layouts"][0]["extrapolated"] and (place := measured_tie(document["layouts"])) is not None:
-        lines += [f"  Run row {place + 1}, like measured runs: {document['layouts'][place]['command']}"]
+        lines += [f"  Run row {place + 1}, which is like measured runs: {document['layouts'][place]['command']}"]
     lines += [f"  {error_sentence(document['expected_error'])}"]
     lines += ["", *basis_lines(document)]
     return "\n".join(lines)
