@@ -26,6 +26,7 @@ from sim.study.scenario import Scenario
 from sim.training.job import Job
 from sim.training.layer_times import layer_times
 from sim.training.pace import deviations, mean_pace
+from sim.training.step_plan import optimizer_work
 
 
 @pytest.mark.parametrize(
@@ -76,11 +77,11 @@ def test_adapters_are_searched_under_their_own_stack_and_found_as_run_simulates_
 def test_a_cnn_is_searched_under_its_own_stack_and_torchs() -> None:
     """VGG-16 on eight V100s: torch's own replicas, as most people train it, are among the layouts that tie with the best.
 
-    torchtitan replicates with torch's DistributedDataParallel as well, so only its shards are other layouts, unless its stack is named.
+    Only shards are other layouts, under torch's FSDP2, unless torchtitan is named, which replicates with DistributedDataParallel as well.
     """
     made = plan(PlanQuestion(Scenario("p3.16xlarge", "vgg16")))
     assert not any(each.shard == "none" for setting, every in made.layouts for each in every if setting.workload.training.stack.mesh)
-    assert {setting.workload.training.stack.name for setting, _ in made.layouts} == {"torch-1.13-ddp", "torch-2.x-ddp", "torchtitan-2.x"}
+    assert {setting.workload.training.stack.name for setting, _ in made.layouts} == {"torch-1.13-ddp", "torch-2.x-ddp", "torch-2.x-fsdp2"}
     best = made.tally.outcomes[0]
     replicas = next(each for each in made.tally.outcomes if each.placed_layout.candidate.stack == "torch-2.x-ddp")
     candidate = replicas.placed_layout.candidate
@@ -94,14 +95,15 @@ def test_a_cnn_is_searched_under_its_own_stack_and_torchs() -> None:
 
 
 @pytest.mark.parametrize(("machine", "model"), [("p3.16xlarge", "vgg16"), ("hgx-h100", "resnet50"), ("g4dn.12xlarge", "vit_b_16")])
+@pytest.mark.parametrize("stack", ["torch-2.x-fsdp2", "torchtitan-2.x"])
 @pytest.mark.parametrize("micro_batches", [1, 2])
-def test_shards_compute_load_and_deviate_as_replicas_do(machine: str, model: str, micro_batches: int) -> None:
+def test_shards_compute_load_and_deviate_as_replicas_do(machine: str, model: str, micro_batches: int, stack: str) -> None:
     """A layout changes what is exchanged and updated, not the kernels of a layer, the copy of its samples or how ranks differ."""
     hardware = load_hardware(machine).spec
     node = worker_node(hardware)
     batch = f"training.gradient_accumulation_steps={micro_batches}"
     replicas = load_workload(model, ["training.stack=torch-2.x-ddp", batch]).spec
-    sharded = load_workload(model, ["training.stack=torchtitan-2.x", "training.parallel.shard=parameters", batch]).spec
+    sharded = load_workload(model, [f"training.stack={stack}", "training.parallel.shard=parameters", batch]).spec
     run = simulate(hardware, [Job(replicas, place(hardware, node.gpu_count))], cold=False).jobs[0]
     layout = run_layout(hardware, sharded)
     scene = layout_scene(hardware, sharded, layout.layout)
@@ -117,6 +119,9 @@ def test_shards_compute_load_and_deviate_as_replicas_do(machine: str, model: str
     deviation = deviations(replicas, node.gpu)
     assert deviation == deviations(sharded, node.gpu) and deviation.jitter >= replicas.input.compute_cv
     assert scene.noise.mean.data == pytest.approx(next(mean_pace(node.gpu_count, *deviation)).lag, rel=1e-9)
+    if stack == "torch-2.x-fsdp2":  # each rank updates its share by the kernels with which a replica updates everything
+        update = optimizer_work(replicas, node.gpu).time / node.gpu_count
+        assert scene.updates[0][0] == pytest.approx(update, rel=0.1)
 
 
 def test_a_decoder_deviates_in_replicas_as_in_shards() -> None:
@@ -167,7 +172,7 @@ def test_a_stack_of_servers_is_searched_only_if_it_is_named(tmp_path: Path) -> N
     scenario = Scenario("cm-dare-k80", str(tmp_path / "own.yaml"))
     named = replace(scenario, stack="tf-parameter-server")
     stacks = [{each.stack for _, every in prepare_plan(PlanQuestion(one)).layouts for each in every} for one in (scenario, named)]
-    assert stacks == [{"torch-2.x-ddp", "torchtitan-2.x"}, {"tf-parameter-server"}]
+    assert stacks == [{"torch-2.x-ddp", "torch-2.x-fsdp2"}, {"tf-parameter-server"}]
 
 
 def test_a_batch_that_does_not_divide_is_told_the_nearest_that_does() -> None:
