@@ -68,11 +68,11 @@ def test_what_would_fit_fits_in_the_command_that_says_so(file: Path, command: st
 
 def test_micro_batches_that_would_fit_are_the_largest(capsys: pytest.CaptureFixture[str]) -> None:
     """The samples of a step are the same, and twice the micro-batch does not fit; a micro-batch of 1 had been advised."""
-    asked = ["run", "p3.16xlarge", "vgg16", "--stack", "torchtitan-2.x", "--shard", "parameters", "--batch"]
-    assert main([*asked, "512"]) == 2
+    words = ["run", "p3.16xlarge", "vgg16", "--stack", "torchtitan-2.x", "--shard", "parameters", "--batch"]
+    assert main([*words, "512"]) == 2
     assert capsys.readouterr().err.endswith("; --batch 128 --micro-batches 4 would fit\n")
-    assert main([*asked, "256", "--micro-batches", "2"]) == 2
-    assert main([*asked, "128", "--micro-batches", "4"]) == 0
+    assert main([*words, "256", "--micro-batches", "2"]) == 2
+    assert main([*words, "128", "--micro-batches", "4"]) == 0
 
 
 def test_fsdp_with_sharded_gradients_is_told_all_that_contradicts_it(file: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -182,8 +182,8 @@ def test_what_only_layouts_have_names_a_layout_that_runs(
     machine: str, model: str, setting: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Also where the workload names a stack that has no layouts, whose own refusal had followed."""
-    asked = ["run", machine, model, "--set", setting, "--fast"]
-    assert main(asked) == 2
+    words = ["run", machine, model, "--set", setting, "--fast"]
+    assert main(words) == 2
     option = re.search(r"write one, such as (--.+), or leave it out", capsys.readouterr().err)
     assert option is not None
-    assert main([*asked, *shlex.split(option[1])]) == 0, capsys.readouterr().err
+    assert main([*words, *shlex.split(option[1])]) == 0, capsys.readouterr().err
