@@ -86,7 +86,7 @@ class Workload(Spec):
         themselves, so that their compute is the same under every stack that runs the same kernels.
         """
         stack = self.training.stack
-        if stack.kernels.factor_by_kernels and self.model.transformer is None:
+        if stack.kernels.factor_by_kernels and not self.model.decodes:
             stack = with_fields(stack, compute_factor=1.0, factor_by_kernels=False)
         if self.training.fp8_recipe is not None:
             stack = with_fields(stack, fp8_recipes=(self.training.fp8_recipe,))
@@ -97,7 +97,7 @@ class Workload(Spec):
     @property
     def loader_jitter(self) -> float:
         """Return the coefficient of variation of compute time that the loader causes: workers that slice a stream of tokens are idle."""
-        return 0.0 if self.model.transformer is not None else self.input.jitter
+        return 0.0 if self.model.decodes else self.input.jitter
 
     def with_training(self, **fields: Any) -> Self:
         """Return this workload with other values of *fields* of its training, which are not validated.

@@ -56,7 +56,7 @@ def deviations(workload: Workload, gpu: Gpu) -> Deviations:
     Boards differ more while the large products of decoders keep them at their power limit (``kernels.sustained_cv``).
     """
     noise = workload.training.noise
-    sustained = gpu.kernels.sustained_cv if gpu.kernels is not None and workload.model.transformer is not None else 0.0
+    sustained = gpu.kernels.sustained_cv if gpu.kernels is not None and workload.model.decodes else 0.0
     return Deviations(
         math.hypot(gpu.persistent_cv, sustained) if noise.persistent_cv is None else noise.persistent_cv,
         math.hypot(gpu.compute_cv, workload.loader_jitter) if noise.compute_cv is None else noise.compute_cv,

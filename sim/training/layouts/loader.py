@@ -75,7 +75,7 @@ def feed_of(node: Node, workload: Workload, mesh: Mesh) -> Feed | None:
 def copy_time(node: Node, workload: Workload, mesh: Mesh) -> float:
     """Return the time (s) for which a loading rank waits for the copy of a micro-batch to its GPU; DALI has copied it before."""
     options = workload.input
-    if options.loader.startswith("dali") or workload.model.transformer is not None:
+    if options.loader.startswith("dali") or workload.model.decodes:
         return 0.0
     graph = node_graph(node)
     loading = (mesh.place(rank)[1] for rank in mesh.on_node(mesh.place(mesh.rank(pipeline=0))[0]) if mesh.stage_of(rank) == 0)
