@@ -1,7 +1,7 @@
 """How does a job with a layout run? From hardware and workload to a step: mesh, programs, message times, simulation, memory.
 
 Plain data parallelism uses `sim.simulate`; every layout that shards, splits, pipelines or routes uses this module. Limits: one group of
-equal nodes; copies of samples to the GPU take no time.
+equal nodes.
 """
 
 from __future__ import annotations
@@ -39,13 +39,14 @@ from sim.spec.training import MOST_MICRO_BATCHES
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 from sim.training.job import tuning_of
-from sim.training.layouts.loader import feed_of
+from sim.training.layouts.loader import copy_time, feed_of
 from sim.training.layouts.noise import LayoutNoise, RankVariation
 from sim.training.layouts.play import play
 from sim.training.layouts.prices import SHARED, LayoutPrices, PriceBook
 from sim.training.layouts.scene import GROUPS, LayoutScene, PlayedLayout
 from sim.training.layouts.times import UnitTimes, optimizer_time
 from sim.training.layouts.turning import play_steadily
+from sim.training.pace import deviations
 from sim.training.sequences import layers_run, length_variation
 from sim.units import shorten
 
@@ -362,6 +363,7 @@ def layout_scene(hardware: Hardware, workload: Workload, layout: Layout, book: P
         ),
         times_beside=_beside(workload, node.gpu, layout, prices) if layout.options.shares_device else None,
         feed=feed_of(node, workload, mesh),
+        copy_time=copy_time(node, workload, mesh),
     )
 
 
@@ -384,16 +386,15 @@ def _intervals(workload: Workload, layout: Layout, times: UnitTimes) -> tuple[fl
 
 def _ranks(gpu: Gpu, workload: Workload, mesh: Mesh, intervals: float = 1.0, stage_intervals: float = 1.0) -> RankVariation:
     """Return which ranks wait for each other, and how their speeds vary."""
-    parallel, noise = mesh.parallel, workload.training.noise
-    persistent = math.hypot(gpu.persistent_cv, gpu.kernels.sustained_cv if gpu.kernels else 0.0)
+    parallel, (persistent, jitter) = mesh.parallel, deviations(workload, gpu)
     replica = parallel.tensor * parallel.context
     return RankVariation(
         inside=max(replica, parallel.expert),
         replica=replica,
         replicas=mesh.data,
         stages=mesh.stages,
-        persistent_cv=persistent if noise.persistent_cv is None else noise.persistent_cv,
-        compute_cv=gpu.compute_cv if noise.compute_cv is None else noise.compute_cv,
+        persistent_cv=persistent,
+        compute_cv=jitter,
         tokens_cv=length_variation(workload),
         intervals=intervals,
         stage_intervals=stage_intervals,

@@ -38,6 +38,10 @@ EQUIVALENTS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("--expert-parallel", "--expert-parallel-size", "--expert-model-parallel-size", "--ep-size"), "--ep N"),
     **dict.fromkeys(("--lora", "--lora-rank", "--lora-r"), "--set model.lora.rank=N"),
     **dict.fromkeys(("--num-workers", "--dataloader-num-workers", "--loader-workers"), "--set input.num_workers=N"),
+    **dict.fromkeys(
+        ("--ddp", "--distributed-data-parallel"), "--stack torch-2.x-ddp: plain data parallelism, without --shard, --tp, --pp or --cp"
+    ),
+    "--framework": "--stack NAME ('python -m sim list stacks' lists them)",
     "--optimizer": "--set training.optimizer.name=NAME",
     "--spot": "--market spot",
     "--budget": "--budget-usd X or --budget-hours X",

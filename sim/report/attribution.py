@@ -68,7 +68,7 @@ def _reason(profile: Profile, stall: str, cause: Cause) -> str:
             Cause.STRAGGLER: f"the slowest of {more:,} ranks, not of {fewer:,}",
             Cause.COMPUTE: "gradients are copied to and from buckets, and exchanged while kernels run",
         }.get(cause, "")
-    jitter = job.workload.input.jitter
+    jitter = job.workload.loader_jitter
     if stall == "prep" and cause == Cause.STRAGGLER and jitter and job.workload.training.noise.compute_cv is None:
         return f"step times on real data vary by {100 * jitter:.0f}% more (input.compute_cv)"
     if stall == "prep" and cause == Cause.FETCH:

@@ -119,6 +119,7 @@ def job_settings(job: Job) -> dict[str, Any]:
         "batch_per_gpu": training.batch,
         **({"batches_per_gpu": list(training.batches)} if training.batches else {}),
         **({"micro_batches": micro_batches} if micro_batches > 1 else {}),
+        "global_batch": job.samples,
         "precision": training.precision,
     }
 

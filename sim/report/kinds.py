@@ -27,7 +27,7 @@ def batch_text(document: Mapping[str, Any]) -> str:
     """Return the micro-batches of a step and their samples per GPU as text, with the tokens of a sample, from the *document* of a run."""
     own, count = document.get("batches_per_gpu"), document.get("micro_batches", 1)
     samples = f"{' and '.join(map(str, own))} samples" if own else pluralized(document["batch_per_gpu"], "sample")
-    tokens = f" of {tokens:,} tokens" if (tokens := sample_tokens(document)) else ""
+    tokens = f" of {pluralized(tokens, 'token')}" if (tokens := sample_tokens(document)) else ""
     return f"{f'{count:,} micro-batches of ' if count > 1 else ''}{samples}{tokens} per GPU"
 
 

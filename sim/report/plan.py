@@ -286,7 +286,7 @@ def _beyond_text(rows: Sequence[Mapping[str, Any]]) -> str:
     best = rows[0]
     if not best["extrapolated"]:
         return ""
-    place = _measured_place(rows)
+    place = measured_tie(rows)
     why = "" if best["not_validated"] else f" ({best['extrapolated']})"
     if place is None:
         return f" Its error is extrapolated{why}, as are those of all simulated layouts that tie with it."
@@ -294,7 +294,7 @@ def _beyond_text(rows: Sequence[Mapping[str, Any]]) -> str:
     return f" Its error is extrapolated{why}; row {place + 1}, the best within the sizes measured, ties with it at {100 * lost:+.1f}%."
 
 
-def _measured_place(rows: Sequence[Mapping[str, Any]]) -> int | None:
+def measured_tie(rows: Sequence[Mapping[str, Any]]) -> int | None:
     """Return the place of the first of *rows* that ties with the best, fits, and is like measured runs; None if there is none."""
     within = (place for place, row in enumerate(rows) if row["tie"] and row["extrapolated"] == "" and row["memory_verdict"] == "fits")
     return next(within, None)

@@ -7,7 +7,7 @@ from typing import Any
 
 from sim.report.energy import kwh_text, power_cap_text
 from sim.report.expected_error import error_sentence
-from sim.report.plan import NOT_VALIDATED, PRICED
+from sim.report.plan import NOT_VALIDATED, PRICED, measured_tie
 from sim.report.plan_changes import flip_lines, turn_text
 from sim.report.table import basis_lines
 from sim.report.whole_job import job_time, long_time, tokens_text
@@ -48,7 +48,10 @@ def plan_text(document: Mapping[str, Any], shown: int = 10) -> str:
     lines += ["", f"  Pareto-optimal in {of}: {', '.join(front[:12])}"]
     for turn in document["sensitivity"]:
         lines += [f"  {turn_text(turn)}", *(f"    {line}" for line in flip_lines(turn))]
-    lines += ["", f"  Run the best: {document['layouts'][0]['command']}", f"  {error_sentence(document['expected_error'])}"]
+    lines += ["", f"  Run the best: {document['layouts'][0]['command']}"]
+    if document["layouts"][0]["extrapolated"] and (place := measured_tie(document["layouts"])) is not None:
+        lines += [f"  Run row {place + 1}, which is like measured runs: {document['layouts'][place]['command']}"]
+    lines += [f"  {error_sentence(document['expected_error'])}"]
     lines += ["", *basis_lines(document)]
     return "\n".join(lines)
 

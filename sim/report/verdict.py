@@ -22,6 +22,7 @@ from sim.report.replayed import replay_assumptions, replay_warnings
 from sim.simulate import JobRun, Run
 from sim.spec.hardware import Hardware, Node
 from sim.spec.library import SYNTHETIC
+from sim.spec.model import Model
 from sim.spec.servers import Servers
 from sim.spec.stack import AsyncParameterServer, ServerExchange
 from sim.spec.workload import Workload
@@ -286,7 +287,7 @@ def assumptions(run: Run, number: int = 0) -> list[str]:
         sentences.append(f"synthetic data: nothing is read or prepared, {samples} (--set dataset=NAME, 'python -m sim list datasets')")
     elif workload.input.loader != "synthetic":
         sentences.append(f"{100 * job.hit_ratio:.0f}% of the data set is in the page cache in warm epochs")
-    sentences += worker_assumptions(run, number)
+    sentences += [*adapter_assumptions(workload.model), *worker_assumptions(run, number)]
     if workload.training.stack.unpadded and (lengths := workload.dataset.lengths) is not None:
         sentences.append(
             f"no padding is computed: the mean sequence of {workload.dataset.name} has {100 * lengths.mean:.0f}% of the maximum length"
@@ -296,6 +297,15 @@ def assumptions(run: Run, number: int = 0) -> list[str]:
         sentences.append(_servers(exchange.servers, isinstance(exchange, AsyncParameterServer)))
     sentences.append("the host waits for the GPU at the end of each step")
     return [_of_job(sentence, run, number) for sentence in sentences]
+
+
+def adapter_assumptions(model: Model) -> list[str]:
+    """Return a sentence on the products of *model* that have adapters, and on routed experts without any; empty if it trains none."""
+    if model.lora is None:
+        return []
+    beside = [target for target in model.lora.targets if any(layer.name.endswith(f".{target}.lora_a") for layer in model.layers)]
+    without = "; routed experts have none" if any(layer.groups for layer in model.layers) else ""
+    return [f"adapters of rank {model.lora.rank} beside {', '.join(beside)} (model.lora.targets){without}"]
 
 
 def stack_assumption(workload: Workload) -> str:

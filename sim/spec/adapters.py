@@ -15,8 +15,12 @@ from sim.spec.fields import Count, Spec
 from sim.spec.layer import Layer, TensorShare
 from sim.spec.transformer import Transformer
 
-TARGETS: Final = ("attention.qkv", "attention.output", "feed.gate_up", "feed.down")
-"""Products of a block that have an adapter by default."""
+TARGETS: Final = (
+    "attention.qkv", "attention.q", "attention.q_down", "attention.q_up", "attention.kv_down", "attention.kv_up", "attention.output",
+    "mamba.input", "mamba.output", "delta.input", "delta.output", "conv.input", "conv.output",
+    "feed.gate_up", "feed.down", "shared.gate_up", "shared.down",
+)  # fmt: skip
+"""Products of a block that have an adapter by default: all but routers and experts, whose grouped products can have none."""
 FOUR_BITS: Final = frozenset({"nf4", "int4", "4bit", "loadin4bit", "qlora", "quantization", "quantizationconfig", "quantized"})
 """Keys and values, without separators and in small letters, by which users ask for quantized weights."""
 NOT_QUANTIZED: Final = (
@@ -64,7 +68,8 @@ def with_lora(layers: Sequence[Layer], rank: int, targets: Sequence[str] = TARGE
         if layer.op == "gemm" and layer.channels and not layer.groups and any(_ends(layer.name, target) for target in targets):
             wide += _adapter(layer, rank)
     if len(wide) == len(layers):
-        raise ValueError(f"lora: no product is called {', '.join(targets)}; choose from {', '.join(TARGETS)}")
+        able = [target for target in TARGETS if any(_ends(layer.name, target) for layer in layers)]
+        raise ValueError(f"lora: no product is called {', '.join(targets)}; choose from {', '.join(able)}")
     return with_frozen(wide, [".lora_" not in layer.name for layer in wide])
 
 
@@ -101,7 +106,10 @@ def _without_backward(layer: Layer, is_frozen: bool) -> Layer:
 
 def _adapter(layer: Layer, rank: int) -> Iterator[Layer]:
     inner, outer = layer.channels
-    shares: tuple[TensorShare, TensorShare] = ("rowwise", "replicated") if layer.share == "rowwise" else ("replicated", "colwise")
+    shares: tuple[TensorShare, TensorShare] = (
+        "rowwise" if layer.share == "rowwise" else "replicated",
+        "colwise" if layer.share == "colwise" else "replicated",
+    )
     for end, sizes, share in zip("ab", ((inner, rank), (rank, outer)), shares, strict=True):
         flop = 2.0 * layer.tokens * sizes[0] * sizes[1]
         read, write = 4.0 * layer.tokens * sizes[0], 4.0 * layer.tokens * sizes[1]
@@ -142,7 +150,7 @@ def _scaled_and_added(layer: Layer, inner: int, outer: int) -> Layer:
         backward_traffic=2.0 * output + 3.0 * 4.0 * added,
         forward_kernels=2 * modules,
         backward_kernels=3 * modules - 1,
-        share="sequence" if layer.share == "rowwise" else "heads",
+        share="sequence" if layer.share == "rowwise" else "heads" if layer.share == "colwise" else "replicated",
     )
 
 

@@ -15,6 +15,8 @@ from sim.spec.parallel import Parallel
 
 REPLICATED_STACK: Final = "torch-2.x-ddp"
 PARALLEL_STACK: Final = "torchtitan-2.x"
+SHARDED_STACK: Final = "torch-2.x-fsdp2"
+"""torch's FSDP2 with the kernels and the optimizer of `REPLICATED_STACK`."""
 EAGER_STACK: Final = "torchtitan-2.x-eager"
 """The same without torch.compile: operators run one by one."""
 SHARDED_TRANSFORMERS: Final = "hf-fsdp1"

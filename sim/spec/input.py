@@ -79,8 +79,8 @@ class Input(Spec):
     stream: Stream | None = None
     """Streams samples from an object store during training; None: they are read from the node's disk. Layouts only."""
     compute_cv: Fraction = 0.02
-    """Coefficient of variation of a step's compute time that is caused by the concurrent Python loader; ignored with DALI or synthetic
-    input."""
+    """Coefficient of variation of a step's compute time that is caused by the concurrent Python loader; ignored with DALI, synthetic input,
+    and decoders, whose tokens are only sliced."""
     source: Source = Field(
         default={
             "*": "torch and DALI defaults",

@@ -76,7 +76,7 @@ class Kernels(Spec):
     sustained: Share
     """Additional factor on ``product_share`` in training steps, which keep the board at its power limit for seconds."""
     sustained_cv: Fraction = 0.0
-    """Coefficient of variation of the compute time of such steps from board to board, in layouts, in addition to ``persistent_cv``."""
+    """Coefficient of variation of the compute time of such steps from board to board, of decoders, in addition to ``persistent_cv``."""
     whole_steps: Factor = 1.0
     """Additional factor on kernel times under stacks with ``factor_by_kernels``: their ``compute_factor`` was fitted mostly on Hopper."""
     tile_edge: Factor

@@ -92,6 +92,11 @@ class Model(Spec):
         return self.lengths.mean if self.padding == "unpadded" and self.lengths is not None else None
 
     @property
+    def decodes(self) -> bool:
+        """Return whether this is a decoder (or described by its sizes), also as a table of layers, such as a replay."""
+        return self.transformer is not None or any(layer.attention is not None and layer.attention.causal for layer in self.layers)
+
+    @property
     def trained_parameters(self) -> int:
         """Return the number of parameters that are not frozen."""
         return self.parameters - sum(sum(layer.frozen) for layer in self.layers)

@@ -80,13 +80,24 @@ class Workload(Spec):
 
     @property
     def layer_stack(self) -> Stack:
-        """Return the stack with what this workload changes in it: its FP8 recipe, and ``composed_traffic`` for models with attention."""
+        """Return the stack with what this workload changes in it: its FP8 recipe, and ``composed_traffic`` for models with attention.
+
+        A ``compute_factor`` that was fitted to steps of decoders is only for decoders. Other layer tables were fitted to whole steps
+        themselves, so that their compute is the same under every stack that runs the same kernels.
+        """
         stack = self.training.stack
+        if stack.kernels.factor_by_kernels and not self.model.decodes:
+            stack = with_fields(stack, compute_factor=1.0, factor_by_kernels=False)
         if self.training.fp8_recipe is not None:
             stack = with_fields(stack, fp8_recipes=(self.training.fp8_recipe,))
         if stack.kernels.composed_traffic == 1.0 or all(layer.op != "attention" for layer in self.model.layers):
             return stack
         return with_fields(stack, elementwise_traffic=stack.kernels.elementwise_traffic * stack.kernels.composed_traffic)
+
+    @property
+    def loader_jitter(self) -> float:
+        """Return the coefficient of variation of compute time that the loader causes: workers that slice a stream of tokens are idle."""
+        return 0.0 if self.model.decodes else self.input.jitter
 
     def with_training(self, **fields: Any) -> Self:
         """Return this workload with other values of *fields* of its training, which are not validated.

@@ -216,9 +216,9 @@ def _layout_changes(workload: Workload, gpus: int) -> list[tuple[str, Workload]]
 
     checkpoint = {"activation_checkpointing": "blocks"}
     changed("--set training.activation_checkpointing=blocks", **checkpoint)
-    if training.batch > 1:
-        steps = training.gradient_accumulation_steps * training.batch
-        changed(f"--batch 1 --micro-batches {steps}", batch=1, gradient_accumulation_steps=steps)
+    for batch in (size for size in range(training.batch - 1, 0, -1) if training.batch % size == 0):
+        steps = training.gradient_accumulation_steps * training.batch // batch
+        changed(f"--batch {batch} --micro-batches {steps}", batch=batch, gradient_accumulation_steps=steps)
     sharded = training.parallel.model_copy(update={"shard": "parameters"})
     changed("--shard parameters", parallel=sharded)
     changed("--shard parameters --set training.activation_checkpointing=blocks", parallel=sharded, **checkpoint)

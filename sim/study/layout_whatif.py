@@ -16,8 +16,8 @@ from sim.study.pool import Progress
 from sim.study.scenario import Scenario
 from sim.training.job import Job
 
-RESOURCES: Final[tuple[Resource, ...]] = ("gpu", "nvlink", "pcie", "network", "disk", "cpu", "launch", "spread")
-"""Resources that a layout's step can wait for; copies of samples to the GPU take no time in layouts."""
+RESOURCES: Final[tuple[Resource, ...]] = ("gpu", "nvlink", "pcie", "network", "disk", "cpu", "copy", "launch", "spread")
+"""Resources that a layout's step can wait for."""
 LINKS: Final[tuple[Resource, ...]] = ("nvlink", "pcie", "network")
 """The resources that carry messages."""
 

@@ -35,7 +35,7 @@ def whole_numbers(text: str | None, option: str) -> list[int]:
     if high is None:
         return [low]
     if high < low:
-        raise SpecError(f"{option} {text}: a range goes up; write {high}..{low}")
+        raise SpecError(f"{option} {text}: a range goes up{f'; write {high}..{low}' if high else ' from 1 or more'}")
     if count is None:
         return [*_doublings(low, high), high]
     if count < 1:

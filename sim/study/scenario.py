@@ -19,6 +19,7 @@ from sim.cluster.build import Placement, place, with_nodes
 from sim.simulate import Run, ring_channels_of, simulate
 from sim.spec import memo
 from sim.spec.catalog import suggestions
+from sim.spec.defaults import PARALLEL_STACK
 from sim.spec.hardware import Hardware
 from sim.spec.library import Loaded, fingerprint, load_hardware, load_workload
 from sim.spec.overrides import Option, Override, single_overrides
@@ -45,6 +46,8 @@ _WORKLOAD_KEYS = (frozenset(Workload.model_fields) | {"jobs", "coordinated_prep"
 _HARDWARE_KEYS = frozenset(Hardware.model_fields) | set(UNFOLDED)
 
 
+A_LAYOUT: Final = f"such as --stack {PARALLEL_STACK} --shard parameters"
+"""What to write for a layout, whatever stack the workload names."""
 _SEARCHED: Final = tuple(f"training.{key}" for key in ("parallel", "activation_checkpointing", "batch", "gradient_accumulation_steps"))
 """Keys that a plan chooses itself."""
 
@@ -142,7 +145,7 @@ def answer(
 def refuse_parts(workloads: Sequence[Workload]) -> None:
     """Raise SpecError if one of *workloads* has parts of pre-training, which plain data parallelism does not support."""
     if any(workload.pretraining for workload in workloads):
-        raise SpecError("pretraining: its parts are simulated only for layouts; write one, such as --shard optimizer, or leave it out")
+        raise SpecError(f"pretraining: its parts are simulated only for layouts; write one, {A_LAYOUT}, or leave it out")
 
 
 def refuse_parts_of_blocks(workloads: Sequence[Workload]) -> None:
@@ -150,7 +153,7 @@ def refuse_parts_of_blocks(workloads: Sequence[Workload]) -> None:
     for training in (workload.training for workload in workloads):
         for name in ("recompute_blocks", "recompute_modules", "recompute_saves"):
             if getattr(training, name):
-                raise SpecError(f"training.{name}: applies only to layouts; write one, such as --shard optimizer, or leave it out")
+                raise SpecError(f"training.{name}: applies only to layouts; write one, {A_LAYOUT}, or leave it out")
 
 
 def refuse_layouts(workloads: Sequence[Workload]) -> None:
@@ -186,11 +189,11 @@ def answer_to(
     hardware, jobs = question.hardware, question.jobs
     refuse_layouts([job.workload for job in jobs])
     if any(job.workload.input.stream for job in jobs):
-        raise SpecError("input.stream: applies only to layouts; write one, such as --shard optimizer, or leave it out")
+        raise SpecError(f"input.stream: applies only to layouts; write one, {A_LAYOUT}, or leave it out")
     if any(job.workload.training.noise.compute_correlation is not None for job in jobs):
         raise SpecError(
-            "training.noise.compute_correlation: applies only to layouts, whose ranks synchronize within units; write one, such as --tp "
-            "2, or leave it out"
+            "training.noise.compute_correlation: applies only to layouts, whose ranks synchronize within units; write one, "
+            f"{A_LAYOUT}, or leave it out"
         )
     if scenario.plan and scenario.plan.tokens:
         refuse_parts([job.workload for job in jobs])

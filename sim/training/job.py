@@ -36,7 +36,7 @@ from sim.training.input_pipeline import (
     WorkerLoader,
 )
 from sim.training.own_loader import own_pipeline
-from sim.training.pace import Pace, drawn_paces, mean_pace
+from sim.training.pace import Pace, deviations, drawn_paces, mean_pace
 from sim.training.sequences import length_variation
 from sim.training.server_plan import Sender, ServerPlan
 from sim.training.servers import Crowd, ServerExecutor
@@ -198,10 +198,9 @@ def make_ranks(
 def _paces(stage: JobStage, number: int, job: Job, rank_class: RankClass) -> Iterator[Pace]:
     """Return the paces of the steps of one class. In an asynchronous job, no rank waits for a slower one."""
     workload, gpu = job.workload_in(rank_class.slot), rank_class.slot.node.gpu
-    noise = workload.training.noise
-    persistent = gpu.persistent_cv if noise.persistent_cv is None else noise.persistent_cv
-    own = math.hypot(gpu.compute_cv, workload.input.jitter, length_variation(workload))
-    jitter = own if noise.compute_cv is None else noise.compute_cv
+    noise, (persistent, jitter) = workload.training.noise, deviations(workload, gpu)
+    if noise.compute_cv is None:
+        jitter = math.hypot(jitter, length_variation(workload))
     if noise.draw:
         return drawn_paces(
             1 if job.asynchronous else rank_class.size,

@@ -18,6 +18,8 @@ from itertools import repeat
 from statistics import NormalDist
 from typing import TYPE_CHECKING, NamedTuple
 
+from sim.spec.hardware import Gpu
+from sim.spec.workload import Workload
 from sim.training.spread import expected_maximum, tail_probability
 
 if TYPE_CHECKING:
@@ -39,6 +41,26 @@ class Pace(NamedTuple):
 
 MEAN = Pace(1.0, 0.0)
 """The pace of ranks without any spread."""
+
+
+class Deviations(NamedTuple):
+    """The coefficients of variation of a rank's compute time: from rank to rank, and from step to step."""
+
+    persistent: float
+    jitter: float
+
+
+def deviations(workload: Workload, gpu: Gpu) -> Deviations:
+    """Return how ranks of *workload* on *gpu* differ, in any layout, apart from the lengths of their sequences.
+
+    Boards differ more while the large products of decoders keep them at their power limit (``kernels.sustained_cv``).
+    """
+    noise = workload.training.noise
+    sustained = gpu.kernels.sustained_cv if gpu.kernels is not None and workload.model.decodes else 0.0
+    return Deviations(
+        math.hypot(gpu.persistent_cv, sustained) if noise.persistent_cv is None else noise.persistent_cv,
+        math.hypot(gpu.compute_cv, workload.loader_jitter) if noise.compute_cv is None else noise.compute_cv,
+    )
 
 
 def mean_pace(ranks: int, persistent_cv: float, compute_cv: float) -> Iterator[Pace]:

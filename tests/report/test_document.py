@@ -36,6 +36,24 @@ def test_costs_are_the_market_s(market: str, capsys: pytest.CaptureFixture[str])
     assert any("without interruptions" in text for text in document["assumptions"]) == (market == "spot")
 
 
+@pytest.mark.parametrize("layout", [(), ("--stack", "torchtitan-2.x", "--shard", "parameters")])
+def test_the_global_batch_is_the_samples_of_a_step(layout: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    """Oracle: samples per second times the seconds of a step; 2 nodes of 8 GPUs with 3 micro-batches of 5."""
+    assert (
+        main(["run", "p3.16xlarge", "resnet50", "--nodes", "2", "--batch", "5", "--micro-batches", "3", "--fast", "--json", *layout]) == 0
+    )
+    document = json.loads(capsys.readouterr().out)
+    assert document["global_batch"] == 2 * 8 * 3 * 5
+    assert document["global_batch"] == pytest.approx(document["throughput_samples_per_s"] * document["step_time_s"])
+
+
+@pytest.mark.parametrize("layout", [(), ("--shard", "parameters")])
+def test_one_token_is_singular(layout: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "hgx-h100", "gpt2", "--sequence", "1", "--fast", *layout]) == 0
+    text = capsys.readouterr().out
+    assert "1 tokens" not in text and ("1 token per" in text if layout else "8 samples of 1 token per GPU" in text)
+
+
 def test_a_machine_without_a_spot_price_says_how_to_give_one() -> None:
     answered = answer(Scenario("p2.xlarge", "resnet18", market="spot"))
     document = run_document(answered.run, answered.inputs, answered.warnings, market=answered.market)

@@ -27,7 +27,7 @@ def document(capsys: Capture, *arguments: str) -> dict:
 def test_json_has_the_whole_contract(capsys: Capture) -> None:
     contents = document(capsys, *MAIN_JOB)
     assert list(contents) == [
-        "schema", "hardware", "workload", "stack", "nodes", "gpus", "batch_per_gpu", "precision", "step_time_s",
+        "schema", "hardware", "workload", "stack", "nodes", "gpus", "batch_per_gpu", "global_batch", "precision", "step_time_s",
         "throughput_samples_per_s", "epoch_time_s", "cost_per_epoch_usd", "price", "stalls_s", "first_epoch",
         "gpu_memory_bytes", "energy", "burst_credits_end", "collective", "expected_error", "assumptions", "warnings", "seed", "version",
         "inputs_sha256",

@@ -21,6 +21,7 @@ OPTIONS = {
     "nodes zero": (["--nodes", "0"], "--nodes 0: write 1 or more"),
     "nodes a word": (["--nodes", "four"], "--nodes four: write a number such as 4"),
     "nodes down": (["--nodes", "4..1"], "--nodes 4..1: a range goes up; write 1..4"),
+    "nodes to nothing": (["--nodes", "1..0"], "--nodes 1..0: a range goes up from 1 or more"),
     "evaluation of no job": (["--evaluation", "0.5"], "--evaluation: belongs to a whole job; add --epochs, --hours or --tokens as well"),
     "nodes absurd": (["--nodes", "9000000"], "--nodes 9000000: write 100,000 or less"),
     "nodes against placement": (["--nodes", "4", "--placement", "1+2"], "leave --nodes out"),

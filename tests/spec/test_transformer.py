@@ -13,8 +13,10 @@ from sim.spec.adapters import Lora, trained_layers
 from sim.spec.decoder import attended_pairs, decoder_layers, model_flop, parameter_count
 from sim.spec.layer import Layer
 from sim.spec.lengths import with_lengths
+from sim.spec.library import load_workload
 from sim.spec.model import Model
 from sim.spec.transformer import Transformer
+from sim.spec.yaml import SpecError
 
 DECODERS = Path(__file__).with_name("decoders.csv")
 GPT = {"layers": 3, "hidden": 512, "heads": 8, "vocab": 1000, "activation": "gelu", "norm": "layernorm", "positions": "learned"}
@@ -187,6 +189,27 @@ def test_adapters_train_alone() -> None:
     assert all(not layer.backward and not layer.saved for layer in frozen if layer.name.startswith(("tokens", "layers.0", "layers.1.")))
     after = [[layer for layer in table if layer.name.startswith("layers.2.")] for table in (frozen, dense)]
     assert after[0] == after[1]
+
+
+@pytest.mark.parametrize("name", ["deepseek-v2-lite", "deepseek-v3", "nemotron-h-8b", "qwen3-next-80b-a3b"])
+def test_adapters_stand_beside_all_products_of_a_block(name: str) -> None:
+    """Latent attention, state spaces and shared experts have them; routers, routed experts and the head do not."""
+    dense, adapted = load_workload(name).spec.model, load_workload(name, ["model.lora.rank=8"]).spec.model
+    products = [layer for layer in dense.layers if layer.op == "gemm" and not layer.groups and not layer.name.endswith(("router", "head"))]
+    factors = [layer for layer in adapted.layers if layer.gradients]
+    assert [layer.name for layer in factors] == [f"{layer.name}.lora_{end}" for layer in products for end in "ab"]
+    assert sum(sum(layer.gradients) for layer in factors) == sum(8 * sum(layer.channels) for layer in products)
+    shares = {layer.name: layer.share for layer in adapted.layers}
+    by_share = {"colwise": ["replicated", "colwise", "heads"], "rowwise": ["rowwise", "replicated", "sequence"]}
+    by_share["replicated"] = ["replicated"] * 3
+    for layer in products:
+        of_adapter = [shares[f"{layer.name}.lora_{part}"] for part in ("a", "b", "add")]
+        assert of_adapter == by_share[layer.share]
+
+
+def test_targets_that_match_no_product_are_told_those_of_the_model() -> None:
+    with pytest.raises(SpecError, match=r"no product is called qkv_proj; choose from attention\.qkv, attention\.output, mamba\.input, "):
+        load_workload("nemotron-h-8b", ["model.lora.rank=8", "model.lora.targets=[qkv_proj]"])
 
 
 def test_sequences_of_unequal_length() -> None:

@@ -66,6 +66,15 @@ def test_what_would_fit_fits_in_the_command_that_says_so(file: Path, command: st
     assert main([name, "p4d.24xlarge", str(file), *options, *shlex.split(advice[1])]) == 0
 
 
+def test_micro_batches_that_would_fit_are_the_largest(capsys: pytest.CaptureFixture[str]) -> None:
+    """The samples of a step are the same, and twice the micro-batch does not fit; a micro-batch of 1 had been advised."""
+    words = ["run", "p3.16xlarge", "vgg16", "--stack", "torchtitan-2.x", "--shard", "parameters", "--batch"]
+    assert main([*words, "512"]) == 2
+    assert capsys.readouterr().err.endswith("; --batch 128 --micro-batches 4 would fit\n")
+    assert main([*words, "256", "--micro-batches", "2"]) == 2
+    assert main([*words, "128", "--micro-batches", "4"]) == 0
+
+
 def test_fsdp_with_sharded_gradients_is_told_all_that_contradicts_it(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Each of the three ways out that the sentence names runs."""
     file.write_text(JOB % FSDP)

@@ -3,6 +3,7 @@
 import pytest
 
 from sim.causes import Resource
+from sim.events import Cause
 from sim.report.layouts.layout_whatif import layout_whatif_document, layout_whatif_text
 from sim.study.layout import layout_answer
 from sim.study.layout_whatif import LayoutWhatIf, layout_whatif
@@ -46,6 +47,14 @@ def test_what_gains_little_is_told_from_what_gains_nothing(what_if: LayoutWhatIf
     assert gained["disk"] == pytest.approx(0.0, abs=1e-12) and "disk" in nothing
     assert gained["network"] > 0.0 and "network" not in nothing
     assert "all links at once" in text and document["links"]["infinite_gain"] > gained["network"]
+
+
+def test_an_infinitely_fast_copy_saves_its_time() -> None:
+    """The ranks of a CNN wait for the copy of their samples before each forward pass; links from host memory are part of it."""
+    upgraded = layout_whatif(Scenario("p3.16xlarge", "vgg16", stack="torchtitan-2.x", layout=SHARDED))
+    run = upgraded.answer.run
+    assert infinite(upgraded, "copy") == pytest.approx(run.step_time - run.stalls[Cause.COPY], rel=1e-3)  # the host launches during copies
+    assert run.stalls[Cause.COPY] > 0 and infinite(upgraded, "pcie") == pytest.approx(infinite(upgraded, "copy"), rel=1e-3)
 
 
 @pytest.mark.nightly

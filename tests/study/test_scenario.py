@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+import shlex
 
 import pytest
 
 from sim.analysis.memory import gpu_memory
+from sim.cli import main
 from sim.spec.yaml import SpecError
 from sim.study.infeasible import Infeasible
 from sim.study.layout_options import layout_of
@@ -169,6 +171,19 @@ def test_plain_data_parallelism_recomputes_no_parts_of_blocks(setting: str) -> N
     overrides = ("training.activation_checkpointing=blocks", f"training.{setting}")
     name = setting.partition("=")[0]
     with pytest.raises(
-        SpecError, match=rf"^training\.{name}: applies only to layouts; write one, such as --shard optimizer, or leave it out$"
+        SpecError, match=rf"^training\.{name}: applies only to layouts; write one, such as --stack torch.*, or leave it out$"
     ):
         answer(Scenario("hgx-h100", "llama-3.2-1b", overrides=overrides))
+
+
+@pytest.mark.parametrize(("machine", "model"), [("p3.16xlarge", "resnet50"), ("hgx-h100", "gpt2")])
+@pytest.mark.parametrize("setting", ["input.stream={store: object-store}", "training.noise.compute_correlation=10 ms"])
+def test_what_only_layouts_have_names_a_layout_that_runs(
+    machine: str, model: str, setting: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also where the workload names a stack that has no layouts, whose own refusal had followed."""
+    words = ["run", machine, model, "--set", setting, "--fast"]
+    assert main(words) == 2
+    option = re.search(r"write one, such as (--.+), or leave it out", capsys.readouterr().err)
+    assert option is not None
+    assert main([*words, *shlex.split(option[1])]) == 0, capsys.readouterr().err

@@ -25,7 +25,7 @@ from sim.report.pretraining import pretraining_document, pretraining_lines
 from sim.report.prices import date_of, market_assumptions, missing_price, paid_text, source_of
 from sim.report.saving import saved_text
 from sim.report.table import basis_lines, error_lines, stall_lines
-from sim.report.verdict import kernel_assumptions, machine_notes
+from sim.report.verdict import adapter_assumptions, kernel_assumptions, machine_notes
 from sim.report.whole_job import job_of_run, job_time, whole_job_text
 from sim.simulate import steps_per_epoch
 from sim.spec.decoder import model_flop
@@ -227,6 +227,7 @@ def _assumptions(run: LayoutRun) -> list[str]:
     training = run.workload.training
     sentences = [
         f"software stack {training.stack.name}, {training.precision}, {_recomputing(run)}",
+        *adapter_assumptions(run.workload.model),
         _loading(run),
         f"model FLOPS utilization counts {_attention_counted(run)} and no recomputation, relative to the dense 16-bit peak",
         *kernel_assumptions((run.node,), run.workload),
@@ -356,7 +357,7 @@ def layout_text(run: LayoutRun, document: Mapping[str, Any], verbose: bool = Fal
     gpu, step = run.node.gpu, document["step_time_s"]
     nodes = pluralized(document["nodes"], "node")
     micro = f"{document['micro_batches']:,} micro-batch{'es' * (document['micro_batches'] != 1)} of {document['batch_per_gpu']:,}"
-    tokens = f", {tokens:,} tokens per sample" if (tokens := sample_tokens(document)) else ""
+    tokens = f", {pluralized(tokens, 'token')} per sample" if (tokens := sample_tokens(document)) else ""
     lines = [
         f"{document['workload']} on {document['hardware']}: {document['gpus']:,} x {gpu.name}, {nodes}, {document['precision']}, "
         f"{document['stack']}",

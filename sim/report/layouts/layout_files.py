@@ -9,6 +9,7 @@ from typing import Final, cast
 
 from sim.cluster.quantizing import recipe_of
 from sim.mesh import worker_node
+from sim.parallel.units import wrapping
 from sim.spec.fields import Precision
 from sim.spec.foreign.layout_files import LayoutText, launch_files
 from sim.spec.foreign.layout_launch import Launch
@@ -77,7 +78,7 @@ def launch_of(plan: LayoutPlan, outcome: Outcome) -> Launch:
         shape=model.transformer,
         adapters=model.lora is not None or bool(model.frozen),
         sequence=plan.sequence,
-        parallel=training.parallel,
+        parallel=training.parallel.model_copy(update={"wrap": wrapping(model, training.parallel)}),
         data=candidate.data,
         batch=candidate.batch,
         micro_batches=candidate.micro_batches,

@@ -19,6 +19,7 @@ NAMES = {
     "launch": "kernel launches",
     "disk": "disk",
     "cpu": "CPU cores of loaders",
+    "copy": "copy to the GPU",
     "spread": "rank variation",
     "links": "all links at once",
 }

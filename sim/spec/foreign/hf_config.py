@@ -118,7 +118,7 @@ def _unknown(kind: str, said: Mapping[str, Any]) -> str:
     unread_by_all = set.intersection(*(set(_reading(name, said)[0].strange()) for name in FAMILIES))
     unread_text = (
         f"; no supported family has layers with {listed({name: said[name] for name in said if name in unread_by_all})}"
-        if unread_by_all and kind.removesuffix("_text") not in _UNLIKE and kind not in _ENCODER_CLASSES
+        if unread_by_all and not _unlike(kind) and kind not in _ENCODER_CLASSES
         else ""
     )
     return f"{which}{unread_text}{_advice(kind, said)}"
@@ -145,9 +145,12 @@ def _advice(kind: str, said: Mapping[str, Any]) -> str:
             alone = f"; the nearest of the catalog are {', '.join(near)}"
         why = ": an encoder-decoder is not simulated from its config.json" if with_encoder else ""
         if kind in ENCODERS:
+            if class_name.endswith("Model"):
+                trained = f'"architectures": ["{class_name.removesuffix("Model")}{TRAINED[0]}"]'
+                return f": {class_name} has no head; with that for masked tokens, write {trained} in a copy of the file{traced}"
             return f": {class_name} has another head than that for masked tokens ({TRAINED[0]}), which alone is simulated{alone}{traced}"
         return f", and {class_name or 'its architecture'} is not a decoder{why}{alone}{traced}"
-    if unlike := _UNLIKE.get(kind.replace("-", "_").removesuffix("_text")):
+    if unlike := _unlike(kind):
         instead = traced or "; trace its torch model instead, for example python -m sim extract net.py:Net --input input_ids=2048:int64"
         return f": its layers have {unlike}, which is not modeled{instead}"
     similar = _similar_families(kind, said)
@@ -157,6 +160,11 @@ def _advice(kind: str, said: Mapping[str, Any]) -> str:
     fields = "layers: ..., hidden: ..., heads: ..., ffn: ..., vocab: ..."
     sizes = f"; or describe a decoder by its sizes: model: {{transformer: {{{fields}}}, sequence: ...}}" if kind else ""
     return f"{similar_hint}{traced}{sizes}; or run 'python -m sim new workload', which asks for them"
+
+
+def _unlike(kind: str) -> str:
+    """Return what layers of the family *kind*, also if written with hyphens or capitals, have that no Transformer has; empty if nothing."""
+    return _UNLIKE.get(kind.lower().replace("-", "_").removesuffix("_text"), "")
 
 
 def _of_family(kind: str) -> list[str]:

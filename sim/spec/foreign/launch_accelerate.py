@@ -55,6 +55,9 @@ def accelerate(config: Mapping[str, Any], place: str) -> LaunchSettings:
         raise SpecError(f"{place}: use_cpu is true, but only training on GPUs is modeled; write false")
     precision = _precision(config, place)
     told.training |= {"precision": precision} if precision else {}
+    if not precision:
+        told.defaults["precision"] = "fp32"
+        told.default_notes["precision"] = "mixed_precision is missing: used fp32, Accelerate's default"
     told.training |= _recipe(config, place) if precision == "fp8" else {}
     zero, sharded, mesh, layout = (
         block_of(config, f"{name}_config", place) for name in ("deepspeed", "fsdp", "parallelism", "megatron_lm")
@@ -107,7 +110,7 @@ def _add_zero(zero: Mapping[str, Any], told: LaunchSettings, precision: str | No
     if stage not in ("0", "1", "2", "3"):
         raise SpecError(f"{place}: deepspeed_config.zero_stage {shorten(stage)}: write 0, 1, 2 or 3")
     told.parallel |= {"shard": SHARDS[int(stage)]} if stage != "0" else {}
-    told.training |= zero_stack(int(stage)) if precision in ("bf16", "amp_fp16") else {}
+    told.training |= zero_stack(int(stage)) if precision != "fp8" else {}
     told.notes += zero_notes(int(stage), f"deepspeed_config.zero_stage {stage}")
     steps = zero.get("gradient_accumulation_steps")
     told.training |= {"gradient_accumulation_steps": steps} if isinstance(steps, int) else {}

@@ -53,7 +53,14 @@ def deepspeed(config: Mapping[str, Any], place: str) -> LaunchSettings:
     if len(widths) > 1:
         raise SpecError(f"{place}: bf16 and fp16 are both enabled; write false for one of them")
     told.training |= {"precision": widths[0]} if widths else {}
-    told.training |= zero_stack(stage) if widths or _left_to_trainer(config, place) else {}
+    told.training |= zero_stack(stage)
+    if _left_to_trainer(config, place):
+        told.default_notes["precision"] = (
+            "bf16 or fp16 is auto, as a Trainer's --bf16 or --fp16 say: used bf16; with neither, write precision: fp32"
+        )
+    elif not widths:
+        told.defaults["precision"] = "fp32"
+        told.default_notes["precision"] = "neither bf16 nor fp16 is enabled: used fp32, DeepSpeed's default"
     told.notes += zero_notes(stage, f"zero_optimization.stage {stage}")
     _optimizer(block_of(config, "optimizer", place), told)
     zero = block_of(config, "zero_optimization", place)
@@ -67,7 +74,7 @@ def deepspeed(config: Mapping[str, Any], place: str) -> LaunchSettings:
 
 
 def _left_to_trainer(config: Mapping[str, Any], place: str) -> bool:
-    """Return whether a transformers Trainer sets the precision: one that is ``auto`` is the workload's, which has 16 bits."""
+    """Return whether a transformers Trainer sets the precision: one that is ``auto``."""
     return any(block_of(config, width, place).get("enabled") == "auto" for width in ("bf16", "fp16"))
 
 

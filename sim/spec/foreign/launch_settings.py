@@ -45,6 +45,8 @@ class LaunchSettings:
     """Rank of low-rank adapters next to frozen weights; None if all weights are trained."""
     defaults: dict[str, Any] = field(default_factory=dict)
     """What the program uses for fields of ``training`` that no file sets."""
+    default_notes: dict[str, str] = field(default_factory=dict)
+    """Notes on such fields, where they are not a Trainer's or are left to one."""
     sharded_by: dict[str, str] = field(default_factory=dict)
     """The files that turn on sharding, by the library that does it."""
     length: JobLength | None = None
@@ -76,6 +78,7 @@ class LaunchSettings:
             other.released or self.released,
             other.lora_rank or self.lora_rank,
             {**self.defaults, **other.defaults},
+            {**self.default_notes, **other.default_notes},
             {**self.sharded_by, **other.sharded_by},
             other.length or self.length,
             self.notes + other.notes,

@@ -32,8 +32,8 @@ class StackKernels(Section):
     compute_factor: Factor = 1.0
     """Factor on the GPU time of the layer model."""
     factor_by_kernels: bool = False
-    """Whether the GPU's ``kernels.whole_steps`` scales ``compute_factor``; for stacks whose factor was fitted to training steps of layouts,
-    mostly on Hopper."""
+    """Whether ``compute_factor`` was fitted to training steps of decoders in layouts, mostly on Hopper: the GPU's ``kernels.whole_steps``
+    scales it, and it is 1 for other models."""
     tensor_core_factor: Factor = 1.0
     """Additional factor on the time of convolutions and recurrent layers on tensor cores."""
     tensor_core_gemm_factor: Factor = 1.0

@@ -33,7 +33,10 @@ def with_defaults(told: LaunchSettings) -> LaunchSettings:
         del missing["batch"]  # DeepSpeed's file decides
     if told.parallel:
         missing.pop("stack", None)  # it runs no layout
-    notes = [_DEFAULTS[name].format(value) for name, value in missing.items()]
+    of_trainer = "batch" in told.defaults
+    own = {} if of_trainer else told.default_notes  # a Trainer's options decide over the files that it is given
+    notes = [own.get(name, _DEFAULTS[name]).format(value) for name, value in missing.items()]
+    notes += [note for name, note in own.items() if name not in told.training and name not in missing]
     if "stack" in missing and (told.training | missing).get("precision") == "bf16":
         notes.append(_NARROW)
     return told.joined(LaunchSettings(training=missing, notes=notes))

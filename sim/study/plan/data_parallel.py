@@ -79,6 +79,18 @@ def layouts_of(workload: Workload, nodes: int, gpus_per_node: int, space: Space)
     return [each for each in every if all(getattr(each, name) == value for name, value in fixed.items())]
 
 
+def without_replicas(workload: Workload, every: list[LayoutCandidate]) -> list[LayoutCandidate]:
+    """Return *every* layout of a stack, of models other than decoders without those that torch's DistributedDataParallel replicates.
+
+    FSDP's frameworks call it for them (torchtitan distributed/parallelize.py, ``replicate``), so that they are those of a stack without
+    layouts, whose buckets are simulated tensor by tensor. A decoder's kernels differ between these stacks.
+    """
+    mesh = workload.training.stack.mesh
+    if mesh is None or not mesh.framework.startswith("fsdp") or workload.model.transformer is not None:
+        return every
+    return [each for each in every if each.shard != "none" or each.tensor * each.context * each.pipeline * each.expert > 1]
+
+
 def _replicated(workload: Workload, nodes: int, gpus_per_node: int, space: Space) -> Iterator[LayoutCandidate]:
     data, stack = nodes * gpus_per_node, workload.training.stack.name
     for batch in divisors(space.global_batch // data) if space.global_batch % data == 0 else ():

@@ -17,7 +17,7 @@ from sim.cluster.build import with_nodes
 from sim.mesh import worker_node
 from sim.parallel.split import split
 from sim.spec import memo
-from sim.spec.defaults import REPLICATED_STACK
+from sim.spec.defaults import PARALLEL_STACK, REPLICATED_STACK, SHARDED_STACK
 from sim.spec.extensions import SCHEDULES, names
 from sim.spec.hardware import Hardware
 from sim.spec.library import Loaded, load_hardware, load_workload
@@ -32,7 +32,7 @@ from sim.study.journal import Journal
 from sim.study.nccl_names import nccl_variables_named
 from sim.study.options import Objective
 from sim.study.plan.ahead import Workers, refiner
-from sim.study.plan.data_parallel import layouts_of, setting_of
+from sim.study.plan.data_parallel import layouts_of, setting_of, without_replicas
 from sim.study.plan.floor import Setting
 from sim.study.plan.refine import LocalRefiner, PlacedLayout, bounds, fits, usable_memory
 from sim.study.plan.search import Limits, Outcome, Tally, search
@@ -43,11 +43,11 @@ from sim.study.whole_job import token_count
 from sim.training.layouts.prices import KernelBook, PriceBook
 from sim.units import any_of, show, show_tokens
 
-STACKS: Final = ("torchtitan-2.x", "megatron-core")
-"""Stacks whose layouts are compared if the user names none: torch's FSDP2 and DDP pipelines take any model, Megatron-LM transformers.
+STACKS: Final = (PARALLEL_STACK, "megatron-core")
+"""Stacks whose layouts are compared if the user names none: torchtitan's, and Megatron-LM's for transformers.
 
-Models that are not decoders, and decoders that train adapters, are also compared under their own stack, and under torch's
-DistributedDataParallel.
+Models that are not decoders have torch's own FSDP2 instead of torchtitan. They, and decoders that train adapters, are also compared under
+their own stack, and under torch's DistributedDataParallel.
 """
 
 _OTHERS: Final = frozenset({"conv", "depthwise_conv", "rnn"})
@@ -174,6 +174,7 @@ def prepare_plan(question: PlanQuestion) -> LayoutPlan:
     _require_able(machine.spec, [one.spec for one in loaded], space)
     _require_eight_bits(question, [one.spec for one in loaded], space)
     layouts = []
+    replicates = any(one.spec.training.stack.mesh is None for one in loaded)
     gpu = worker_node(machine.spec).gpu
     kernels = KernelBook(passes=memo.get_or_make((KernelBook, id(gpu)), dict, held=gpu))  # machines of a study may have the same GPU
     for nodes, each in sizes:
@@ -182,7 +183,8 @@ def prepare_plan(question: PlanQuestion) -> LayoutPlan:
         share = each / worker_node(hardware).gpu_count
         for one in loaded:
             setting = setting_of(Setting(hardware, each, one.spec, PriceBook(kernels=kernels), None if rate is None else rate * share))
-            layouts.append((setting, layouts_of(one.spec, nodes, each, space)))
+            every = layouts_of(one.spec, nodes, each, space)
+            layouts.append((setting, without_replicas(one.spec, every) if replicates else every))
     if not any(each for _, each in layouts):
         raise SpecError(_contradiction(question, layouts, space))
     if tokens is not None:
@@ -283,7 +285,7 @@ def workloads_of(scenario: Scenario) -> list[Loaded[Workload]]:
     """
     loaded: list[Loaded[Workload]] = []
     is_chosen = scenario.stack is not None or bool(overrides_of(scenario, "training.stack"))
-    for stack in [scenario.stack] if is_chosen else (*_replicated_stacks(scenario), *STACKS):
+    for stack in [scenario.stack] if is_chosen else _usual_stacks(scenario):
         _, overrides = sorted_overrides(replace(scenario, stack=stack))
         one = load_workload(scenario.workload, overrides)
         runs = is_chosen or (
@@ -295,18 +297,20 @@ def workloads_of(scenario: Scenario) -> list[Loaded[Workload]]:
     return [one for one in loaded if one.spec.training.precision != "fp8" or one.spec.training.supports_recipe] or loaded
 
 
-def _replicated_stacks(scenario: Scenario) -> list[str | None]:
-    """Return the stacks of plain data parallelism to try, None for the workload's own: none for options of layouts.
+def _usual_stacks(scenario: Scenario) -> list[str | None]:
+    """Return the stacks to try, None for the workload's own: those of layouts, and of plain data parallelism without options of layouts.
 
-    A decoder takes part if it trains adapters. Otherwise, plain data parallelism in 16 bits would win with 16-bit optimizer states where
-    the others keep 32-bit ones.
+    Plain data parallelism of a decoder takes part if it trains adapters. Otherwise, in 16 bits it would win with 16-bit optimizer states
+    where the others keep 32-bit ones. Models that torchtitan does not train have torch's FSDP2 instead, with the kernels and the
+    optimizer of their replicas.
     """
     _, overrides = sorted_overrides(replace(scenario, stack=STACKS[0]))
     own = load_workload(scenario.workload, overrides).spec
     texts = single_overrides(scenario.overrides)
     of_layouts = own.training.parallel != Parallel() or any(text.startswith("training.stack.mesh") for text in texts)
     is_comparable = own.model.transformer is None or own.model.lora is not None
-    return [None, REPLICATED_STACK] if is_comparable and not of_layouts else []
+    replicated = [None, REPLICATED_STACK] if is_comparable and not of_layouts else []
+    return [*replicated, *(STACKS if own.model.transformer is not None else (SHARDED_STACK, *STACKS[1:]))]
 
 
 def is_transformer(model: Model) -> bool:

@@ -43,6 +43,16 @@ class Account:
         for piece in pieces:
             self.add_wait(*piece)
 
+    def add_exchange(self, pieces: Iterable[LimitPiece], group: str) -> None:
+        """Record the sequential waits for an operation of a kind of *group*.
+
+        Only messages are exposed in it, and other stages that are still at work in the pipeline: not slower ranks, and not launches.
+        """
+        for piece in pieces:
+            self.add_wait(*piece)
+            if piece.cause not in (Cause.STRAGGLER, Cause.LAUNCH):
+                self.add_exposed("pipeline" if piece.cause is Cause.PIPELINE else group, max(0.0, piece.t1 - piece.t0))
+
     def add_exposed(self, group: str, seconds: float) -> None:
         """Add *seconds* to the compute time lost to messages of a kind of *group*."""
         self.exposed[-1][group] += seconds

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from sim.cluster.gpu import memory_time
-from sim.parallel.program import Copy, Instruction, PassPart, Program, Receive, Send, Start, Tag, Update, Wait, Work, works_before_use
+from sim.parallel.program import Copy, Instruction, Load, PassPart, Program, Receive, Send, Start, Tag, Update, Wait, Work, works_before_use
 from sim.training.layouts.link_bound import MEETING, least_link_time
 from sim.training.layouts.phase_bound import least_phased_time
 from sim.training.layouts.prices import SHARED
@@ -169,6 +169,8 @@ class _Recurrence:
                 if over is None:
                     break
                 now = over
+            elif kind is Load:
+                now += self.scene.copy_time
             place += 1
         rank.place, rank.now = place, now
 

@@ -88,11 +88,7 @@ class Groups:
         yield from meeting.until_over()
         remaining = max(0.0, start + late - meeting.env.now)  # what is left of the slowest rank's lateness after the wait
         self.kernels.slowest.set_lag(remaining)
-        self.account.add_waits(meeting.wait_pieces(start, self.stage, late - remaining))
-        arrived = start if meeting.last == self.stage else meeting.arrival_time(start)
-        group = _group(tag[0])
-        self.account.add_exposed("pipeline", arrived - start)  # another stage was still at work
-        self.account.add_exposed(group, meeting.env.now - arrived)
+        self.account.add_exchange(meeting.wait_pieces(start, self.stage, late - remaining), _group(tag[0]))
 
 
 def _group(what: str) -> str:

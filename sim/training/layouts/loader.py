@@ -5,23 +5,26 @@ Worker k mod n builds micro-batch k: it reads it from the node's disk, which ser
 its worker, the disk and the cores became free, and from when micro-batch k minus that depth was taken. Without workers, a rank builds its
 own micro-batches and waits for them.
 Ranks that share samples (of a tensor or context group) read them once per node. A stream of tokens is never cached; for other data sets,
-the page cache holds its share of a warm epoch. Limits: nodes are equal; the memory of other nodes is not used; copies to the GPU take no
-time.
+the page cache holds its share of a warm epoch. Then all loading ranks of a node copy at once (`copy_time`). Limits: nodes are equal; the
+memory of other nodes is not used; copies share no links with messages, and those of tokens, a few hundred kB, take no time.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from copy import copy
 from dataclasses import dataclass, field, replace
 
 from sim.cluster import page_cache
 from sim.cluster.storage import baseline_iops, ios_per_sample, most_bandwidth
+from sim.cluster.topology import node_graph
 from sim.events import Cause
 from sim.parallel.mesh import Mesh
 from sim.spec.hardware import Node, Storage
 from sim.spec.stream import Stream
 from sim.spec.workload import Workload
+from sim.training.input_pipeline import PAGEABLE_SLOWDOWN
 from sim.training.job import batch_cost
 from sim.training.layouts.stream import download_of
 
@@ -67,6 +70,18 @@ def feed_of(node: Node, workload: Workload, mesh: Mesh) -> Feed | None:
     if options.stream is None:
         return from_disk
     return _streamed(from_disk, options.stream, node, workload, mesh, readers)
+
+
+def copy_time(node: Node, workload: Workload, mesh: Mesh) -> float:
+    """Return the time (s) for which a loading rank waits for the copy of a micro-batch to its GPU; DALI has copied it before."""
+    options = workload.input
+    if options.loader.startswith("dali") or workload.model.decodes:
+        return 0.0
+    graph = node_graph(node)
+    loading = (mesh.place(rank)[1] for rank in mesh.on_node(mesh.place(mesh.rank(pipeline=0))[0]) if mesh.stage_of(rank) == 0)
+    loads = Counter(link for gpu in loading for link in graph.host_to_device(gpu).links)
+    nbytes = workload.training.batch * workload.dataset.prepared * (1.0 if options.pin_memory else PAGEABLE_SLOWDOWN)
+    return nbytes * max(load / graph.links[link].capacity for link, load in loads.items())
 
 
 def readers_of(mesh: Mesh) -> int:

@@ -17,7 +17,7 @@ import simpy
 from sim.cluster.checkpoint import CheckpointWrites
 from sim.cluster.clock import Clock, SimProcess
 from sim.cluster.network import Network
-from sim.events import EventLog, LoggedRank
+from sim.events import Cause, EventLog, LoggedRank
 from sim.parallel.mesh import Mesh
 from sim.parallel.program import Copy, Free, Load, Receive, Send, Start, Update, Wait, Work
 from sim.training.layouts.account import Account
@@ -45,6 +45,7 @@ class Stage(Rank):
         self.groups = simulation.groups(self.kernels, number)
         self.messages = simulation.messages(self.account, number)
         self.loader = RankLoader(scene.feed, simulation.starved) if scene.feed is not None else None
+        self.copy_time = scene.copy_time
         plays: dict[type, Play] = {
             Load: self._load, Work: self._work, Update: self._update, Start: self.groups.start, Wait: self.groups.wait,
             Send: self.messages.send, Receive: self.messages.receive, Free: _nothing,
@@ -71,12 +72,18 @@ class Stage(Rank):
         return [end - begin for begin, end in pairwise(self.account.ends)]
 
     def _load(self, _: Load, __: int) -> SimProcess:
-        """Wait for the next micro-batch."""
+        """Wait for the next micro-batch and its copy to the GPU."""
         yield from self.messages.wait_for_sends()
-        if self.loader is None:
-            return
+        if self.loader is not None:
+            yield from self._next_batch(self.loader)
+        if self.copy_time:
+            start = self.env.now
+            yield self.env.timeout(self.copy_time)
+            self.account.add_wait(Cause.COPY, "host to device", start, self.env.now)
+
+    def _next_batch(self, loader: RankLoader) -> SimProcess:
         start = self.env.now
-        ready, limits = self.loader.next(start)
+        ready, limits = loader.next(start)
         if ready > start:
             yield self.env.timeout(ready - start)
             for cause, resource, until in limits:

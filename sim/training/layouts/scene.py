@@ -119,6 +119,8 @@ class LayoutScene:
     """Returns unit times given a stage, the number of thread blocks of collectives, and their bytes/s through memory; None: no effect."""
     feed: Feed | None = None
     """The feed of the ranks of the first stage; None if data are always ready."""
+    copy_time: float = 0.0
+    """Time (s) for which the ranks of the first stage wait for the copy of a micro-batch to their GPUs."""
     outflows: Sequence[Outflow] = ()
     """Parts of checkpoints that each node writes throughout."""
 

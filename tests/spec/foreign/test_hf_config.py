@@ -453,6 +453,8 @@ def test_keys_that_change_the_cost_are_named() -> None:
     ("said", "sentence"),
     [
         ({"model_type": "jamba", "attn_layer_period": 8}, "jamba: its layers have the selective scan of Mamba-1, which is not modeled"),
+        ({"model_type": "falcon-mamba", "time_step_rank": 8}, "falcon-mamba: its layers have the selective scan of Mamba-1, which"),
+        ({"model_type": "Kimi-Linear_text", "linear_attn_config": {}}, "Kimi-Linear_text: its layers have Kimi delta attention, whose"),
         ({"model_type": "minimax_text_01", "attn_type_list": [0, 1, 0, 1]}, r"lightning \(linear\) attention, which is not modeled"),
         ({"model_type": "nemotron-nas", "block_configs": [{"attention": {}}, {"ffn": {}}]}, "no .* layers with block_configs for 2 layers"),
         ({"model_type": "mixtral", "attn_layer_period": 8, "num_local_experts": 8}, "attn_layer_period 8: layers of mixtral do not"),

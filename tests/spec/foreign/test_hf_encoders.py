@@ -94,6 +94,7 @@ def test_an_encoder_runs(tmp_path: Path) -> None:
         ({"model_type": "modernbert", "global_attn_every_n_layers": 0}, "global_attn_every_n_layers: 0 is too small"),
         ({"model_type": "modernbert", "local_attention": -5}, "local_attention: -5 is too small; write a whole number, 1 or more"),
         ({"model_type": "roberta", "architectures": ["RobertaForTokenClassification"]}, "another head than that for masked tokens"),
+        ({"model_type": "bert", "architectures": ["BertModel"]}, r'no head; .*, write "architectures": \["BertForMaskedLM"\] in a copy'),
         (
             {"model_type": "deberta-v2", "conv_kernel_size": 3},
             "DebertaV2ForMaskedLM is not a decoder; the nearest of the catalog are rob",

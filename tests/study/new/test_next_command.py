@@ -130,7 +130,10 @@ def test_the_line_that_starts_a_job_is_read_in_place_of_a_file(tmp_path: Path) -
 LAUNCHED: dict[str, tuple[str, str]] = {
     "none": ("", ""),
     "ZeRO of two samples": ("zero.json", json.dumps({"train_micro_batch_size_per_gpu": 2, "zero_optimization": {"stage": 3}})),
-    "ZeRO 1 of many": ("zero.json", json.dumps({"train_micro_batch_size_per_gpu": 8, "zero_optimization": {"stage": 1}})),
+    "ZeRO 1 on two nodes": (
+        "zero.json",
+        json.dumps({"train_micro_batch_size_per_gpu": 2, "zero_optimization": {"stage": 1}, "bf16": {"enabled": True}}),
+    ),
     "a global batch": ("zero.json", json.dumps({"train_batch_size": 256, "zero_optimization": {"stage": 3}})),
     "32 ranks": ("job.sh", "--tensor-model-parallel-size 4 --pipeline-model-parallel-size 8 --micro-batch-size 1 --global-batch-size 64"),
 }

@@ -38,18 +38,62 @@ def test_what_deepspeed_and_accelerate_offload_is_named(tmp_path: Path) -> None:
         assert all(f"# {note}" in made.path.read_text() for note in made.left_out)
         return made.left_out
 
-    stack, optimizer, offloaded, plus = said("zero.json")
+    stack, optimizer, offloaded, plus, precision = said("zero.json")
     assert stack.startswith("zero_optimization.stage 3: whole blocks are gathered")
     assert optimizer == "optimizer OneBitAdam is not modeled: the workload uses adam"
     assert offloaded.startswith("zero_optimization.offload_optimizer (cpu) is not modeled: ")
     assert plus == "zero_optimization.zero_hpz_partition_size 8 is not modeled: the workload uses plain ZeRO"
     (tmp_path / "compiled.yaml").write_text(accelerate + "dynamo_config: {dynamo_backend: INDUCTOR}\n")
-    about_blocks, offloading = sorted(said("accelerate.yaml"), key=lambda note: "offload" in note)
+    assert precision == "neither bf16 nor fp16 is enabled: used fp32, DeepSpeed's default"
+    *of_accelerate, fsdp_precision = said("accelerate.yaml")
+    assert fsdp_precision == "mixed_precision is missing: used fp32, Accelerate's default"
+    about_blocks, offloading = sorted(of_accelerate, key=lambda note: "offload" in note)
     assert about_blocks.startswith("fsdp_config runs operator by operator")
     assert offloading.startswith("fsdp_config.fsdp_offload_params (cpu) is ")
-    assert said("compiled.yaml") == (offloading,)
-    assert said("plain.json") == (stack,)
+    assert said("compiled.yaml") == (offloading, fsdp_precision)
+    assert said("plain.json") == (stack, precision)
     assert load_workload(str(tmp_path / "mine.yaml")).spec.training.optimizer.name == "lamb"
+
+
+@pytest.mark.parametrize(
+    ("files", "precision", "stack", "note"),
+    [
+        ({"zero.json": '{"zero_optimization": {"stage": 2}}'}, "fp32", "hf-deepspeed", "neither bf16 nor fp16 is enabled: used fp32"),
+        ({"zero.json": '{"zero_optimization": {"stage": 2}, "bf16": {"enabled": false}}'}, "fp32", "hf-deepspeed", "neither bf16 nor fp16"),
+        ({"zero.json": '{"zero_optimization": {"stage": 2}, "fp16": {"enabled": true}}'}, "fp16", "hf-deepspeed", ""),
+        ({"zero.json": '{"zero_optimization": {"stage": 2}, "bf16": {"enabled": "auto"}}'}, "bf16", "hf-deepspeed", "bf16 or fp16 is auto"),
+        ({"a.yaml": "distributed_type: MULTI_GPU\n"}, "fp32", "torch-2.x-ddp", "mixed_precision is missing: used fp32"),
+        ({"a.yaml": "distributed_type: MULTI_GPU\nmixed_precision: bf16\n"}, "bf16", "torch-2.x-ddp", ""),
+        ({"a.yaml": "distributed_type: DEEPSPEED\ndeepspeed_config: {zero_stage: 2}\n"}, "fp32", "hf-deepspeed", "mixed_precision is "),
+        (
+            {"a.yaml": "distributed_type: DEEPSPEED\n", "zero.json": '{"zero_optimization": {"stage": 2}, "bf16": {"enabled": true}}'},
+            "bf16", "hf-deepspeed", "",
+        ),
+        (
+            {"zero.json": '{"zero_optimization": {"stage": 2}}', "job.sh": "torchrun train.py --per_device_train_batch_size 4 --bf16"},
+            "bf16", "hf-deepspeed", "",
+        ),
+        (
+            {
+                "zero.json": '{"zero_optimization": {"stage": 2}, "bf16": {"enabled": "auto"}}',
+                "job.sh": "torchrun train.py --per_device_train_batch_size 4",
+            },
+            "fp32", "hf-deepspeed", "--bf16 and --fp16 are missing: used fp32, the Trainer's default",
+        ),
+    ],
+)  # fmt: skip
+def test_a_precision_that_no_file_sets_is_the_default_of_the_library(
+    files: dict[str, str], precision: str, stack: str, note: str, tmp_path: Path
+) -> None:
+    """Oracle: deepspeed/runtime/precision_config.py, where bf16 and fp16 are off; accelerate/commands/launch.py, mixed_precision "no"."""
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", **SMALL}))
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    made = new_workload([str(tmp_path / name) for name in ("config.json", *files)], tmp_path / "mine.yaml")
+    training = load_workload(str(made.path)).spec.training
+    assert (training.precision, training.stack.name) == (precision, stack)
+    about = [each for each in made.left_out if "used fp32" in each or "used bf16" in each or "auto" in each]
+    assert [each.startswith(note) for each in about] == ([True] if note else [])
 
 
 def test_what_accelerate_wraps_by_size_is_taken_over(tmp_path: Path) -> None:

@@ -148,13 +148,14 @@ def test_a_best_layout_beyond_the_measured_runs_names_the_best_within(made: Layo
         return error | {"measured_over_predicted_95": ends}
 
     monkeypatch.setattr(report, "expected_layout_error", error_of)
-    assert "extrapolated" not in plan_document(made)["verdict"]
+    assert "extrapolated" not in plan_document(made)["verdict"] and "Run row" not in plan_text(plan_document(made))
     beyond |= {0, 1}
     document = plan_document(made)
     place = next(number for number, row in enumerate(document["layouts"]) if number > 1 and row["memory_verdict"] == "fits")
     lost = document["layouts"][place]["step_time_s"] / document["layouts"][0]["step_time_s"] - 1.0
     told = f"row {place + 1}, the best within the sizes measured, ties with it at {100 * lost:+.1f}%."
     assert document["verdict"].endswith(f"Its error is extrapolated (4 context ranks, measured up to 2); {told}")
+    assert f"  Run row {place + 1}, which is like measured runs: {document['layouts'][place]['command']}\n" in plan_text(document)
     assert [row["extrapolated"] for row in document["layouts"][:3]] == ["4 context ranks, measured up to 2"] * 2 + [""]
     beyond |= set(range(len(runs)))
     assert plan_document(made)["verdict"].endswith("as are those of all simulated layouts that tie with it.")

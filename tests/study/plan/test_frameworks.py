@@ -130,8 +130,8 @@ def test_a_stack_of_ones_own_has_all_unless_it_says_less() -> None:
 def test_megatron_is_proposed_for_transformers_alone(model: str, trains: bool) -> None:
     """Megatron-LM builds transformers; torch's DDP, FSDP2 and pipelines take any module. A stack that is named is taken at its word."""
     ways = prepare_plan(PlanQuestion(Scenario("hgx-h100", model))).layouts
-    replicas = set() if model.startswith("qwen") else {"torch-1.13-ddp", "torch-2.x-ddp"}
-    assert {each.stack for _, every in ways for each in every} == {"torchtitan-2.x", *(["megatron-core"] if trains else []), *replicas}
+    of_torch = {"torchtitan-2.x"} if model.startswith("qwen") else {"torch-1.13-ddp", "torch-2.x-ddp", "torch-2.x-fsdp2"}
+    assert {each.stack for _, every in ways for each in every} == {*(["megatron-core"] if trains else []), *of_torch}
     named = prepare_plan(PlanQuestion(Scenario("hgx-h100", model, stack="megatron-core"))).layouts
     assert {each.stack for _, every in named for each in every} == {"megatron-core"}
 

@@ -37,6 +37,14 @@ from tests.study.plan.planned import SMALL, outcome_of
 WRITERS = {"titan": torchtitan_toml, "megatron": megatron_arguments, "deepspeed": deepspeed_json, "accelerate": accelerate_yaml}
 
 
+@pytest.mark.parametrize(("model", "wrap"), [("vgg16", 100_000_000), ("resnet50", None)])
+def test_modules_are_wrapped_as_they_were_simulated(model: str, wrap: int | None) -> None:
+    """VGG-16 has no blocks, so that its FSDP wraps modules by torch's default size; ResNet-50's wraps blocks."""
+    made = plan(PlanQuestion(Scenario("p3.16xlarge", model, stack="torch-2.x-fsdp2"), fixed={"shard": "parameters"}))
+    settings = accelerate(yaml.safe_load(export_files(made).files["accelerate.yaml"]), "a.yaml")
+    assert settings.parallel.get("wrap") == wrap and settings.parallel["shard"] == "parameters"
+
+
 def test_written_layouts_read_back_equal(small: LayoutPlan) -> None:
     question = replace(SMALL, scenario=Scenario("hgx-h100", "llama-3.1-8b", global_batch=64), nodes=(2,), gpus=None, fixed={})
     made = prepare_plan(question)

@@ -9,11 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sim.events import Cause
-from sim.mesh import LayoutRun
+from sim.mesh import LayoutRun, layout_scene, prepare
 from sim.spec.hardware import Hardware
+from sim.spec.library import load_hardware, load_workload
 from sim.spec.workload import Workload
 from sim.study.layout_whatif import layout_whatif
 from sim.study.scenario import Scenario
+from sim.training.layouts.bound import least_time
 from sim.training.layouts.loader import Feed, RankLoader
 from tests.harness import machine, volume
 from tests.training.layouts.toys import BACKWARD, FORWARD, blocks, run, split_block, workload
@@ -57,6 +59,29 @@ def test_storage_over_the_network_is_no_faster_than_the_nics() -> None:
     for over_network in (False, True):
         layout_run = run(machine(1, nvlink=1e18, nic=rate, pcie=1e18, dram=1e19, disk=volume(2 * rate, over_network=over_network)), given_)
         assert layout_run.step_time == pytest.approx(4 * 4 * SLOT / (1 if over_network else 2), rel=1e-4)
+
+
+@pytest.mark.parametrize(("pin_memory", "slower"), [(True, 1), (False, 2)])
+def test_copies_of_samples_share_the_links_from_host_memory(pin_memory: bool, slower: int) -> None:
+    """Bytes over bandwidth: one switch carries two samples per slot, and each rank of a tensor group copies the whole sample."""
+    base = workload(split_block(0), tensor=2, micro_batches=3)
+    dataset = base.dataset.model_copy(update={"prepared": 1.0})
+    given_ = base.model_copy(update={"dataset": dataset, "input": base.input.model_copy(update={"pin_memory": pin_memory})})
+    batch = given_.training.batch
+    for gpus in (2, 4):
+        hardware = machine(gpus, nvlink=1e18, nic=1e18, pcie=2 / SLOT)
+        layout_run = run(hardware, given_)
+        assert layout_run.stalls[Cause.COPY] == pytest.approx(3 * slower * batch * SLOT * gpus / 2, rel=1e-9)
+        assert layout_run.step_time == pytest.approx(layout_run.stalls[Cause.COPY] + 3 * batch * SLOT / 2, rel=1e-9)
+        assert least_time(layout_scene(hardware, given_, layout_run.layout)) == pytest.approx(layout_run.step_time, rel=1e-9)
+
+
+def test_dali_has_copied_samples_before_and_tokens_take_no_time() -> None:
+    on_gpu = load_workload("vgg16", ["training.stack=torchtitan-2.x", "training.parallel.shard=parameters", "input.loader=dali_cpu"]).spec
+    tokens = load_workload("gpt2", ["training.parallel.shard=parameters"]).spec
+    for machine_name, given_ in (("p3.16xlarge", on_gpu), ("hgx-h100", tokens)):
+        hardware = load_hardware(machine_name).spec
+        assert layout_scene(hardware, given_, prepare(hardware, given_)).copy_time == 0.0
 
 
 @pytest.mark.parametrize("workers", [1, 2, 4])

@@ -256,10 +256,15 @@ def test_drawn_steps_have_the_mean_step_and_differ() -> None:
 
 
 def test_one_field_of_noise_leaves_the_other_as_the_gpu_has_it() -> None:
-    def ranks(sustained_cv: float = 0.0, **fields: Any) -> tuple[float, float]:
+    decoder = load_workload("gpt2").spec.model
+
+    def ranks(sustained_cv: float = 0.0, decodes: bool = True, **fields: Any) -> tuple[float, float]:
         from sim.mesh import _ranks
 
         given = workload(blocks(2))
+        given = (
+            given.model_copy(update={"model": given.model.model_copy(update={"transformer": decoder.transformer})}) if decodes else given
+        )
         noise = given.training.noise.model_copy(update={"persistent_cv": None, "compute_cv": None} | fields)
         given = given.with_training(noise=noise)
         hardware = free(2)
@@ -275,6 +280,7 @@ def test_one_field_of_noise_leaves_the_other_as_the_gpu_has_it() -> None:
     assert ranks(persistent_cv=0.0) == (0.0, 0.03)
     assert ranks(sustained_cv=0.03) == (0.05, 0.03)
     assert ranks(sustained_cv=0.03, persistent_cv=0.0) == (0.0, 0.03)
+    assert ranks(sustained_cv=0.03, decodes=False) == (0.04, 0.03)  # as in data parallelism: its products do not keep boards at their limit
 
 
 @pytest.mark.parametrize("imbalance", [0.0, 1.0])
