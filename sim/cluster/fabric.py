@@ -258,7 +258,7 @@ def moved(text: str, fabric: Fabric, nodes: int) -> str:
         return text
     leaves = nodes // spec.nodes_per_leaf
     by = {"leaf": leaves, "pod": leaves // spec.pods.leaves if spec.pods else 0}
-    return _NUMBERED.sub(lambda found: f"{found[1]}{found[2]}{int(found[3]) + by[found[1]]}", text)
+    return _NUMBERED.sub(lambda number: f"{number[1]}{number[2]}{int(number[3]) + by[number[1]]}", text)
 
 
 def _directions(port: Port) -> tuple[str, ...]:

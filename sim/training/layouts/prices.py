@@ -14,7 +14,6 @@ from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import gcd
 from typing import Final, NamedTuple
 
 from sim.cluster.build import Slot
@@ -188,12 +187,14 @@ class LayoutPrices:
 
     def outline(self, stage: int, axis: GroupAxis, op: Op, nbytes: float, skew: float = 1.0) -> Outline:
         """Return the price of *op* on *nbytes*, and its loads on a node of *stage* and between nodes."""
-        like, nodes = (stage, 0) if axis in _OF_STAGES else self._like(stage)
+        like, nodes = (stage, 0) if axis in _OF_STAGES else self.mesh.first_like(stage, self._period)
         placement = self._placement(like, axis)
         key = (placement.key, nodes, op, nbytes, skew)
         if key not in self.book.outlines:
             self.book.outlines[key] = (
-                self._moved(self.outline(like, axis, op, nbytes, skew), nodes) if nodes else self._group_price(placement, op, nbytes, skew)
+                self.outline(like, axis, op, nbytes, skew).moved(self.hardware.fabric, nodes)
+                if nodes
+                else self._group_price(placement, op, nbytes, skew)
             )
         return self.book.outlines[key]
 
@@ -304,30 +305,10 @@ class LayoutPrices:
             ranks_of[self.mesh.stage_of(rank)].append(rank)
         return ranks_of
 
-    def _like(self, stage: int) -> tuple[int, int]:
-        """Return the first stage that is placed as *stage* is, but a number of nodes before, and that number."""
-        stride, unit = self.mesh.rank(pipeline=1), self._period * self.mesh.gpus_per_node
-        like = stage % (unit // gcd(unit, stride)) if unit else stage
-        return like, (stage - like) * stride // self.mesh.gpus_per_node
-
     @cached_property
     def _period(self) -> int:
         """Return by how many nodes groups may be moved so that only the numbers of their switches change; 0: none are known."""
         return period(self.hardware.fabric)
-
-    def _moved(self, outline: Outline, nodes: int) -> Outline:
-        """Return the outline of a group that is placed as that of *outline*, but *nodes* nodes farther on."""
-        fabric, limits = self.hardware.fabric, set[str]()
-        links = []
-        for link in outline.links:
-            if link.name.startswith(f"{FABRIC}."):
-                cause, text = link.meaning
-                limits.add(text)
-                link = link._replace(name=moved(link.name, fabric, nodes), meaning=(cause, moved(text, fabric, nodes)))
-            links.append(link)
-        price = outline.price
-        limit = moved(price.limit, fabric, nodes) if price.limit in limits else price.limit
-        return Outline(price._replace(limit=limit), tuple(links))
 
     def _group_price(self, placement: _GroupPlacement, op: Op, nbytes: float, skew: float) -> Outline:
         skewed, groups = skew > 1.0 and self.sockets is None, placement.groups
@@ -474,7 +455,7 @@ class LayoutPrices:
         """Return the load of sends from all ranks of *source* to their peers in *target* on links between switches, and register these."""
         if not self._switches.links:
             return {}
-        like, nodes = self._like(source)
+        like, nodes = self.mesh.first_like(source, self._period)
         if target < source - like:  # the messages to the first stages of a cycle through all of them
             like, nodes = source, 0
         key = self.mesh.grouping, like, target - (source - like), nbytes
