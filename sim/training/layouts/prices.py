@@ -45,10 +45,11 @@ _OF_STAGES: Final = (*SHARED, "pipeline")
 
 
 class _Elsewhere(NamedTuple):
-    """Groups with equal loads on links between switches: the ranks of one of them, one of its nodes, and the number of groups."""
+    """Groups with equal loads on links between switches: their key, the plan of one that lies *nodes* nodes before, and their number."""
 
-    ranks: tuple[int, ...]
-    node: int
+    key: tuple[object, ...]
+    plan: CollectivePlan
+    nodes: int
     groups: int
 
 
@@ -274,7 +275,7 @@ class LayoutPrices:
             groups = list(dict.fromkeys(self.mesh.group(rank, axis) for rank in (here[:1] if self.one_group else here)))
             has_others = self._switches.links and axis != "everyone" and not self.one_group
             others = self._elsewhere(stage, axis, groups) if has_others else ()
-            elsewhere = tuple((self._placement_key(each.ranks, each.node), each.groups) for each in others)
+            elsewhere = tuple((each.key, each.groups) for each in others)
             key = (*(self._placement_key(group, node) for group in groups), *elsewhere)
             placements[stage, axis] = _GroupPlacement(key, groups, node, others)
         return placements[stage, axis]
@@ -287,7 +288,7 @@ class LayoutPrices:
     def _elsewhere(self, stage: int, axis: GroupAxis, here: Sequence[tuple[int, ...]]) -> list[_Elsewhere]:
         """Return the groups of *axis* in *stage* that span nodes, except those *here*."""
         seen = {rank for group in here for rank in group}
-        by_key: dict[object, list[tuple[tuple[int, ...], int]]] = defaultdict(list)
+        by_key: dict[tuple[object, ...], list[tuple[tuple[int, ...], int]]] = defaultdict(list)
         for rank in self._ranks_of[stage]:
             if rank not in seen:
                 group = self.mesh.group(rank, axis)
@@ -295,7 +296,13 @@ class LayoutPrices:
                 nodes = {self.mesh.place(member)[0] for member in group}
                 if len(nodes) > 1:
                     by_key[self._placement_key(group, min(nodes))].append((group, min(nodes)))
-        return [_Elsewhere(*groups[0], len(groups)) for groups in by_key.values()]
+        return [_Elsewhere(key, *self._plan_before(*groups[0]), len(groups)) for key, groups in by_key.items()]
+
+    def _plan_before(self, ranks: tuple[int, ...], node: int) -> tuple[CollectivePlan, int]:
+        """Return the plan of the first group placed as *ranks*, and by how many nodes these are farther on; *node* is their first."""
+        nodes = node // self._period * self._period if self._period else 0
+        plan, _ = self._plan(tuple([rank - nodes * self.mesh.gpus_per_node for rank in ranks]), node - nodes)
+        return plan, nodes
 
     @cached_property
     def _ranks_of(self) -> Sequence[Sequence[int]]:
@@ -318,10 +325,7 @@ class LayoutPrices:
         load: dict[str, float] = defaultdict(float)
         meant: dict[str, tuple[float, tuple[Cause, str]]] = {}
         loading = [(plan, own, cost, 1, 0) for (plan, own), cost in zip(plans, costs, strict=True)]
-        for ranks, node, count in placement.others:
-            nodes = node // self._period * self._period if self._period else 0  # groups that differ by these have equal costs
-            plan, _ = self._plan(tuple([rank - nodes * self.mesh.gpus_per_node for rank in ranks]), node - nodes)
-            loading.append((plan, FABRIC, plan.cost(skew * nbytes, op), count, nodes))
+        loading += [(each.plan, FABRIC, each.plan.cost(skew * nbytes, op), each.groups, each.nodes) for each in placement.others]
         for plan, own, cost, count, nodes in loading:
             for (slot, link), amount in cost.load.items():
                 if slot in (own, FABRIC):
@@ -455,13 +459,11 @@ class LayoutPrices:
         """Return the load of sends from all ranks of *source* to their peers in *target* on links between switches, and register these."""
         if not self._switches.links:
             return {}
-        like, nodes = self.mesh.first_like(source, self._period)
-        if target < source - like:  # the messages to the first stages of a cycle through all of them
-            like, nodes = source, 0
-        key = self.mesh.grouping, like, target - (source - like), nbytes
+        low, step = min(source, target), self.mesh.rank(pipeline=target) - self.mesh.rank(pipeline=source)
+        like, nodes = self.mesh.first_like(low, self._period)
+        key = self.mesh.grouping, like + source - low, like + target - low, nbytes
         if key not in self.book.sent:
-            step = self.mesh.rank(pipeline=target) - self.mesh.rank(pipeline=source)
-            self.book.sent[key] = self._on_switches([(rank, rank + step) for rank in self._ranks_of[like]], nbytes)
+            self.book.sent[key] = self._on_switches([(rank, rank + step) for rank in self._ranks_of[like + source - low]], nbytes)
         load = {moved(name, self.hardware.fabric, nodes): amount for name, amount in self.book.sent[key].items()}
         self._note_switches(load)
         return load
