@@ -49,12 +49,13 @@ class RankClasses:
 
 
 def rank_classes(
-    mesh: Mesh, kinds: Iterable[tuple[str, Sequence[GroupOperations]]], capacity: Mapping[str, float], unlike: Set[str] = frozenset()
+    mesh: Mesh, kinds: Iterable[tuple[str, Sequence[GroupOperations]]], capacity: Mapping[str, float], unlike: Set[str] | None = None
 ) -> RankClasses:
     """Return the classes of the ranks of *mesh*.
 
     *kinds* lists every group of each kind with its operations; *capacity* has the capacity of every loaded link. Links of equal capacity
-    between the same kinds of devices may be alike, except those of a node named in *unlike*, which carry more than the groups.
+    between the same kinds of devices may be alike, except those of a node named in *unlike*, which carry more than the groups. If it is
+    None, links of one node are never alike.
     """
     names: list[tuple[str, RankGroup]] = []
     activities: list[tuple[Hashable, Mapping[str, Hashable]]] = []
@@ -79,10 +80,10 @@ def rank_classes(
     return RankClasses(ranks, groups_of, frozenset(first.values()))
 
 
-def _device_kinds(link: str, unlike: Set[str]) -> str:
-    """Return the name of *link* without its node, and without the numbers of its devices unless it is in *unlike*."""
+def _device_kinds(link: str, unlike: Set[str] | None) -> str:
+    """Return the name of *link* without its node, and without the numbers of its devices if links of one node may be alike."""
     name = link.partition(".")[2]
-    return name if name in unlike else re.sub(r"\d+", "", name)
+    return name if unlike is None or name in unlike else re.sub(r"\d+", "", name)
 
 
 def operations(programs: Iterable[Program]) -> dict[GroupAxis, list[tuple[Op, float]]]:

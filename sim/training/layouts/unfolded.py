@@ -69,8 +69,8 @@ class RankPrices(LayoutPrices):
         here = sum(mesh.place(other)[0] == first for other in of_stage)
         return {self._noted(f"node{node}", each): each.amount / (len(of_stage) if self.of_machine(each.name) else here) for each in load}
 
-    def classes(self, scene: LayoutScene) -> RankClasses:
-        """Return the classes of ranks with identical steps."""
+    def classes(self, scene: LayoutScene, within_nodes: bool = True) -> RankClasses:
+        """Return the classes of ranks with identical steps; ranks of one node share a class only if *within_nodes*."""
         mesh, boundary = self.mesh, 1e6
         kinds: list[tuple[str, list[GroupOperations]]] = []
         for axis, ops in operations(scene.programs).items():
@@ -81,7 +81,7 @@ class RankPrices(LayoutPrices):
         shares = [[self._rank_share(rank, load) for load in inside[mesh.stage_of(rank)]] for rank in range(mesh.gpus)]
         kinds.append(("inside", [GroupOperations((rank,), loads) for rank, loads in enumerate(shares)]))
         written = {link for flow in scene.outflows for link in flow.links}
-        self.rank_classes = rank_classes(mesh, kinds, self.capacity, written)
+        self.rank_classes = rank_classes(mesh, kinds, self.capacity, written if within_nodes else None)
         return self.rank_classes
 
     def of_group(self, ranks: RankGroup, op: Op, nbytes: float) -> GroupPrice:
@@ -126,7 +126,7 @@ class Unfolded(Simulation):
     ) -> None:
         mesh = scene.layout.mesh
         stage_of = [mesh.stage_of(rank) for rank in range(mesh.gpus)]
-        prices = RankPrices(scene.prices.hardware, mesh, scene.prices.tuning, scene.prices.sockets, folds=False)
+        prices = _rank_prices(scene)
         self.classes = prices.classes(scene) if folds else None
         self.representatives: Sequence[int] = self.classes.rank if self.classes else range(mesh.gpus)
         """The representative of each rank."""
@@ -199,6 +199,15 @@ class Unfolded(Simulation):
             [(steps_of[rank], count) for rank, count in counts.items() if mesh.stage_of(rank) == stage] for stage in range(mesh.stages)
         ]
         return PlayedLayout(tuple(map(_mean, by_stage)), self.released_log(), drawn_times=self.drawn_times)
+
+
+def node_classes(scene: LayoutScene) -> int:
+    """Return the number of classes of ranks of *scene* if links of one node are never alike."""
+    return len(set(_rank_prices(scene).classes(scene, within_nodes=False).rank))
+
+
+def _rank_prices(scene: LayoutScene) -> RankPrices:
+    return RankPrices(scene.prices.hardware, scene.layout.mesh, scene.prices.tuning, scene.prices.sockets, folds=False)
 
 
 def _operations_of(ranks: RankGroup, prices: Sequence[GroupPrice]) -> GroupOperations:

@@ -207,6 +207,18 @@ def test_ranks_that_step_alike_are_simulated_once(gpus: int, nodes: int, classes
     assert play(scene).exact
 
 
+@pytest.mark.parametrize(("most", "exact"), [(7, False), (8, True)])
+def test_ranks_that_step_alike_on_one_node_do_not_make_more_layouts_exact(most: int, exact: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nodes of four in groups of three: two of eight classes are those of others on the same nodes, which are counted all the same."""
+    monkeypatch.setattr("sim.training.layouts.play.MOST_CLASSES", most)
+    hardware = machine(4, 24, nvlink=2e8, nic=5e7, launch=1e-4, nics=4)
+    layers = [each.model_copy(update={"channels": (9, 9)}) for number in range(12) for each in split_block(number, 90_000)]
+    laid_out = workload(layers, tensor=3, pipeline=2, shard="optimizer")
+    scene = layout_scene(hardware, laid_out, prepare(hardware, laid_out))
+    assert len(set(Unfolded(scene, 4, folds=True).representatives)) == 6
+    assert play(scene).exact is exact
+
+
 @examples(10, 30, layouts(), stacks())
 def test_everything_sent_is_received_and_everything_started_awaited(drawn: tuple[dict[str, Any], int, int], stack: dict[str, Any]) -> None:
     fields, each, nodes = drawn
