@@ -13,6 +13,7 @@ take the same share of every link between switches (``path_efficiency``), howeve
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -238,6 +239,26 @@ class JobFabric:
 
 UNLIMITED_FABRIC = JobFabric()
 """A fabric that limits no traffic."""
+
+
+_NUMBERED = re.compile(r"\b(leaf|pod)( ?)(\d+)")
+"""What the names and descriptions of links below a leaf or a pod begin with."""
+
+
+def period(fabric: Fabric) -> int:
+    """Return by what multiples of nodes a job may be moved so that only the numbers of its leaves and pods change; 0: none are known."""
+    spec = fabric.switches
+    return 0 if spec is None else spec.nodes_per_leaf * (spec.pods.leaves if spec.pods else 1)
+
+
+def moved(text: str, fabric: Fabric, nodes: int) -> str:
+    """Return the name or description *text* of a link, of a job moved by *nodes* nodes, a multiple of the `period` of *fabric*."""
+    spec = fabric.switches
+    if spec is None or not nodes:
+        return text
+    leaves = nodes // spec.nodes_per_leaf
+    by = {"leaf": leaves, "pod": leaves // spec.pods.leaves if spec.pods else 0}
+    return _NUMBERED.sub(lambda number: f"{number[1]}{number[2]}{int(number[3]) + by[number[1]]}", text)
 
 
 def _directions(port: Port) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from math import gcd
 from typing import Final, Literal
 
 from sim.spec.parallel import MEGATRON_ORDER, Axis, Parallel
@@ -164,6 +165,15 @@ class Mesh:
     def stage_of(self, rank: int) -> int:
         """Return the pipeline stage of *rank*."""
         return self.coordinate(rank, "pipeline")
+
+    def first_like(self, stage: int, period: int) -> tuple[int, int]:
+        """Return the first stage that is placed as *stage* is, but some times *period* nodes before, and that number of nodes.
+
+        With *period* 0, it is the stage itself.
+        """
+        stride, unit = self._strides["pipeline"], period * self.gpus_per_node
+        like = stage % (unit // gcd(unit, stride)) if unit else stage
+        return like, (stage - like) * stride // self.gpus_per_node
 
     def on_node(self, node: int) -> range:
         """Return the ranks of *node*."""

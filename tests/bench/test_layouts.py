@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import sys
+from itertools import product
 from statistics import median
 from typing import Any
 
 import pytest
 
 from sim.cluster.build import with_nodes
-from sim.mesh import run_layout
+from sim.mesh import prepare, run_layout
 from sim.spec.library import load_hardware, load_workload
+from sim.training.collectives.price.collective_plan import Tuning
+from sim.training.layouts.prices import LayoutPrices
 from sim.units import show
 from tests.bench.process import Used, process
 from tests.bench.test_scale import measured_only
@@ -44,6 +47,24 @@ def test_layouts_whole_process(benchmark: Any, label: str) -> None:
     benchmark.pedantic(lambda: used.append(process(command)), rounds=3)
     seconds, peak = (median(each) for each in zip(*used, strict=True))
     benchmark.extra_info.update(label=label, value=f"{seconds:.2g} s; {show(peak, 'size')}", aim=aim)
+
+
+@pytest.mark.parametrize("each", [4, 32])
+def test_groups_below_many_leaves(benchmark: Any, each: int) -> None:
+    """Groups of 16 stages on 16,384 GPUs, in pools that span the leaves of a stage: those that differ in their leaves are priced once."""
+    fabric = f"fabric.leaf_spine={{nodes_per_leaf: {each}, oversubscription: 4}}"
+    hardware = with_nodes(load_hardware("hgx-h100", [fabric]).spec, 2048)
+    loaded = load_workload("llama-3.1-405b", list(STACK)).spec
+    given = with_parallel(loaded, parallel(tensor=8, context=16, pipeline=16, shard="optimizer"), gradient_accumulation_steps=16)
+    mesh = prepare(hardware, given).mesh
+
+    def priced() -> None:
+        prices = LayoutPrices(hardware, mesh, Tuning())
+        for stage, axis in product(range(mesh.stages), ("context", "shard", "tensor")):
+            prices.price(stage, axis, "all_gather", 1e8)
+
+    benchmark.pedantic(priced, rounds=3)
+    benchmark.extra_info.update(label=f"groups of a layout on 16,384 GPUs below leaves of {each} nodes, priced", aim="0.1 s")
 
 
 def test_a_layout_costs_as_much_on_more_ranks(benchmark: Any) -> None:

@@ -93,6 +93,19 @@ def test_ten_thousand_layouts(benchmark: Any) -> None:
     benchmark.extra_info |= {"label": label, "value": f"{said(used)}; {first:.1f} s", "aim": "60 s; 5 s"}
 
 
+def test_the_least_energy(benchmark: Any) -> None:
+    """Bounds of energy exclude most layouts before their programs are evaluated."""
+    measured_only(benchmark)
+    used = command(
+        "plan", "hgx-h100", "llama-3.1-8b", "--nodes", "1..2", "--global-batch", "64", "--objective", "energy", "--json", "--quiet"
+    )
+    document = json.loads(used.output)
+    assert document["complete"]
+    benchmark.pedantic(lambda: None)
+    label = f"`plan` of `llama-3.1-8b` by energy: {document['candidates']:,} layouts, {document['evaluated']} evaluated"
+    benchmark.extra_info |= {"label": label, "value": said(used), "aim": "10 s"}
+
+
 def _drain(terminal: int) -> None:
     """Read what is shown until the terminal closes."""
     with contextlib.suppress(OSError):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from sim.cluster.bisection import bisection_bandwidth
 from sim.cluster.build import Placement
-from sim.cluster.fabric import ALL, RING, SWITCH, TREE, JobFabric, NodeStreams, Pattern, job_fabric
+from sim.cluster.fabric import ALL, RING, SWITCH, TREE, JobFabric, NodeStreams, Pattern, job_fabric, moved, period
 from sim.events import Cause
 from sim.spec.yaml import SpecError
 from sim.training.job import Job
@@ -350,3 +350,26 @@ def test_bisection_of_hashed_paths_bounds_all_to_all():
     """N/2 nodes send half of what they have to the other half; nothing beats that over the cut."""
     hardware = cluster(toy_node(1, nic=GB), count=4, path_efficiency=0.6)
     assert bisection_bandwidth(hardware) == pytest.approx(2 * 0.6 * GB)
+
+
+@given(
+    st.lists(st.integers(0, 47), min_size=2, max_size=12, unique=True), st.integers(1, 4), st.sampled_from((1, 2, 4)),
+    st.sampled_from((None, {"leaves": 2, "oversubscription": 2.0})), st.booleans(), st.booleans(),
+)  # fmt: skip
+def test_a_job_that_is_moved_by_whole_groups_crosses_links_with_other_numbers(places, times, per_leaf, pods, rails, fold):
+    """Oracle: the fabric of each job by itself, link by link, and pair by pair of nodes."""
+    hardware = leaves(96, per_leaf, 2, pods=pods, rails=rails, nics=2, gpus=2)
+    spec, nodes = hardware.fabric, sorted(places)
+    by = times * period(spec)
+    assert by == times * per_leaf * (pods["leaves"] if pods else 1)
+    here, there = (job_fabric(hardware, [[node + shift for node in nodes]], 0, fold) for shift in (0, by))
+    assert there.capacities == {moved(name, spec, by): rate for name, rate in here.capacities.items()}
+    assert list(there.descriptions.items()) == [(moved(name, spec, by), moved(text, spec, by)) for name, text in here.descriptions.items()]
+    for pattern in (RING, TREE, ALL):
+        assert on_ports(there, pattern) == {moved(name, spec, by): load for name, load in on_ports(here, pattern).items()}
+    for one, other in permutations(nodes[:4], 2):
+        assert there.between(one + by, other + by, 0, 1) == tuple(moved(name, spec, by) for name in here.between(one, other, 0, 1))
+
+
+def test_no_period_is_known_of_a_torus():
+    assert period(cluster(toy_node(1), count=4, torus={"dimensions": [2, 2], "link_bandwidth": "1 GB/s"}).fabric) == 0

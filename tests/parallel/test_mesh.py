@@ -48,6 +48,25 @@ def test_groups_of_every_axis_partition_the_ranks(mesh: Mesh) -> None:
             assert {len(group) for group in groups} == {mesh.group_size(axis)}, axis
 
 
+@given(meshes(), st.integers(0, 6))
+def test_a_stage_is_placed_as_the_first_like_it_some_periods_before(mesh: Mesh, period: int) -> None:
+    """Oracle: nodes and GPUs of all their ranks, and of their groups; no stage before that one is placed so."""
+    places = [[mesh.place(rank) for rank in range(mesh.gpus) if mesh.stage_of(rank) == stage] for stage in range(mesh.stages)]
+    for stage in range(mesh.stages):
+        like, nodes = mesh.first_like(stage, period)
+        expected = (
+            before
+            for before in range(stage + 1)
+            if before == stage
+            or (period and all(a[1] == b[1] and (b[0] - a[0]) % period == 0 for a, b in zip(places[before], places[stage], strict=True)))
+        )
+        assert like == next(expected)
+        assert [(node + nodes, gpu) for node, gpu in places[like]] == places[stage]
+        first, own = mesh.rank(pipeline=like), mesh.rank(pipeline=stage)
+        for axis in ("tensor", "context", "shard", "reshard", "replicate", "expert", "expert_data", "pool"):
+            assert mesh.group(own, axis) == tuple(rank + own - first for rank in mesh.group(first, axis))
+
+
 @given(meshes())
 def test_ranks_and_coordinates_are_inverse(mesh: Mesh) -> None:
     seen = [

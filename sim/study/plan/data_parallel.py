@@ -118,7 +118,8 @@ def data_parallel_floors(setting: DataParallelSetting, candidates: Sequence[Layo
         for job, needed in zip(jobs, memory, strict=True)
     ]
     times = numpy.array(time)
-    return Floors(memory, times, lambda places: times[places])  # a step that waits for nothing has no messages to price
+    unknown = numpy.zeros(len(times))
+    return Floors(memory, times, unknown, lambda places: times[places])  # a step that waits for nothing has no messages to price
 
 
 def job_of(setting: Setting, candidate: LayoutCandidate) -> Job:

@@ -112,6 +112,8 @@ class Floors:
     memory: FloatRow
     compute: FloatRow
     """Lower bounds of the seconds of a step without messages; infinite if the candidate's memory does not fit."""
+    work: FloatRow
+    """Lower bounds of the seconds that a GPU computes in a step, averaged over stages; 0 if that is unknown."""
     time_of: Callable[[CandidatePlaces], FloatRow]
     """Returns bounds of the seconds of the candidates at some places that fit, with their messages: each is at least its ``compute``."""
     sketch_of: Callable[[CandidatePlaces], FloatRow] | None = None
@@ -148,7 +150,7 @@ def floors(setting: Setting, candidates: Sequence[LayoutCandidate], most: float 
             least[rows] = numpy.maximum(stepped, [each.micro_batches * shapes.gather_time(each) for each in own])
         return least
 
-    return Floors(alike.memory, alike.compute, time_of, partial(time_of, sketched=True))
+    return Floors(*alike, time_of, partial(time_of, sketched=True))
 
 
 class _WithoutMessages(NamedTuple):
@@ -156,6 +158,7 @@ class _WithoutMessages(NamedTuple):
 
     memory: FloatRow
     compute: FloatRow
+    work: FloatRow
 
 
 def _without_messages(shapes: _Shapes, candidates: Sequence[LayoutCandidate], most: float) -> _WithoutMessages:
@@ -176,6 +179,7 @@ def _bounded(shapes: _Shapes, candidates: Sequence[LayoutCandidate], most: float
     """Compute what `_without_messages` returns."""
     setting = shapes.setting
     memory, compute = numpy.full(len(candidates), numpy.inf), numpy.full(len(candidates), numpy.inf)
+    work = numpy.zeros(len(candidates))
     groups: dict[tuple[int, int, str], list[tuple[int, ShareShape]]] = defaultdict(list)
     for number, each in enumerate(candidates):
         if (shape := shapes(each)) is not None:
@@ -189,8 +193,10 @@ def _bounded(shapes: _Shapes, candidates: Sequence[LayoutCandidate], most: float
         memory[at] = least_memory(setting.workload, worker_node(setting.hardware).gpu, geometry, own, [shape for _, shape in members])
         if (fit := numpy.flatnonzero(memory[at] <= most)).size:
             own = [own[place] for place in fit]
-            compute[at[fit]] = _BELOW * _time(geometry, own, [shapes.compute_passes(each) for each in own], None)
-    return _WithoutMessages(memory, compute)
+            passes = [shapes.compute_passes(each) for each in own]
+            compute[at[fit]] = _BELOW * _time(geometry, own, passes, None)
+            work[at[fit]] = _BELOW * numpy.array([each.micro_batches for each in own]) * _mean_work(geometry, passes)
+    return _WithoutMessages(memory, compute, work)
 
 
 def _form(candidate: LayoutCandidate) -> tuple[int, int, str]:
@@ -214,6 +220,13 @@ def _time(geometry: Geometry, own: Sequence[LayoutCandidate], passes: Sequence[P
     through = numpy.cumsum(forward + last, axis=1)[:, :-1] + 2.0 * (numpy.cumsum(alone, axis=1) - alone)
     with_links: FloatRow = numpy.where(on_links > 0.0, steps * on_links + through, 0.0).max(axis=1)
     return numpy.maximum(least, with_links)
+
+
+def _mean_work(geometry: Geometry, passes: Sequence[PassRows]) -> FloatRow:
+    """Return the seconds of one micro-batch with each of *passes*, averaged over stages."""
+    unlike, which = unlike_rows(passes)
+    mean: FloatRow = staged_sums(geometry, chunked_sums(geometry, [each.forward + each.backward for each in unlike])).mean(axis=1)
+    return mean[which]
 
 
 def _way(geometry: Geometry, work: FloatRow, forward: FloatRow, backward: FloatRow) -> FloatRow:

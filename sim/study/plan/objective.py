@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy
+
 from sim.analysis.energy import node_power, power_model, shares_of
 from sim.mesh import LayoutRun, worker_node
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 from sim.study.options import Objective
-from sim.study.plan.floor import Setting
+from sim.study.plan.block_sums import FloatRow
+from sim.study.plan.floor import Floors, Setting
+from sim.study.plan.space import LayoutCandidate
 from sim.training.layer_times import mix_of
 
 
@@ -18,6 +24,23 @@ def scale(setting: Setting, objective: Objective) -> float:
     if objective == "energy":
         return min(site_power(setting, shares) for shares in ((1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0)))
     return float(setting.nodes) if setting.rate is None else setting.rate
+
+
+def least_added(setting: Setting, candidates: Sequence[LayoutCandidate], floors: Floors, objective: Objective) -> FloatRow:
+    """Return the least objective of a step of each of *candidates* in addition to `scale` for each second: the energy of computing.
+
+    A GPU that computes draws more power than one that waits, and no layout saves the work. *floors* are the bounds of *candidates*.
+    """
+    added = numpy.zeros(len(candidates))
+    if objective != "energy":
+        return added
+    least, power = scale(setting, objective), dict[tuple[int, str], float]()
+    for place in numpy.flatnonzero(floors.work).tolist():
+        key = candidates[place].batch, candidates[place].precision  # what bounds kernels depends on no other field of a layout
+        if key not in power:
+            power[key] = site_power(setting, (1.0, 0.0, 0.0), setting.workload_in(candidates[place]))
+        added[place] = max(0.0, power[key] - least) * floors.work[place]
+    return added
 
 
 def site_power(setting: Setting, shares: tuple[float, float, float], workload: Workload | None = None) -> float:

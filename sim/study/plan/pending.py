@@ -17,6 +17,7 @@ from typing import Final, Literal
 
 import numpy
 
+from sim.study.plan.block_sums import FloatRow
 from sim.study.plan.floor import Floors
 from sim.study.plan.refine import FLOOR, LEAST, Level, PlacedLayout
 
@@ -40,8 +41,8 @@ class Pending:
         """All layouts, by their numbers."""
         self._sources: list[tuple[int, int]] = []
         """For each layout, the number of its floors and its place in them."""
-        self._floors: list[tuple[Floors, float]] = []
-        """Floors, and the value of a second of their steps."""
+        self._floors: list[tuple[Floors, float, FloatRow]] = []
+        """Floors, the value of a second of their steps, and what is added to it for each of their layouts."""
         self._priced: list[Entry] = []
         """Layouts with a bound with messages, a heap."""
         self._evaluated: dict[Effort, list[Entry]] = {QUICK: [], USUAL: [], SLOW: []}
@@ -56,14 +57,14 @@ class Pending:
     def __len__(self) -> int:
         return len(self._priced) + sum(map(len, self._evaluated.values())) + len(self._sketched) + len(self._unpriced)
 
-    def add(self, layouts: Iterable[tuple[int, PlacedLayout]], floors: Floors, weight: float) -> None:
-        """Add *layouts*, each with its place in *floors*; a second of their steps has the value *weight*."""
-        new = []
+    def add(self, layouts: Iterable[tuple[int, PlacedLayout]], floors: Floors, weight: float, added: FloatRow | None = None) -> None:
+        """Add *layouts*, each with its place in *floors*; the value of a step is *weight* for each second, and *added*."""
+        first = len(self.layouts)
+        self._floors.append((floors, weight, numpy.zeros(len(floors.compute)) if added is None else added))
         for place, placed_layout in layouts:
-            new.append((weight * float(floors.compute[place]), len(self.layouts)))
-            self._sources.append((len(self._floors), place))
+            self._sources.append((len(self._floors) - 1, place))
             self.layouts.append(placed_layout)
-        self._floors.append((floors, weight))
+        new = [(self._compute(number), number) for number in range(first, len(self.layouts))]
         self._unpriced = sorted([*self._unpriced, *new], reverse=True)
 
     @property
@@ -148,8 +149,12 @@ class Pending:
     def _compute(self, number: int) -> float:
         """Return the value of the compute of layout *number*."""
         source, place = self._sources[number]
-        floors, weight = self._floors[source]
-        return weight * float(floors.compute[place])
+        return self._value(source, place, float(self._floors[source][0].compute[place]))
+
+    def _value(self, source: int, place: int, time: float) -> float:
+        """Return the value of a step of *time* seconds of the layout at *place* of the floors *source*."""
+        _, weight, added = self._floors[source]
+        return weight * time + float(added[place])
 
     def _price_next(self, limit: float) -> bool:
         """Sketch or price the next layouts that are below *limit*; return False if there are none."""
@@ -175,10 +180,10 @@ class Pending:
             sources[self._sources[number][0]].append(row)
         values = [value for value, _ in batch]
         for source, rows in sources.items():
-            floors, weight = self._floors[source]
+            floors = self._floors[source][0]
             bounds_at = floors.sketch_of if sketched else floors.time_of
             if bounds_at is not None:
-                times = bounds_at(numpy.array([self._sources[batch[row][1]][1] for row in rows]))
-                for row, time in zip(rows, times, strict=True):
-                    values[row] = weight * float(time)
+                places = [self._sources[batch[row][1]][1] for row in rows]
+                for row, place, time in zip(rows, places, bounds_at(numpy.array(places)), strict=True):
+                    values[row] = self._value(source, place, float(time))
         return values

@@ -27,7 +27,7 @@ from sim.spec.parallel import SCHEDULES, SHARDS
 from sim.spec.yaml import SpecError
 from sim.study.options import Objective
 from sim.study.plan.floor import Floors, Setting
-from sim.study.plan.objective import joules_of_step, scale
+from sim.study.plan.objective import joules_of_step, least_added, scale
 from sim.study.plan.pending import QUICK, SLOW, USUAL, Effort, Entry, Pending
 from sim.study.plan.refine import (
     FLOOR,
@@ -286,12 +286,8 @@ def _bounded(
         _note_tightest(tally, float(each.memory[nearest]) - memory, PlacedLayout(setting, candidates[nearest]))
     may_fit = numpy.flatnonzero(left & (each.memory <= memory)).tolist()
     fitting = [(place, PlacedLayout(setting, candidates[place])) for place in may_fit]
-    pending.add(fitting, each, _weight(PlacedLayout(setting, candidates[0]), limits))
-
-
-def _weight(placed_layout: PlacedLayout, limits: Limits) -> float:
-    """Return the least value of a second of a step in the setting of *placed_layout*."""
-    return scale(placed_layout.setting, limits.objective) * limits.share(placed_layout)
+    share = limits.share(PlacedLayout(setting, candidates[0]))
+    pending.add(fitting, each, share * scale(setting, limits.objective), share * least_added(setting, candidates, each, limits.objective))
 
 
 def _note_tightest(tally: Tally, excess: float, placed_layout: PlacedLayout) -> None:
@@ -374,7 +370,7 @@ def _first(tally: Tally, layouts: PlacedCandidates, limits: Limits, outlook: Out
         for own, floors in sampled:
             most = share * usable_memory(own[0].setting, limits.memory)
             roomy = [(place, each) for place, each in enumerate(own) if floors.memory[place] <= most]
-            pending.add(roomy, floors, _weight(own[0], limits))
+            pending.add(roomy, floors, limits.share(own[0]) * scale(own[0].setting, limits.objective))
         if not pending:
             return None
         pending.settle()

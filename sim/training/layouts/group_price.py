@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
+from sim.cluster.fabric import moved
 from sim.events import Cause
+from sim.spec.hardware import Fabric
+from sim.training.collectives.price.traffic import FABRIC
 from sim.training.communicator import FluidCost
 
 
@@ -86,3 +89,18 @@ class Outline(NamedTuple):
     price: GroupPrice
     links: tuple[LinkShare, ...]
     """Links, with the load per unit."""
+
+    def moved(self, fabric: Fabric, nodes: int) -> Outline:
+        """Return the outline of a group that is placed as this one on *fabric*, but *nodes* nodes farther on."""
+        of_switches = {each.meaning[1] for each in self.links if each.name.startswith(f"{FABRIC}.")}
+
+        def text(told: str) -> str:
+            return moved(told, fabric, nodes) if told in of_switches else told
+
+        links = [
+            each._replace(name=moved(each.name, fabric, nodes), meaning=(each.meaning[0], text(each.meaning[1])))
+            if each.name.startswith(f"{FABRIC}.")
+            else each
+            for each in self.links
+        ]
+        return Outline(self.price._replace(limit=text(self.price.limit)), tuple(links))

@@ -3,6 +3,7 @@
 Groups of one axis of one stage run the same operation at the same time, so each live link carries the sum of their loads. For example,
 eight data-parallel groups with one GPU per node each have their own NIC if there are eight, and share NICs if there are four. Nodes that
 hold the same stages are simulated once. Links between switches and the core belong to the whole machine and carry all stages' traffic.
+A group that is placed as another one, some leaves (or pods) farther on, has its price, and its loads on the links of its own leaves.
 Limits: if switches carry unequal shares of a stage's groups, all its groups are as slow as the slowest; over Gloo, copies between GPU and
 host memory are not counted.
 """
@@ -16,7 +17,7 @@ from functools import cached_property
 from typing import Final, NamedTuple
 
 from sim.cluster.build import Slot
-from sim.cluster.fabric import UNLIMITED_FABRIC, NodeStreams, job_fabric, uplinks
+from sim.cluster.fabric import UNLIMITED_FABRIC, NodeStreams, job_fabric, moved, period, uplinks
 from sim.cluster.gpu import KernelWork
 from sim.cluster.shared_gpu import traffic_of
 from sim.events import Cause
@@ -39,13 +40,16 @@ from sim.training.layouts.unit_time import UnitTime
 
 SHARED: Final = ("everyone", "ends")
 """Groups with members in several stages."""
+_OF_STAGES: Final = (*SHARED, "pipeline")
+"""Groups that are placed differently in each stage, or not in stages at all."""
 
 
 class _Elsewhere(NamedTuple):
-    """Groups with equal loads on links between switches: the ranks of one of them, one of its nodes, and the number of groups."""
+    """Groups with equal loads on links between switches: their key, the plan of one that lies *nodes* nodes before, and their number."""
 
-    ranks: tuple[int, ...]
-    node: int
+    key: tuple[object, ...]
+    plan: CollectivePlan
+    nodes: int
     groups: int
 
 
@@ -92,6 +96,8 @@ class PriceBook:
 
     plans: dict[tuple[object, ...], CollectivePlan] = field(default_factory=dict)
     outlines: dict[tuple[object, ...], Outline] = field(default_factory=dict)
+    sent: dict[tuple[Hashable, int, int, float], Mapping[str, float]] = field(default_factory=dict)
+    """Loads of messages between stages on links between switches, by what determines the groups of a mesh, both stages and bytes."""
     placements: dict[Hashable, dict[tuple[int, GroupAxis], _GroupPlacement]] = field(default_factory=dict)
     """Placements of the groups of each stage, by what determines the groups of a mesh."""
     times: dict[tuple[object, ...], dict[object, UnitTime]] = field(default_factory=dict)
@@ -182,10 +188,15 @@ class LayoutPrices:
 
     def outline(self, stage: int, axis: GroupAxis, op: Op, nbytes: float, skew: float = 1.0) -> Outline:
         """Return the price of *op* on *nbytes*, and its loads on a node of *stage* and between nodes."""
-        placement = self._placement(stage, axis)
-        key = (placement.key, op, nbytes, skew)
+        like, nodes = (stage, 0) if axis in _OF_STAGES else self.mesh.first_like(stage, self._period)
+        placement = self._placement(like, axis)
+        key = (placement.key, nodes, op, nbytes, skew)
         if key not in self.book.outlines:
-            self.book.outlines[key] = self._group_price(placement, op, nbytes, skew)
+            self.book.outlines[key] = (
+                self.outline(like, axis, op, nbytes, skew).moved(self.hardware.fabric, nodes)
+                if nodes
+                else self._group_price(placement, op, nbytes, skew)
+            )
         return self.book.outlines[key]
 
     def live_loads(self, number: int, load: Iterable[LinkShare]) -> dict[str, float]:
@@ -264,7 +275,7 @@ class LayoutPrices:
             groups = list(dict.fromkeys(self.mesh.group(rank, axis) for rank in (here[:1] if self.one_group else here)))
             has_others = self._switches.links and axis != "everyone" and not self.one_group
             others = self._elsewhere(stage, axis, groups) if has_others else ()
-            elsewhere = tuple((self._placement_key(each.ranks, each.node), each.groups) for each in others)
+            elsewhere = tuple((each.key, each.groups) for each in others)
             key = (*(self._placement_key(group, node) for group in groups), *elsewhere)
             placements[stage, axis] = _GroupPlacement(key, groups, node, others)
         return placements[stage, axis]
@@ -277,7 +288,7 @@ class LayoutPrices:
     def _elsewhere(self, stage: int, axis: GroupAxis, here: Sequence[tuple[int, ...]]) -> list[_Elsewhere]:
         """Return the groups of *axis* in *stage* that span nodes, except those *here*."""
         seen = {rank for group in here for rank in group}
-        by_key: dict[object, list[tuple[tuple[int, ...], int]]] = defaultdict(list)
+        by_key: dict[tuple[object, ...], list[tuple[tuple[int, ...], int]]] = defaultdict(list)
         for rank in self._ranks_of[stage]:
             if rank not in seen:
                 group = self.mesh.group(rank, axis)
@@ -285,7 +296,13 @@ class LayoutPrices:
                 nodes = {self.mesh.place(member)[0] for member in group}
                 if len(nodes) > 1:
                     by_key[self._placement_key(group, min(nodes))].append((group, min(nodes)))
-        return [_Elsewhere(*groups[0], len(groups)) for groups in by_key.values()]
+        return [_Elsewhere(key, *self._plan_before(*groups[0]), len(groups)) for key, groups in by_key.items()]
+
+    def _plan_before(self, ranks: tuple[int, ...], node: int) -> tuple[CollectivePlan, int]:
+        """Return the plan of the first group placed as *ranks*, and by how many nodes these are farther on; *node* is their first."""
+        nodes = node // self._period * self._period if self._period else 0
+        plan, _ = self._plan(tuple([rank - nodes * self.mesh.gpus_per_node for rank in ranks]), node - nodes)
+        return plan, nodes
 
     @cached_property
     def _ranks_of(self) -> Sequence[Sequence[int]]:
@@ -295,6 +312,11 @@ class LayoutPrices:
             ranks_of[self.mesh.stage_of(rank)].append(rank)
         return ranks_of
 
+    @cached_property
+    def _period(self) -> int:
+        """Return by how many nodes groups may be moved so that only the numbers of their switches change; 0: none are known."""
+        return period(self.hardware.fabric)
+
     def _group_price(self, placement: _GroupPlacement, op: Op, nbytes: float, skew: float) -> Outline:
         skewed, groups = skew > 1.0 and self.sockets is None, placement.groups
         plans = [self._plan(group, placement.node, apart=skewed) for group in groups]
@@ -302,14 +324,12 @@ class LayoutPrices:
         volume = costs[0].volume
         load: dict[str, float] = defaultdict(float)
         meant: dict[str, tuple[float, tuple[Cause, str]]] = {}
-        loading = [(plan, own, cost, 1) for (plan, own), cost in zip(plans, costs, strict=True)]
-        for ranks, node, count in placement.others:
-            plan, _ = self._plan(ranks, node)
-            loading.append((plan, FABRIC, plan.cost(skew * nbytes, op), count))
-        for plan, own, cost, count in loading:
+        loading = [(plan, own, cost, 1, 0) for (plan, own), cost in zip(plans, costs, strict=True)]
+        loading += [(each.plan, FABRIC, each.plan.cost(skew * nbytes, op), each.groups, each.nodes) for each in placement.others]
+        for plan, own, cost, count, nodes in loading:
             for (slot, link), amount in cost.load.items():
                 if slot in (own, FABRIC):
-                    name, capacity, meaning = self._live(slot, link, plan)
+                    name, capacity, meaning = self._live(slot, link, plan, nodes)
                     if own == FABRIC and not self.of_machine(name):
                         continue
                     meant[name] = (capacity, meaning)
@@ -366,13 +386,14 @@ class LayoutPrices:
             )
         return self.book.plans[key], names[own]
 
-    def _live(self, slot: str, link: str, plan: CollectivePlan) -> tuple[str, float, tuple[Cause, str]]:
-        """Return the name of a resource without its nodes, its capacity, and the cause to report."""
+    def _live(self, slot: str, link: str, plan: CollectivePlan, nodes: int = 0) -> tuple[str, float, tuple[Cause, str]]:
+        """Return the name of a resource without its nodes, its capacity, and the cause to report, for a group *nodes* nodes farther on."""
         if (slot, link) == CORE:
             return CORE_LINK, plan.fabric.core_bandwidth or 0.0, (Cause.NETWORK, CORE_LIMIT)
         if slot == FABRIC:
-            job_fabric = plan.layout.job_fabric
-            return f"{FABRIC}.{link}", job_fabric.capacities[link], (Cause.NETWORK, job_fabric.descriptions[link])
+            between, fabric = plan.layout.job_fabric, self.hardware.fabric
+            name, text = f"{FABRIC}.{link}", between.descriptions[link]
+            return moved(name, fabric, nodes), between.capacities[link], (Cause.NETWORK, moved(text, fabric, nodes))
         return link, *link_of(self.slot, link)
 
     def on_node(self, nodes: str, link: str) -> str:
@@ -405,7 +426,6 @@ class LayoutPrices:
         mesh = self.mesh
         node, _ = mesh.place(mesh.rank(pipeline=source))
         ends = self.send_pairs(source, target)
-        step = ends[0][1] - ends[0][0]
         places = tuple((mesh.place(rank)[1], mesh.place(other)[1], mesh.place(other)[0] == node) for rank, other in ends)
         where = (node, *(mesh.place(other)[0] for _, other in ends)) if self._structured else ()
         key = ("send", places, where, nbytes)
@@ -418,7 +438,7 @@ class LayoutPrices:
             stage = source if end == OUT else target
             for live in self._on_node(self.nodes_of(stage), mesh.place(mesh.rank(pipeline=stage))[0], name):
                 load[live] += amount
-        load |= self._on_switches([(rank, rank + step) for rank in self._ranks_of[source]], nbytes)
+        load |= self._sent_on_switches(source, target, nbytes)
         price = outline.price
         loaded = ((amount, self.capacity[name], self.descriptions[name]) for name, amount in load.items())
         rate, limit = limited_rate(price.cap, (price.cause, price.limit), loaded)
@@ -435,6 +455,23 @@ class LayoutPrices:
     def _switches(self) -> Switches:
         return Switches(self.hardware, -(-self.mesh.gpus // self.mesh.gpus_per_node))
 
+    def _sent_on_switches(self, source: int, target: int, nbytes: float) -> Mapping[str, float]:
+        """Return the load of sends from all ranks of *source* to their peers in *target* on links between switches, and register these."""
+        if not self._switches.links:
+            return {}
+        low, step = min(source, target), self.mesh.rank(pipeline=target) - self.mesh.rank(pipeline=source)
+        like, nodes = self.mesh.first_like(low, self._period)
+        key = self.mesh.grouping, like + source - low, like + target - low, nbytes
+        if key not in self.book.sent:
+            self.book.sent[key] = self._on_switches([(rank, rank + step) for rank in self._ranks_of[like + source - low]], nbytes)
+        load = {moved(name, self.hardware.fabric, nodes): amount for name, amount in self.book.sent[key].items()}
+        self._note_switches(load)
+        return load
+
+    def _note_switches(self, links: Iterable[str]) -> None:
+        for name in links:
+            self.capacity[name], self.descriptions[name] = self._switches.links[name]
+
     def _on_switches(self, ends: Iterable[tuple[int, int]], nbytes: float) -> dict[str, float]:
         """Return the load of simultaneous sends between all *ends* (ranks) on links between switches, and register the links."""
         if not self._switches.links:
@@ -449,8 +486,7 @@ class LayoutPrices:
                 sent[gpu, onto] = self._sends.node_streams((node, gpu), (other, onto), nbytes)
             streams.append(SwitchStream(node, other, sent[gpu, onto], count))
         load = self._switches.load(streams)
-        for name in load:
-            self.capacity[name], self.descriptions[name] = self._switches.links[name]
+        self._note_switches(load)
         return load
 
 

@@ -3,14 +3,17 @@
 Groups and messages between stages are activities; the links of nodes, and ranks, are the resources they use. The coarsest equitable
 partition of these (`sim.cluster.symmetry`) puts ranks into one class if their groups are placed equally, transitively. Members of a class
 arrive, start and wait at the same times, so one simulated rank represents all of them. On the link that represents its class, the loads of
-all groups that use it add up.
+all groups that use it add up. Ranks of one node may be alike, too, for example those of equal trays in a rack.
+Limit: a wait names the link that represents its class, for example NIC 0 for all NICs.
 """
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from sim.cluster.symmetry import refine
 from sim.parallel.mesh import GroupAxis, Mesh
@@ -19,6 +22,14 @@ from sim.parallel.program import Op, Program, Send, Start
 RankGroup = tuple[int, ...]
 Loads = Mapping[str, float]
 """Bytes on each live link per unit of an operation's volume."""
+
+
+class GroupOperations(NamedTuple):
+    """What a group does: a key that is equal for operations that take as long without contention, and the loads of each operation."""
+
+    ranks: RankGroup
+    loads: Sequence[Loads]
+    alone: Hashable = None
 
 
 @dataclass(frozen=True)
@@ -38,23 +49,25 @@ class RankClasses:
 
 
 def rank_classes(
-    mesh: Mesh, kinds: Iterable[tuple[str, Sequence[tuple[RankGroup, Sequence[Loads]]]]], capacity: Mapping[str, float]
+    mesh: Mesh, kinds: Iterable[tuple[str, Sequence[GroupOperations]]], capacity: Mapping[str, float], unlike: Set[str] | None = None
 ) -> RankClasses:
     """Return the classes of the ranks of *mesh*.
 
-    *kinds* lists every group of each kind with the loads of its operations; *capacity* has the capacity of every loaded link.
+    *kinds* lists every group of each kind with its operations; *capacity* has the capacity of every loaded link. Links of equal capacity
+    between the same kinds of devices may be alike, except those of a node named in *unlike*, which carry more than the groups. If it is
+    None, links of one node are never alike.
     """
     names: list[tuple[str, RankGroup]] = []
     activities: list[tuple[Hashable, Mapping[str, Hashable]]] = []
     for kind, groups in kinds:
-        for members, loads in groups:
+        for members, loads, alone in groups:
             crossed: dict[str, Hashable] = {f"rank{rank}": kind != "send" or place for place, rank in enumerate(members)}
             for link in dict.fromkeys(link for load in loads for link in load):
                 crossed[link] = tuple(load.get(link, 0.0) for load in loads)
             names.append((kind, members))
-            activities.append((kind, crossed))
+            activities.append(((kind, alone), crossed))
     of_rank: dict[str, Hashable] = {f"rank{rank}": ("stage", mesh.stage_of(rank)) for rank in range(mesh.gpus)}
-    of_link = {link: (link.partition(".")[2], rate) for link, rate in capacity.items()}
+    of_link = {link: (_device_kinds(link, unlike), rate) for link, rate in capacity.items()}
     activity_class, link_class = refine(activities, of_rank | of_link)
     first: dict[int, str] = {}
     for link, number in link_class.items():
@@ -65,6 +78,12 @@ def rank_classes(
     ranks = [int(first[link_class[f"rank{rank}"]].removeprefix("rank")) for rank in range(mesh.gpus)]
     groups_of = {name: together[number] for name, number in zip(names, activity_class, strict=True)}
     return RankClasses(ranks, groups_of, frozenset(first.values()))
+
+
+def _device_kinds(link: str, unlike: Set[str] | None) -> str:
+    """Return the name of *link* without its node, and without the numbers of its devices if links of one node may be alike."""
+    name = link.partition(".")[2]
+    return name if unlike is None or name in unlike else re.sub(r"\d+", "", name)
 
 
 def operations(programs: Iterable[Program]) -> dict[GroupAxis, list[tuple[Op, float]]]:

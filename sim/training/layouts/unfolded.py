@@ -7,7 +7,7 @@ links equally.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from statistics import fmean
 from typing import cast
@@ -21,7 +21,7 @@ from sim.training.layouts.groups import Groups
 from sim.training.layouts.meetings import Meeting, MeetingKey
 from sim.training.layouts.messages import Messages
 from sim.training.layouts.prices import SHARED, LayoutPrices
-from sim.training.layouts.rank_classes import RankClasses, RankGroup, operations, rank_classes, sends
+from sim.training.layouts.rank_classes import GroupOperations, RankClasses, RankGroup, operations, rank_classes, sends
 from sim.training.layouts.run import MakeStage, Simulation, Stage
 from sim.training.layouts.scene import LayoutScene, PlayedLayout, StageStep
 from sim.training.layouts.stage_compute import StageKernels
@@ -69,19 +69,19 @@ class RankPrices(LayoutPrices):
         here = sum(mesh.place(other)[0] == first for other in of_stage)
         return {self._noted(f"node{node}", each): each.amount / (len(of_stage) if self.of_machine(each.name) else here) for each in load}
 
-    def classes(self, programs: Sequence[Program], times: Sequence[UnitTimes]) -> RankClasses:
-        """Return the classes of ranks with identical steps, given the *programs* of stages and the *times* of their units."""
+    def classes(self, scene: LayoutScene, within_nodes: bool = True) -> RankClasses:
+        """Return the classes of ranks with identical steps; ranks of one node share a class only if *within_nodes*."""
         mesh, boundary = self.mesh, 1e6
-        kinds: list[tuple[str, list[tuple[RankGroup, list[Mapping[str, float]]]]]] = []
-        for axis, ops in operations(programs).items():
+        kinds: list[tuple[str, list[GroupOperations]]] = []
+        for axis, ops in operations(scene.programs).items():
             groups = dict.fromkeys(group for rank in range(mesh.gpus) if len(group := mesh.group(rank, axis)) > 1)
-            kinds.append((axis, [(ranks, [self.of_group(ranks, *each).load for each in ops]) for ranks in groups]))
-        kinds.append(("send", [(pair, [self.send(pair[0], pair[1], boundary).load]) for pair in sends(mesh, programs)]))
-        inside = [_loads_inside(*stage) for stage in zip(programs, times, strict=True)]
-        kinds.append(
-            ("inside", [((rank,), [self._rank_share(rank, load) for load in inside[mesh.stage_of(rank)]]) for rank in range(mesh.gpus)])
-        )
-        self.rank_classes = rank_classes(mesh, kinds, self.capacity)
+            kinds.append((axis, [_operations_of(ranks, [self.of_group(ranks, *each) for each in ops]) for ranks in groups]))
+        kinds.append(("send", [_operations_of(pair, [self.send(pair[0], pair[1], boundary)]) for pair in sends(mesh, scene.programs)]))
+        inside = [_loads_inside(*stage) for stage in zip(scene.programs, scene.times, strict=True)]
+        shares = [[self._rank_share(rank, load) for load in inside[mesh.stage_of(rank)]] for rank in range(mesh.gpus)]
+        kinds.append(("inside", [GroupOperations((rank,), loads) for rank, loads in enumerate(shares)]))
+        written = {link for flow in scene.outflows for link in flow.links}
+        self.rank_classes = rank_classes(mesh, kinds, self.capacity, written if within_nodes else None)
         return self.rank_classes
 
     def of_group(self, ranks: RankGroup, op: Op, nbytes: float) -> GroupPrice:
@@ -126,8 +126,8 @@ class Unfolded(Simulation):
     ) -> None:
         mesh = scene.layout.mesh
         stage_of = [mesh.stage_of(rank) for rank in range(mesh.gpus)]
-        prices = RankPrices(scene.prices.hardware, mesh, scene.prices.tuning, scene.prices.sockets, folds=False)
-        self.classes = prices.classes(scene.programs, scene.times) if folds else None
+        prices = _rank_prices(scene)
+        self.classes = prices.classes(scene) if folds else None
         self.representatives: Sequence[int] = self.classes.rank if self.classes else range(mesh.gpus)
         """The representative of each rank."""
         ranks = replace(
@@ -199,6 +199,26 @@ class Unfolded(Simulation):
             [(steps_of[rank], count) for rank, count in counts.items() if mesh.stage_of(rank) == stage] for stage in range(mesh.stages)
         ]
         return PlayedLayout(tuple(map(_mean, by_stage)), self.released_log(), drawn_times=self.drawn_times)
+
+
+def node_classes(scene: LayoutScene) -> int:
+    """Return the number of classes of ranks of *scene* if links of one node are never alike."""
+    return len(set(_rank_prices(scene).classes(scene, within_nodes=False).rank))
+
+
+def _rank_prices(scene: LayoutScene) -> RankPrices:
+    return RankPrices(scene.prices.hardware, scene.layout.mesh, scene.prices.tuning, scene.prices.sockets, folds=False)
+
+
+def _operations_of(ranks: RankGroup, prices: Sequence[GroupPrice]) -> GroupOperations:
+    """Return the operations of the group *ranks*, given their *prices*."""
+    alone = tuple((*map(_rounded, (price.launch, price.volume, price.cap, price.notice)), price.blocks) for price in prices)
+    return GroupOperations(ranks, [price.load for price in prices], alone)
+
+
+def _rounded(number: float) -> float:
+    """Return *number* without rounding errors, which depend on the order of a group's links."""
+    return float(f"{number:.9g}")
 
 
 def _loads_inside(program: Program, times: UnitTimes) -> list[tuple[LinkShare, ...]]:

@@ -7,6 +7,8 @@ import re
 import shlex
 from dataclasses import replace
 from itertools import pairwise
+from random import Random
+from statistics import median
 from typing import Any
 
 import pytest
@@ -27,9 +29,10 @@ from sim.report.whole_job import job_time, long_time
 from sim.spec.yaml import SpecError
 from sim.study.layout import LayoutAnswer
 from sim.study.options import Weeks
-from sim.study.plan.objective import joules_of_step, scale
+from sim.study.plan.floor import floors
+from sim.study.plan.objective import joules_of_step, least_added, scale
 from sim.study.plan.question import LayoutPlan, PlanQuestion, plan, prepare_plan
-from sim.study.plan.refine import PlacedLayout, least_step
+from sim.study.plan.refine import PlacedLayout, least_step, workload_and_layout
 from sim.study.plan.search import EQUAL, Limits, complexity, in_order
 from sim.study.power_cap import limit_run
 from sim.study.saving import slowdown_by_store
@@ -87,6 +90,25 @@ def test_the_least_energy_is_that_of_every_layout_simulated(made: LayoutPlan) ->
     assert row["job_energy_kwh"] == pytest.approx(best.value * (made.steps or 0.0) / 3.6e6)
     assert "J/tok" in plan_text(plan_document(made))
     assert worker_node(best.run.hardware).gpu.power
+
+
+@pytest.mark.parametrize(("workload", "share"), [("llama-3.2-1b", 0.8), ("qwen3-30b-a3b", 0.5)])
+def test_bounds_of_energy_count_what_gpus_compute(workload: str, share: float) -> None:
+    """Oracle: the recurrence of each layout; it computes no less, and its energy is not below the bound, of which most have a *share*."""
+    question = replace(QUESTION, scenario=replace(QUESTION.scenario, workload=workload, stack="torchtitan-2.x", global_batch=16), gpus=8)
+    shares, draw = [], Random(2)
+    for setting, every in prepare_plan(question).layouts:
+        chosen = draw.sample(every, 25)
+        floor = floors(setting, chosen)
+        least = scale(setting, "energy") * floor.time + least_added(setting, chosen, floor, "energy")
+        assert not least_added(setting, chosen, floor, "time").any()
+        for candidate, work, joules in zip(chosen, floor.work, least, strict=True):
+            placed_layout = PlacedLayout(setting, candidate)
+            scene = layout_scene(setting.hardware, *workload_and_layout(placed_layout), setting.book)
+            assert 0.0 < work <= least_work(scene) * (1 + 1e-9), candidate
+            assert joules <= least_step(placed_layout, "energy").value * (1 + 1e-9), candidate
+            shares.append(joules / least_step(placed_layout, "energy").value)
+    assert median(shares) > share
 
 
 @pytest.mark.nightly

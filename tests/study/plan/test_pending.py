@@ -84,7 +84,7 @@ class Recorder:
         self.computes += lazy.compute.tolist()
         if not self.lazily:
             times = floors(setting, candidates, most).time
-            return Floors(lazy.memory, times, lambda places: times[places])
+            return Floors(lazy.memory, times, lazy.work, lambda places: times[places])
 
         def time_of(places: CandidatePlaces) -> floor.FloatRow:
             self.priced += lazy.compute[places].tolist()
@@ -92,7 +92,7 @@ class Recorder:
                 self.wrong += [value for value in lazy.compute[places] if value >= self.tally.least_value]
             return lazy.time_of(places)
 
-        return Floors(lazy.memory, lazy.compute, time_of, lazy.sketch_of)
+        return Floors(lazy.memory, lazy.compute, lazy.work, time_of, lazy.sketch_of)
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def made(compute: Sequence[float], messages: Sequence[float], count: Callable[[i
         return numpy.array(compute)[places] + numpy.array(messages)[places]
 
     every = Pending()
-    lazy = Floors(numpy.zeros(len(compute)), numpy.array(compute), time_of)
+    lazy = Floors(numpy.zeros(len(compute)), numpy.array(compute), numpy.zeros(len(compute)), time_of)
     every.add(((place, PlacedLayout(None, None)) for place in range(len(compute))), lazy, 1.0)  # type: ignore[arg-type]
     return every
 

@@ -5,14 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import strategies as st
 
 from sim.cluster.shared_gpu import traffic_of
 from sim.events import Cause
 from sim.mesh import layout_scene, prepare
+from sim.spec.fabric import LeafSpine
 from sim.spec.hardware import Hardware
+from sim.training.collectives.price.collective_plan import Tuning
 from sim.training.layouts.group_price import GroupPrice
 from sim.training.layouts.prices import LayoutPrices, PriceBook
+from tests.examples import examples
 from tests.harness import cluster, machine, toy_node
+from tests.training.layouts.drawn_layouts import layouts, model, stacks
 from tests.training.layouts.test_gloo import gloo
 from tests.training.layouts.toys import split_block, workload
 
@@ -183,6 +188,32 @@ def test_rings_of_a_group_load_uplinks_and_the_links_of_its_nodes(nodes_per_leaf
     assert price.uncontended_time == pytest.approx(2 * (3 / 4) * N / (NIC if nodes_per_leaf == 4 else NIC / 10), rel=1e-3)
     assert leaving(price) == pytest.approx({"stage0": 2 * (3 / 4) * N}, rel=1e-3)
     assert {link.partition(".")[0] for link in price.load} <= {"stage0", "fabric"}
+
+
+@examples(
+    6, 12, layouts(), stacks(), st.sampled_from((1, 2)), st.sampled_from((None, {"leaves": 2, "oversubscription": 2})), st.booleans(),
+    st.sampled_from((1.0, 0.5)),
+)  # fmt: skip
+def test_groups_below_other_switches_have_the_prices_that_each_has_by_itself(
+    drawn: tuple[dict[str, Any], int, int], stack: dict[str, Any], per_leaf: int, pods: dict[str, int] | None, rails: bool, filled: float
+) -> None:
+    """Four times the nodes, so that stages and groups repeat below other leaves and pods. Oracle: none is known to be moved."""
+    fields, each, nodes = drawn
+    spec = LeafSpine.model_validate({"nodes_per_leaf": per_leaf, "oversubscription": 3, "rails": rails, "pods": pods})
+    plain = machine(each, 4 * nodes, nvlink=2e8, nic=5e7, nics=each)
+    hardware = plain.model_copy(update={"fabric": plain.fabric.model_copy(update={"leaf_spine": spec, "path_efficiency": filled})})
+    laid_out = workload(model(), **stack, **fields)
+    layout = prepare(hardware, laid_out)
+    own, moved = (LayoutPrices(hardware, layout.mesh, Tuning()) for _ in range(2))
+    own._period = 0  # a cached property
+    for stage in range(layout.mesh.stages):
+        for axis in ("tensor", "shard", "replicate", "pool", "everyone"):
+            for op in ("all_gather", "all_reduce"):
+                if layout.mesh.group_size(axis) > 1:
+                    assert moved.price(stage, axis, op, N) == own.price(stage, axis, op, N), (stage, axis)
+        for target in {*range(layout.mesh.stages)} - {stage}:
+            assert moved.send(stage, target, N) == own.send(stage, target, N), (stage, target)
+    assert moved.capacity == own.capacity and moved.descriptions == own.descriptions
 
 
 @pytest.mark.parametrize("filled", [0.5, 0.25])
