@@ -1,7 +1,7 @@
 """Which command should be run first for a new workload? One whose step fits into the GPUs' memory, as the simulator counts it.
 
 The workload is tried as it is, then with changes that (nearly) keep its result: activation checkpointing, sharding, tensor parallelism.
-A workload with a layout or a global batch is also tried on more nodes.
+A workload with a layout or a global batch is also tried on more nodes: one with a layout before its tensor ranks change.
 """
 
 from __future__ import annotations
@@ -132,13 +132,16 @@ def _accumulated(workload: Workload, global_batch: int | None, gpus: int, scenar
 
 
 def _candidates(workload: Workload, may_grow: bool, least_nodes: int, node: int) -> Iterator[tuple[_SmallerStep, int]]:
-    """Yield changes and numbers of nodes to try, smallest change first: *least_nodes*, and more if the job *may_grow*."""
+    """Yield changes and numbers of nodes to try, smallest change first: *least_nodes*, and more if the job *may_grow*.
+
+    Tensor ranks other than those of a layout are tried last.
+    """
     parallel = workload.training.parallel
     tensor = [2**power for power in range(1, 4) if parallel.tensor < 2**power <= node]  # their messages need the links inside a node
     wider = [_SmallerStep((("--tp", "parallel.tensor", size), *_SHARDED), (_BLOCKS,)) for size in tensor if may_grow]
     least = max(-(-parallel.model_ranks // node), least_nodes)
     kept, every = _keeping(workload), (*_CHANGES, *wider)
-    for changes in (kept, every) if kept != _CHANGES else (every,):
+    for changes in (kept, every) if kept != _CHANGES or workload.training.has_layout else (every,):
         for doubling in range(_DOUBLINGS if may_grow else 1):
             for change in changes:
                 yield change, least * 2**doubling
