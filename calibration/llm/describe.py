@@ -34,7 +34,7 @@ from calibration.llm.practice import (
     uses_graphs,
 )  # fmt: skip
 from calibration.llm.priors import MEGATRON_FAMILIES
-from calibration.llm.shapes import CannotDescribe, axis, count, shape_of
+from calibration.llm.shapes import SHAPE_COLUMNS, CannotDescribe, axis, count, experts_in_words, shape_of
 from calibration.llm.table import LlmRow
 from calibration.llm.what_fits import ONE_SAMPLE, made_to_fit
 from calibration.llm.words import (
@@ -76,6 +76,12 @@ def describe(row: LlmRow) -> Case | str:
         return str(error)
     except ValidationError as error:
         return "; ".join(issue["msg"].removeprefix("Value error, ") for issue in error.errors())
+
+
+def unread_cells(row: LlmRow) -> list[str]:
+    """Return the columns of numbers of *row* whose cells hold something else, but for stages of ZeRO and experts in words."""
+    read = {"zero_stage", *experts_in_words(row)}
+    return [name for name in row.non_numeric if name not in read and SHAPE_COLUMNS.get(name) not in read]
 
 
 def _case(row: LlmRow) -> Case:

@@ -299,7 +299,7 @@ def test_memory_and_form_without_a_maker_s_order() -> None:
         ("8x IB NDR (3200 Gbps)", 400.0), ("50 GB/s per GPU", 400.0), ("Slingshot 4x25GB/s", 100.0), ("NDR 400GB/s", 400.0),
         ("800 Gbps", 100.0), ("XDR 800 Gbps", 800.0), ("InfiniBand EDR 4X", 100 / 8), ("HDR 4x", 200.0), ("8x NDR 4x", 400.0),
         ("4X HDR InfiniBand", 100.0), ("Slingshot 200 Gbps", 200.0), ("4xNDR", 200.0), ("4xHDR200", 100.0), ("2xHDR", 50.0),
-        ("800Gbps IB per node", 100.0),
+        ("800Gbps IB per node", 100.0), ("Omni-Path 100", 12.5), ("2x Intel OPA-100", 25.0), ("Omni-Path", None),
         ("8 NICs of 200 Gbps per node", 200.0), ("InfiniBand 800 Gbps", 100.0), ("400Gb/s InfiniBand per GPU", 400.0),
     ],
 )  # fmt: skip
