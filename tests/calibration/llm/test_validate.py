@@ -82,7 +82,13 @@ def test_the_command(tmp_path: Path) -> None:
     assert "4 of 4 rows scored" in text.stdout and re.search(
         r"^  cover +percent of rows inside their 95% interval", text.stdout, re.MULTILINE
     )
-    assert runner.invoke(app, ["validate", str(path), "--fail-if", "overall.calibrated.median>0"]).exit_code == 1
+    for bound, code in {"overall.calibrated.median>0": 1, "memory.fitted.called_does_not_fit>0.5": 0, "ranking.sweeps<1": 1}.items():
+        assert runner.invoke(app, ["validate", str(path), "--predictor", "closed-form", "--fail-if", bound]).exit_code == code
+
+
+def test_a_condition_names_scores_of_transformer_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["validate", str(table(tmp_path, [{}])), "--fail-if", "clusters.points>0"]) == 2
+    assert re.search("there is no 'clusters'; keys here: .*memory, feasibility, ranking", capsys.readouterr().err)
 
 
 def test_a_table_of_which_no_row_can_be_predicted_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
