@@ -9,7 +9,7 @@ import pytest
 from calibration.cells import read_cell
 from calibration.llm import closed_form, engine
 from calibration.llm.case import Case
-from calibration.llm.chips import _chips, chip_named
+from calibration.llm.chips import _chips, chip_named, similar_chips
 from calibration.llm.describe import describe
 from calibration.llm.engine import memory_need, workload_document
 from calibration.llm.priors import defaults
@@ -270,6 +270,14 @@ def test_memory_and_form_without_a_maker_s_order() -> None:
     meant |= {"16GB V100 PCIe": "V100-PCIe-16GB", "V100 PCIe 32 GB": "V100-PCIe-32GB", "A100-80": "A100-SXM4-80GB"}
     meant |= {"A100 SXM 40": "A100-SXM4-40GB", "V100-32": "V100-SXM2-32GB", "H100 80": "H100-SXM5-80GB"}
     assert {name: named_chip.chip.name for name in meant if (named_chip := chip_named(name))} == meant
+
+
+def test_an_unknown_board_is_answered_with_those_of_its_number() -> None:
+    """Those nearest to its form and memory first; spelling alone suggested the V100 of 16 GB for an H100 of 96 GB."""
+    assert similar_chips("H100 96GB")[0] == "H100-SXM5-96GB-HBM2e"
+    assert similar_chips("8x A100 64GB")[0] == "A100-SXM4-80GB"
+    assert similar_chips("A800 PCIe 80GB") == ["A800-SXM4-80GB"]
+    assert similar_chips("H10O")[0] == "H100-SXM5-80GB"
 
 
 @pytest.mark.parametrize(
