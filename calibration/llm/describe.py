@@ -35,16 +35,17 @@ from calibration.llm.practice import (
 )  # fmt: skip
 from calibration.llm.priors import MEGATRON_FAMILIES
 from calibration.llm.shapes import SHAPE_COLUMNS, CannotDescribe, axis, count, experts_in_words, shape_of
-from calibration.llm.table import LlmRow
+from calibration.llm.table import LARGEST_STAGE, LlmRow
 from calibration.llm.what_fits import ONE_SAMPLE, made_to_fit
 from calibration.llm.words import (
     Shards,
+    is_fused_attention,
     means_no_sharding,
-    means_yes,
     mentions_offload,
     offloads,
     other_job,
     precision_of,
+    refuses_sharding,
     saves_of,
     shards_of,
     shards_of_software,
@@ -176,7 +177,7 @@ def _has_fused_attention(row: LlmRow, chip: Chip, family: str, assumed: list[str
     """Return whether attention is one kernel; *assumed* gets a sentence where it is assumed that it is not."""
     says = row.text["flash_attention"]
     if says.strip() or family not in MEGATRON_FAMILIES or chip.generation not in BEFORE_TURING:
-        return means_yes(says, True)
+        return is_fused_attention(says)
     assumed.append(f"attention in several kernels, as no fused one of Megatron-LM runs on {chip.name}")
     return False
 
@@ -215,7 +216,8 @@ def _shards(row: LlmRow, practice: Mapping[str, Any], lora: bool, assumed: list[
         if (named := shards_of_software(row.text["framework"])) is not None:
             return named
         by_default = DEFAULT_STAGES.get(practice["family"], int(practice["stack"] in SHARDED_OPTIMIZERS and not lora))
-        usual = 0 if practice.get("replicated") else by_default
+        replicated = practice.get("replicated") or (by_default == LARGEST_STAGE and refuses_sharding(row.text["fsdp_mode"]))
+        usual = 0 if replicated else by_default
         if usual:
             assumed.append(f"zero_stage {usual}")
             return Shards(usual)
