@@ -76,6 +76,18 @@ def test_attention_again_frees_nothing() -> None:
         assert kept_bytes(block(plain), plain) == pytest.approx(kept_bytes(block(again), again))
 
 
+def test_attention_in_several_kernels_keeps_its_scores_unless_it_is_recomputed() -> None:
+    """Korthikanti et al., arXiv 2205.05198: 5 a s^2 b with dropout, 2 a s^2 b without; selective recomputation frees all."""
+    for model, each in (("gpt2", 5.0), ("llama-3.1-8b", 2.0)):
+        fused, separate = trained(model), trained(model, **{"stack.score_passes": 16})
+        again = trained(model, **{"stack.score_passes": 16}, activation_checkpointing="selective")
+        shape, tokens = fused.model.transformer, fused.model.sequence or 0
+        assert shape is not None
+        kept = {name: kept_bytes(block(of), of) for name, of in (("fused", fused), ("separate", separate), ("again", again))}
+        assert kept["separate"] - kept["fused"] == pytest.approx(each * shape.heads * tokens**2)
+        assert kept["again"] == kept["fused"]
+
+
 def test_a_part_of_the_blocks_costs_its_part() -> None:
     """8 of 32 blocks recomputed take a quarter of the time that all take, and free a quarter of the memory."""
     none, some, all_ = (
