@@ -54,6 +54,7 @@ from calibration.llm.words import (
 )
 from calibration.network_words import nic_of
 from sim.spec.fields import Fp8Recipe
+from sim.spec.foreign.launch_megatron import SCORE_PASSES
 from sim.spec.fp8_recipe import recipes_on, supports_recipe
 from sim.spec.training import MOST_MICRO_BATCHES
 from sim.spec.transformer import Transformer
@@ -63,9 +64,6 @@ DEFAULT_STAGES: Final = {"fsdp1": 3, "fsdp2": 3, "jax": 3}
 """Stage of ZeRO that a family has by default: as `SHARDED_FAMILIES`, and MaxText's configs/base.yml (ici_fsdp_parallelism -1)."""
 SHARDED_OPTIMIZERS: Final = ("nemo", "nemo-24.03", "megatron-bridge")
 """Stacks whose recipes shard the optimizer (``use_distributed_optimizer`` of their DistributedDataParallelConfig)."""
-
-SCORE_PASSES: Final = 16.0
-"""Memory passes of attention scores in a step if attention is not one kernel (``score_passes`` of workloads/stacks/megatron-deepspeed)."""
 
 
 def describe(row: LlmRow) -> Case | str:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sim.study.new.first_command import NextMachine, first_command, machine_with
+from sim.study.new.first_command import NextMachine, first_command, machine_for, machine_with
 
 
 @pytest.mark.parametrize(
@@ -29,6 +29,12 @@ def test_machines_without_a_provider_come_first_and_larger_ones_last() -> None:
     assert machine_with("gb200", None) == NextMachine("gb200-nvl72", 72)
     assert machine_with("l40s", 2) == NextMachine("g6e.12xlarge", 4)
     assert machine_with("a100", 17) is None
+
+
+def test_data_types_that_hopper_lacks_need_blackwell() -> None:
+    assert machine_for({"precision": "fp8", "fp8_recipe": "mxfp8"}) == machine_for({"precision": "nvfp4"}) == NextMachine("hgx-b200", 8)
+    for training in ({"precision": "bf16"}, {"precision": "fp8"}, {"precision": "fp8", "fp8_recipe": "blockwise"}):
+        assert machine_for(training) == NextMachine("hgx-h100", 8)
 
 
 def test_a_search_is_suggested_on_enough_nodes_of_the_machine() -> None:
