@@ -47,6 +47,7 @@ OTHER_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "gradient_accumulation_steps": ("accum", "accumulation_steps", "grad_accum", "grad_accum_steps"),
     "precision": ("dtype",),
     "step_time_s": (
+        "elapsed_time_per_iteration_s",  # as Megatron-LM's log
         "iter_time_s",
         "iteration_time_s",
         "s/it",
@@ -64,6 +65,8 @@ OTHER_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
         "step_s",
         "step_time_sec",
         "step_time_seconds",
+        "time_per_iter_s",
+        "time_per_iteration_s",
         "time_per_step_s",
     ),
     "note": ("comment", "comments", "notes", "remark"),
@@ -72,6 +75,7 @@ _DATA: Final = frozenset({"data", "data_source", "data_type", "dataset", "real_o
 """Names of columns that say which samples were read."""
 TIMES_OF_STEPS: Final = frozenset(
     {"iter_time", "iteration_time", "step_time", "time_per_iter", "time_per_iteration", "time_per_step", "time/iter", "time/step"}
+    | {"elapsed_time_per_iteration"}
 )
 """Names of step times, which are read if every cell has its unit."""
 _RATES: Final = frozenset({"speed", "throughput"})
@@ -80,8 +84,9 @@ _UNIT: Final = "unit"
 _MOST_GPUS_OF_A_NODE: Final = 16
 """Most GPUs of one machine of the catalog (a2-megagpu-16g, DGX-2, p2.16xlarge)."""
 _SYNTHETIC: Final = re.compile(r".*\b(synthetic|fake|dummy|random)\b.*")
-_IN_MS: Final[Mapping[str, tuple[str, ...]]] = {
+IN_MS: Final[Mapping[str, tuple[str, ...]]] = {
     "step_time_s": (
+        "elapsed_time_per_iteration_ms",
         "iter_time_ms",
         "iteration_time_ms",
         "ms/it",
@@ -91,10 +96,13 @@ _IN_MS: Final[Mapping[str, tuple[str, ...]]] = {
         "step_ms",
         "step_time_in_ms",
         "step_time_ms",
+        "time_per_iter_ms",
+        "time_per_iteration_ms",
         "time_per_step_ms",
     ),
     "exposed_sync_s": ("exposed_sync_ms",),
 }
+"""Names that other tables have for our columns of seconds, in milliseconds."""
 _RATE: Final = re.compile(
     r"(?:(?:total|train|training)_)?(?:throughput_)?\(?(?:image|img|sample|sequence|seq|sentence|example)s?(?:_per_|/)s(?:ec|econd)?"
     r"(?P<gpu>(?:_per_|/)(?:gpu|device))?\)?"
@@ -148,7 +156,7 @@ def translate_header(header: Sequence[str], rows: Sequence[Cells] = (), own: Seq
     our *own* columns are read in any case, and with blanks.
     """
     named = {other: column for column, others in OTHER_NAMES.items() for other in others}
-    in_ms = {other: column for column, others in _IN_MS.items() for other in others}
+    in_ms = {other: column for column, others in IN_MS.items() for other in others}
     columns, notes, ms_places, data_places, unit_place = list(header), [], set(), set(), None
     for place, name in enumerate(header):
         plain = plain_column(name)

@@ -79,6 +79,18 @@ class GpuNames:
                 return fitting
         return ()
 
+    def of_same_number(self, name: str) -> tuple[str, ...]:
+        """Return the GPUs with the number that *name* states, those with the form and nearest to the memory that it states first."""
+        stated = _words_of(without_count(name))
+        same = {gpu: words for gpu, words in self._words.items() if words.number == stated.number}
+
+        def distance(gpu: str) -> tuple[bool, float]:
+            words = same[gpu]
+            is_known = stated.memory > 0.0 and words.memory > 0.0
+            return bool(stated.form) and words.form != stated.form, abs(words.memory / stated.memory - 1.0) if is_known else 0.0
+
+        return tuple(sorted(same, key=distance)) if stated.number else ()
+
     def _fitting(self, stated: _GpuWords) -> tuple[str, ...]:
         if not stated.number:
             return ()

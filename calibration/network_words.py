@@ -28,6 +28,8 @@ _PRODUCTS: Final = r"\b(connectx|cx|bluefield|bf|quantum|slingshot|gen|version)\
 """Names of products with a number, which is no number of cards."""
 _WIDTH: Final = r"\b([xnhef]dr)[- ]?4x\b(?!\s*\d)"
 """A generation with its usual width of four lanes, which is no number of cards."""
+_OMNI_PATH: Final = r"\b(?:omni[- ]?path|opa)[- ]?(100|400)\b(?!\s*g)"
+"""Omni-Path's generations, which are named by their Gbit/s (Intel's and Cornelis Networks' data sheets)."""
 _COUNT: Final = r"(?<![-.\w])(\d{1,2})"
 _GBPS: Final = r"(?:gbps|gbit/s|gb/s|gb/sec|gbe|gb|g)\b"
 _ALL: Final = r"(?:[a-z][\w-]*\s+){0,2}?(?:(?:per|/|each)\s*(?:node|host|server|machine|instance|\d gpus|(?:gpu )?pair)\b|(?:in )?total\b)"
@@ -139,6 +141,7 @@ def _with_digits(text: str) -> str:
     """Return *text* with rates in Gbit/s, number words as digits, and the number of cards of a node before their rate."""
     text = re.sub(r"(?<=\d),(?=\d{3}\b)", "", text)
     text = re.sub(_PRODUCTS, r"\1-\2", text, flags=re.IGNORECASE)
+    text = re.sub(_OMNI_PATH, r"Omni-Path \1 Gbps", text, flags=re.IGNORECASE)
     text = re.sub(r"\s*[\u00d7*]\s*", "x", text)
     text = re.sub(_WIDTH, r"\1", text, flags=re.IGNORECASE)
     for word, number in _NUMBERS.items():

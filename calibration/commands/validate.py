@@ -78,18 +78,19 @@ def validate(
     from calibration.validate.carry_over import KINDS, score_left_out
     from calibration.validate.condition import read_condition
     from calibration.validate.groups import KEYS, listed_names
+    from calibration.validate.validation import Validation
     from calibration.validate.validation import validate as validation
     from calibration.validate.validation_report import explanation, named_files, validation_document, validation_table
 
-    conditions = [read_condition(text) for text in fail_if]
     keys, kinds = listed_names("--by", by, KEYS), listed_names("--left-out", left_out, KINDS)
     if _are_transformer_tables(files, memory, no_leave_out):
         if keys or kinds:
             raise SpecError(
                 "--by and --left-out are only for data-parallel runs; transformer runs are always grouped and scored without their source"
             )
-        _validate_llm(files, memory, not no_leave_out, predictor, jobs, conditions, as_json, output)
+        _validate_llm(files, memory, not no_leave_out, predictor, jobs, fail_if, as_json, output)
         return
+    conditions = [read_condition(text, validation_document(Validation((), ()))) for text in fail_if]
     folders = Folders(hardware_dir, workload_dir)
     if not files:
         messages(ALL_COMMITTED)
@@ -128,15 +129,17 @@ def _validate_llm(
     leave_out: bool,
     predictor: str,
     jobs: int,
-    conditions: Sequence[Any],
+    fail_if: Sequence[str],
     as_json: bool,
     output: Path | None,
 ) -> None:
     """Predict the transformer runs in *files* and show the errors."""
     from calibration.llm.table import column_notes
-    from calibration.llm.validate import llm_document, llm_table, named_files, predictor_named, validate_tables
+    from calibration.llm.validate import LlmValidation, llm_document, llm_table, named_files, predictor_named, validate_tables
+    from calibration.validate.condition import read_condition
     from sim.study.pool import process_count
 
+    conditions = [read_condition(text, llm_document(LlmValidation((), (), (), (), 0, 0))) for text in fail_if]
     validated = validate_tables(files, memory, leave_out, predictor_named(predictor), messages.counter("runs"), process_count(jobs or None))
     messages.progress("")
     for note in (note for path in (*files, *filter(None, [memory])) for note in column_notes(path)):

@@ -94,6 +94,8 @@ def axes_of(row: LlmRow, shape: Transformer, gpus: int, assumed: list[str]) -> t
 _SEQUENCE_RANKS: Final = re.compile(
     r"(?<![a-z])(?:ulysses|sequence[- ]parallel(?:ism)?|sp)(?:[-_ ]?(?:sp|degree|size))?(?:\s*[=:x]\s*|[- ]?)(\d+)(?![\d.])"
 )
+_OTHER_SEQUENCE_RANKS: Final = re.compile(r"(?<![a-z])(ulysses|ring)(?![a-z])")
+"""Words in the column ``sp`` for ranks that divide sequences otherwise than tensor ranks do."""
 _ULYSSES: Final = re.compile(r"(?<!no )(?<!not )(?<!without )ulysses")
 
 
@@ -103,6 +105,8 @@ def _refuse_sequence_ranks(row: LlmRow, tensor: int) -> None:
     Without a column, the framework or the notes say it; ranks of all other axes that multiply out leave none for it.
     """
     stated, beside = row.text["sp"], " ".join(row.text[name] for name in ("framework", "fsdp_mode", "set", "notes")).lower()
+    if (other := _OTHER_SEQUENCE_RANKS.search(stated.lower())) and not re.search(r"[=: ]\s*1\b|off|none|false", stated.lower()):
+        raise CannotDescribe(f"sp {stated!r}: {other.group()} is not modeled; only sequences that tensor ranks divide are, and ranks in cp")
     degree = re.match(r"\s*(\d+)(?![\d.])", stated) if stated else _SEQUENCE_RANKS.search(beside)
     if degree and int(degree.group(1)) > tensor:
         raise CannotDescribe(f"sp {degree.group(1)}: ranks that divide sequences beside tp {tensor} (Ulysses) are not modeled")

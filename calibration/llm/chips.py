@@ -135,7 +135,10 @@ def _host_factor(machine: str) -> float:
 
 
 def similar_chips(name: str) -> list[str]:
-    """Return GPUs of the table or the catalog whose names resemble *name*."""
+    """Return GPUs of the table or the catalog with the number of *name*, such as H100; else those whose names resemble it."""
+    same = [named.chip.name for gpu in _gpus().of_same_number(name) if (named := chip_named(gpu)) is not None]
+    if same:
+        return list(dict.fromkeys(same))[:3]
     near = suggestions(normalize_name(name), [*_chips(), *map(normalize_name, catalog(PARTS_FOLDER))]) if name else []
     names = [named.chip.name for each in near if (named := chip_named(each)) is not None]
     return list(dict.fromkeys(names))

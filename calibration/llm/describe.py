@@ -34,17 +34,18 @@ from calibration.llm.practice import (
     stack_with,
 )  # fmt: skip
 from calibration.llm.priors import MEGATRON_FAMILIES
-from calibration.llm.shapes import CannotDescribe, axis, count, shape_of
-from calibration.llm.table import LlmRow
+from calibration.llm.shapes import SHAPE_COLUMNS, CannotDescribe, axis, count, experts_in_words, shape_of
+from calibration.llm.table import LARGEST_STAGE, LlmRow
 from calibration.llm.what_fits import ONE_SAMPLE, made_to_fit
 from calibration.llm.words import (
     Shards,
+    is_fused_attention,
     means_no_sharding,
-    means_yes,
     mentions_offload,
     offloads,
     other_job,
     precision_of,
+    refuses_sharding,
     saves_of,
     shards_of,
     shards_of_software,
@@ -53,6 +54,7 @@ from calibration.llm.words import (
 )
 from calibration.network_words import nic_of
 from sim.spec.fields import Fp8Recipe
+from sim.spec.foreign.launch_megatron import SCORE_PASSES
 from sim.spec.fp8_recipe import recipes_on, supports_recipe
 from sim.spec.training import MOST_MICRO_BATCHES
 from sim.spec.transformer import Transformer
@@ -62,9 +64,6 @@ DEFAULT_STAGES: Final = {"fsdp1": 3, "fsdp2": 3, "jax": 3}
 """Stage of ZeRO that a family has by default: as `SHARDED_FAMILIES`, and MaxText's configs/base.yml (ici_fsdp_parallelism -1)."""
 SHARDED_OPTIMIZERS: Final = ("nemo", "nemo-24.03", "megatron-bridge")
 """Stacks whose recipes shard the optimizer (``use_distributed_optimizer`` of their DistributedDataParallelConfig)."""
-
-SCORE_PASSES: Final = 16.0
-"""Memory passes of attention scores in a step if attention is not one kernel (``score_passes`` of workloads/stacks/megatron-deepspeed)."""
 
 
 def describe(row: LlmRow) -> Case | str:
@@ -76,6 +75,12 @@ def describe(row: LlmRow) -> Case | str:
         return str(error)
     except ValidationError as error:
         return "; ".join(issue["msg"].removeprefix("Value error, ") for issue in error.errors())
+
+
+def unread_cells(row: LlmRow) -> list[str]:
+    """Return the columns of numbers of *row* whose cells hold something else, but for stages of ZeRO and experts in words."""
+    read = {"zero_stage", *experts_in_words(row)}
+    return [name for name in row.non_numeric if name not in read and SHAPE_COLUMNS.get(name) not in read]
 
 
 def _case(row: LlmRow) -> Case:
@@ -170,7 +175,7 @@ def _has_fused_attention(row: LlmRow, chip: Chip, family: str, assumed: list[str
     """Return whether attention is one kernel; *assumed* gets a sentence where it is assumed that it is not."""
     says = row.text["flash_attention"]
     if says.strip() or family not in MEGATRON_FAMILIES or chip.generation not in BEFORE_TURING:
-        return means_yes(says, True)
+        return is_fused_attention(says)
     assumed.append(f"attention in several kernels, as no fused one of Megatron-LM runs on {chip.name}")
     return False
 
@@ -209,7 +214,8 @@ def _shards(row: LlmRow, practice: Mapping[str, Any], lora: bool, assumed: list[
         if (named := shards_of_software(row.text["framework"])) is not None:
             return named
         by_default = DEFAULT_STAGES.get(practice["family"], int(practice["stack"] in SHARDED_OPTIMIZERS and not lora))
-        usual = 0 if practice.get("replicated") else by_default
+        replicated = practice.get("replicated") or (by_default == LARGEST_STAGE and refuses_sharding(row.text["fsdp_mode"]))
+        usual = 0 if replicated else by_default
         if usual:
             assumed.append(f"zero_stage {usual}")
             return Shards(usual)

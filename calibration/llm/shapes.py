@@ -33,7 +33,7 @@ _TOTAL: Final = re.compile(r"[-_ (]+(\d+(?:\.\d+)?)\s*([mbt])\)?$")
 _SIZE: Final = re.compile(r"(?<![a-z\d._])(\d+(?:\.\d+)?)\s*([mbt])(?![a-z\d])")
 """The first size in a model's name that counts neither experts (8x7B) nor active parameters (A3B)."""
 _SCALES: Final = {"m": 1e6, "b": 1e9, "t": 1e12}
-_OTHER_SIZE: Final = 1.8
+OTHER_SIZE: Final = 1.8
 """Ratio of a model's parameters to the size in its name from which it is another model: estimate (Falcon3-1B has 1.67 billion)."""
 _SAME_SIZE: Final = 0.12
 """Largest relative difference between a model's parameters and the rounded size in its name: estimate (Phi-4 has 14.7 billion, 14B)."""
@@ -138,12 +138,14 @@ _PROXY: Final = re.compile(r"(?<![a-z])proxy(?![a-z])", re.IGNORECASE)
 """A model with fewer layers than the one whose name it has."""
 _LAYERS_IN_NAME: Final = re.compile(r"(?<![\d.])(\d{1,3})[- ]?(?:layers?\b|l\b)", re.IGNORECASE)
 _SHARED: Final = re.compile(r"(\d+)\s*(?:routed)?\s*[+(,]+\s*\+?\s*(\d+)\s*shared\)?", re.IGNORECASE)
+_SUM: Final = re.compile(r"(\d+)\s*\+\s*(\d+)")
 _CHOSEN: Final = re.compile(r"top[-_ ]?(\d+)|(\d+)\s*(?:/|of)\s*\d+", re.IGNORECASE)
 """How cells write the experts that a token uses."""
-_SHAPE_COLUMNS: Final = {
+SHAPE_COLUMNS: Final[Mapping[str, str]] = {
     "layers": "layers", "hidden": "hidden", "heads": "heads", "kv_heads": "kv_heads", "ffn_hidden": "ffn", "vocab": "vocab",
     "experts": "experts", "topk": "experts_per_token",
 }  # fmt: skip
+"""Sizes of a shape by the column that holds them."""
 
 
 def shape_of(row: LlmRow, assumed: list[str]) -> tuple[str, Transformer]:
@@ -155,7 +157,7 @@ def shape_of(row: LlmRow, assumed: list[str]) -> tuple[str, Transformer]:
         assumed.append("a decoder: an encoder's attention has no mask")
     family, values = _sizes(row, assumed)
     missing = [name for name in ("layers", "hidden", "heads", "vocab") if not values.get(name)]
-    unreadable = [row.problem(column) for column, size in _SHAPE_COLUMNS.items() if column in row.non_numeric and not values.get(size)]
+    unreadable = [row.problem(column) for column, size in SHAPE_COLUMNS.items() if column in row.non_numeric and not values.get(size)]
     if unreadable:
         raise CannotDescribe("; ".join(unreadable))
     if missing:
@@ -213,7 +215,7 @@ def _refuse_other_size(row: LlmRow, values: Mapping[str, Any]) -> None:
     used = {"experts": values["experts_per_token"]} if values.get("experts") else {}
     fields = {"activation": "swiglu", **values, "max_seq": values.get("max_seq") or 1}
     totals = [parameter_count(Transformer(**fields)), parameter_count(Transformer(**(fields | used)))]
-    if min(abs(math.log(parameters / size)) for parameters in totals) > math.log(_OTHER_SIZE):
+    if min(abs(math.log(parameters / size)) for parameters in totals) > math.log(OTHER_SIZE):
         raise CannotDescribe(
             f"{row.text['model']!r}: the model known by this name has {totals[0] / 1e9:.1f} billion parameters; fill in layers, hidden, "
             "heads, ffn_hidden and vocab"
@@ -236,8 +238,8 @@ def _sizes(row: LlmRow, assumed: list[str]) -> tuple[str, dict[str, Any]]:
     if not (count(row, "hidden") or named.get("hidden")):  # there is only the name
         named = {**_cataloged(row.text["model"]), **named}
     family = named.pop("family", "dense")
-    sizes = {key: int(row.number[column]) for column, key in _SHAPE_COLUMNS.items() if row.number.get(column, 0) > 0}
-    sizes |= _experts_in_words(row) | _layers_in_name(row, named)
+    sizes = {key: int(row.number[column]) for column, key in SHAPE_COLUMNS.items() if row.number.get(column, 0) > 0}
+    sizes |= experts_in_words(row) | _layers_in_name(row, named)
     if sizes.get("experts", 2) == 1 or not (sizes.get("experts") or named.get("experts")):  # how some tables write dense models
         sizes = {key: size for key, size in sizes.items() if key not in ("experts", "experts_per_token")}
     experts = sizes.get("experts") or named.get("experts")
@@ -254,7 +256,7 @@ def _sizes(row: LlmRow, assumed: list[str]) -> tuple[str, dict[str, Any]]:
     values = {**named, **sizes}
     assumed += [
         f"{size} {values[size]:,}, by the model's name; the row says {row.non_numeric[column]!r}"
-        for column, size in _SHAPE_COLUMNS.items()
+        for column, size in SHAPE_COLUMNS.items()
         if column in row.non_numeric and size in named and size not in sizes
     ]
     assumed += _unlike_its_name(row, values)
@@ -268,7 +270,7 @@ def _sizes(row: LlmRow, assumed: list[str]) -> tuple[str, dict[str, Any]]:
 def _unlike_its_name(row: LlmRow, values: Mapping[str, Any]) -> list[str]:
     """Return notes on sizes in the columns of *row* that the catalog's model of its name does not have."""
     of_name = _cataloged(row.text["model"])
-    compared = {column: size for column, size in _SHAPE_COLUMNS.items() if column in row.number and size in ("layers", "hidden", "ffn")}
+    compared = {column: size for column, size in SHAPE_COLUMNS.items() if column in row.number and size in ("layers", "hidden", "ffn")}
     differing = {column: (values[size], of_name[size]) for column, size in compared.items() if size in values and of_name.get(size)}
     return [
         f"{column} {stated:,.0f} as in the row; {row.text['model']} has {usual:,}"
@@ -277,12 +279,14 @@ def _unlike_its_name(row: LlmRow, values: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _experts_in_words(row: LlmRow) -> dict[str, int]:
-    """Return the numbers of experts in cells such as ``64 + 2 shared`` and ``top-8``."""
-    experts = _SHARED.fullmatch(row.non_numeric.get("experts", ""))
+def experts_in_words(row: LlmRow) -> dict[str, int]:
+    """Return the numbers of experts in cells such as ``64 + 2 shared``, ``1+256`` (more are routed than shared) and ``top-8``."""
+    cell = row.non_numeric.get("experts", "")
+    experts = _SHARED.fullmatch(cell) or _SUM.fullmatch(cell)
+    shared, routed = sorted(map(int, experts.groups())) if experts else (0, 0)
     chosen = _CHOSEN.fullmatch(row.non_numeric.get("topk", ""))
     return {
-        **({"experts": int(experts.group(1)), "shared_experts": int(experts.group(2))} if experts else {}),
+        **({"experts": routed, "shared_experts": shared} if experts else {}),
         **({"experts_per_token": int(chosen.group(1) or chosen.group(2))} if chosen else {}),
     }
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from calibration.cells import read_cell
-from calibration.foreign_columns import OTHER_NAMES, TIMES_OF_STEPS, all_have_units, translate_header
+from calibration.foreign_columns import IN_MS, OTHER_NAMES, TIMES_OF_STEPS, all_have_units, translate_header
 from calibration.run_words import NAMES_OF_COLUMNS, plain_column
 from sim.spec.strict import csv_lines, csv_rows
 from sim.spec.yaml import SpecError
@@ -76,9 +76,10 @@ _OTHER_NAMES: Final[Mapping[str, str]] = {
     "tgs": "tokens_per_s_per_gpu",
 }
 """Columns by names that other tables have for them."""
-_RATE_OF_A_GPU: Final = re.compile(r"\(?tok(?:en)?s?(?:_per_|/)s(?:ec|econd)?(?:_per_|/)(?:gpu|device)\)?")
-_STEP_MS: Final = ("step_time_ms", "ms/step", "step_ms", "iteration_time_ms")
-"""Names of the time of a step in milliseconds."""
+_RATE_OF_A_GPU: Final = re.compile(
+    r"(?:(?:train|training)_)?(?:throughput_)?\(?tok(?:en)?s?"
+    r"(?:(?:_per_|/)s(?:ec|econd)?(?:_per_|/)(?:gpu|device)|(?:_per_|/)(?:gpu|device)(?:_per_|/)s(?:ec|econd)?)\)?"
+)
 
 
 @dataclass(frozen=True)
@@ -167,7 +168,7 @@ def read_table(path: Path, failed: bool = False) -> list[LlmRow]:
     if missing:
         unread = f"; not read: {', '.join(others)}" if (others := _unread(header)) else ""
         raise SpecError(f"{path}:{first}: column{'s' * (len(missing) > 1)} missing: {', '.join(missing)}{unread}; blank cells are allowed")
-    in_ms = [plain_column(name) in _STEP_MS for name in written]
+    in_ms = [plain_column(name) in IN_MS["step_time_s"] for name in written]
     return [_row(line, {**dict(zip(header, _in_units(cells, in_ms), strict=False)), BEYOND: cells[len(header) :]}) for line, cells in rows]
 
 
@@ -199,7 +200,7 @@ def _columns(header: Sequence[str], rows: Sequence[Sequence[str]] = ()) -> list[
         column = own.get(plain) or _OTHER_NAMES.get(plain)
         if _RATE_OF_A_GPU.fullmatch(plain):
             column = "tokens_per_s_per_gpu"
-        elif plain in _STEP_MS or (plain in TIMES_OF_STEPS and all_have_units(place, rows)):
+        elif plain in IN_MS["step_time_s"] or (plain in TIMES_OF_STEPS and all_have_units(place, rows)):
             column = "step_time_s"
         if column is not None and column not in columns:
             columns[place] = column

@@ -14,7 +14,8 @@ from typing import Any, Final
 from calibration.llm import closed_form
 from calibration.llm.case import Case
 from calibration.llm.constants import FittedConstants, fitted_constants
-from calibration.llm.describe import describe
+from calibration.llm.contradictions import contradictions, lines_text
+from calibration.llm.describe import describe, unread_cells
 from calibration.llm.prediction import LlmPrediction
 from calibration.llm.priors import Constants, defaults
 from calibration.llm.rules import ideal_time, rule_times
@@ -73,7 +74,7 @@ class LlmValidation:
     row_count: int
     described_count: int
     non_numeric: tuple[str, ...] = field(default=())
-    """Cells of number columns that are not numbers, with file and line."""
+    """Cells of number columns in which nothing could be read, with file and line."""
     not_scored: tuple[SkippedRow, ...] = field(default=())
     """Rows that are described and predicted but not scored, and why."""
 
@@ -168,7 +169,7 @@ def _predict_or_refuse(predictor: Predictor, task: tuple[Case, Constants]) -> Ll
 
 
 def _describe(path: Path, row: LlmRow, described: list[Case], skipped: list[SkippedRow], non_numeric: list[str]) -> None:
-    non_numeric += [f"{path.name}:{row.line}: {row.problem(name)}" for name in row.non_numeric]
+    non_numeric += [f"{path.name}:{row.line}: {row.problem(name)}" for name in unread_cells(row)]
     case = describe(row)
     if isinstance(case, str):
         skipped.append(SkippedRow(path.name, row.line, row.text["model"], case))
@@ -228,7 +229,7 @@ def llm_document(validation: LlmValidation) -> dict[str, Any]:
         "baselines": {"constant_mfu": overall["constant_mfu"], "six_pd": overall["six_pd"], "published": dict(PUBLISHED)},
         "not_described": [vars(one) for one in validation.not_described],
         "not_scored": [vars(one) for one in validation.not_scored],
-        "notes": odd_times(rows),
+        "notes": [*odd_times(rows), *contradictions([case for case, _ in validation.predictions])],
         "unread": list(validation.non_numeric),
     }
 
@@ -240,21 +241,19 @@ def odd_times(rows: Sequence[ScoredRun]) -> list[str]:
     notes = []
     if slow:
         notes.append(
-            f"{_lines_text(slow)} over {IMPOSSIBLE:g} times as long as predicted: step_time_s is in seconds; milliseconds need 'ms' after "
-            "them"
+            f"{_measured_text(slow)} over {IMPOSSIBLE:g} times as long as predicted: step_time_s is in seconds; milliseconds need 'ms' "
+            "after them"
         )
     if fast:
         notes.append(
-            f"{_lines_text(fast)} shorter than the GPUs' peak rate allows: check gpus, global_batch, seq_len, precision and the time"
+            f"{_measured_text(fast)} shorter than the GPUs' peak rate allows: check gpus, global_batch, seq_len, precision and the time"
         )
     return notes
 
 
-def _lines_text(lines: Sequence[int], most: int = 5) -> str:
+def _measured_text(lines: Sequence[int]) -> str:
     """Return the beginning of a note on the measured steps of *lines*."""
-    named = ", ".join(str(line) for line in sorted(lines)[:most])
-    more = f" and {len(lines) - most} more" if len(lines) > most else ""
-    return f"line{'s' * (len(lines) > 1)} {named}{more}: measured step{'s are' if len(lines) > 1 else ' is'}"
+    return f"{lines_text(lines)}: measured step{'s are' if len(lines) > 1 else ' is'}"
 
 
 def _skill(rows: Sequence[ScoredRun]) -> float | None:

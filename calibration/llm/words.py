@@ -72,6 +72,15 @@ def means_yes(text: str, default: bool) -> bool:
     return not plain.startswith(_NO) if plain else default
 
 
+_UNFUSED: Final = re.compile(r"(eager|math|naive|vanilla|unfused|local)\b")
+"""Attention in several kernels: transformers' attn_implementation, torch's SDPBackend.MATH, and Megatron-LM's --attention-backend."""
+
+
+def is_fused_attention(text: str) -> bool:
+    """Return whether *text* on attention means one kernel, as it does if it is blank."""
+    return means_yes(text, True) and not _UNFUSED.match(text.strip().lower())
+
+
 _SCALED: Final[Mapping[str, Fp8Recipe]] = {
     r"mx": "mxfp8",
     r"block|sub.?channel|(?<![a-z])sc(?![a-z])": "blockwise",
@@ -226,14 +235,16 @@ def shards_of(text: str) -> Shards | None:
     return shards
 
 
+def refuses_sharding(text: str) -> bool:
+    """Return whether *text* on sharding says that nothing is sharded."""
+    return bool(
+        re.fullmatch(r"(none|no|off|false|0|d?dp|data.?parallel\w*|unsharded|not sharded|replicated)([,;( ].*)?", text.strip().lower())
+    )
+
+
 def means_no_sharding(text: str) -> bool:
     """Return whether *text* on sharding is blank, or says that nothing is sharded, or that FSDP is one of several axes."""
-    return bool(
-        re.fullmatch(
-            r"(none|no|off|false|n/?a|-|0|d?dp|data.?parallel\w*|unsharded|not sharded|replicated|.*fsdp.*)?([,;( ].*)?",
-            text.strip().lower(),
-        )
-    )
+    return refuses_sharding(text) or bool(re.fullmatch(r"(n/?a|-|.*fsdp.*)?([,;( ].*)?", text.strip().lower()))
 
 
 def shards_of_software(text: str) -> Shards | None:

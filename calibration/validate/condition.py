@@ -1,6 +1,7 @@
 """When does ``validate --fail-if`` fail? If a condition such as ``overall.calibrated.median>0.1`` holds for the document.
 
-A condition is checked before anything is computed: its key must exist in the document of a validation without rows, which has all scores.
+A condition is checked before anything is computed: its key must exist in the *empty* document of a validation without rows, which has all
+scores: those of data-parallel runs and of transformer runs differ.
 Limits: entries of lists (``sources``, ``clusters``) have no keys.
 """
 
@@ -11,8 +12,6 @@ from collections.abc import Callable, Mapping
 from operator import ge, gt, le, lt
 from typing import Any, Final, NamedTuple
 
-from calibration.validate.validation import Validation
-from calibration.validate.validation_report import validation_document
 from sim.spec.yaml import SpecError
 
 _SIGNS: Final[Mapping[str, Callable[[float, float], bool]]] = {">=": ge, "<=": le, ">": gt, "<": lt}
@@ -35,8 +34,8 @@ class Condition(NamedTuple):
         return _SIGNS[self.sign](value, self.bound)
 
 
-def read_condition(text: str) -> Condition:
-    """Parse the condition *text*. Raise SpecError if it is invalid or does not name a number of the document."""
+def read_condition(text: str, empty: Mapping[str, Any]) -> Condition:
+    """Parse the condition *text*. Raise SpecError if it is invalid or does not name a number of the *empty* document."""
     sign = next((sign for sign in _SIGNS if sign in text), None)
     if sign is None:
         raise SpecError(f"--fail-if {text}: write KEY>NUMBER or KEY<NUMBER, for example overall.calibrated.median>0.1")
@@ -47,7 +46,7 @@ def read_condition(text: str) -> Condition:
         bound = math.nan
     if not math.isfinite(bound):
         raise SpecError(f"--fail-if {text}: '{limit}' is not a number; write KEY{sign}NUMBER, for example overall.calibrated.median>0.1")
-    _lookup(validation_document(Validation((), ())), key, text)
+    _lookup(empty, key, text)
     return Condition(text, key, sign, bound)
 
 

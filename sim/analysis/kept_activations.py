@@ -25,12 +25,15 @@ def checkpointed_bytes(unit: Unit, workload: Workload) -> float:
 
 
 def recomputed_bytes(unit: Unit, workload: Workload) -> float:
-    """Return the bytes that a block does not keep because some of its modules are recomputed."""
-    modules, joined = workload.training.recompute_modules, workload.training.stack.kernels.fused_casts
-    if unit.kind != "block" or not modules:
+    """Return the bytes that a block does not keep because its attention or some of its modules are recomputed."""
+    training = workload.training
+    if unit.kind != "block":
         return 0.0
-    shares = discarded_shares(modules, unit, joined)
-    return sum(activation_bytes(piece.layer, saved, workload) for piece, saved in zip(unit.pieces, shares, strict=True))
+    modules = training.recompute_modules
+    attention = training.activation_checkpointing == "selective" or "core_attn" in modules
+    scores = sum(score_bytes(piece.layer, workload) for piece in unit.pieces) if attention else 0.0
+    shares = discarded_shares(modules, unit, training.stack.kernels.fused_casts)
+    return scores + sum(activation_bytes(piece.layer, saved, workload) for piece, saved in zip(unit.pieces, shares, strict=True))
 
 
 def saved_bytes(layer: Layer, workload: Workload) -> float:
@@ -46,10 +49,23 @@ def saved_bytes(layer: Layer, workload: Workload) -> float:
         factor *= kept_width(training) / meaning.activation
     if mesh is not None and mesh.framework == "megatron" and _clamped(layer, workload):
         factor += 1.0  # clamping also keeps its input (fusions/fused_bias_geglu.py)
-    saved = activation_bytes(layer, layer.saved, workload) * factor
+    saved = activation_bytes(layer, layer.saved, workload) * factor + score_bytes(layer, workload)
     if mesh is not None and mesh.permutes_tokens and layer.name.endswith("experts.combine"):
         saved += 2.0 * activation_bytes(layer, layer.read, workload)  # in 32 bits, for the gradient of the scores
     return saved
+
+
+def score_bytes(layer: Layer, workload: Workload) -> float:
+    """Return the bytes of attention's scores that separate kernels keep: softmax's result, and with dropout the mask and its own result.
+
+    Korthikanti et al. (arXiv 2205.05198, section 4.1): 5 a s^2 b in 16 bits with dropout. One kernel for attention keeps none.
+    """
+    training, transformer = workload.training, workload.model.transformer
+    if layer.attention is None or not training.stack.kernels.score_passes:
+        return 0.0
+    shape, width = layer.attention, PRECISION_TRAITS[training.precision].activation
+    scores = shape.heads * shape.queries * shape.keys * shape.documents * training.batch
+    return scores * (2.0 * width + 1.0 if transformer is not None and transformer.dropout else width)
 
 
 def kept_width(training: Training) -> float:

@@ -138,8 +138,9 @@ def discarded_shares(modules: Sequence[str], unit: Unit, joined: tuple[str, ...]
         layer = piece.layer
         recomputed = in_modules(layer.name, [module for module in modules if module not in _OUTPUTS])
         entering = layer.read if recomputed and not inside else 0.0
+        leaving = layer.write if layer.op == "attention" else 0.0  # the product after it reads the result that attention saves
         output = reads_discarded(layer.name, modules, joined)
-        freed.append(max(0.0, layer.saved - entering) if recomputed else min(layer.saved, layer.read) if output else 0.0)
+        freed.append(max(0.0, layer.saved - entering - leaving) if recomputed else min(layer.saved, layer.read) if output else 0.0)
         inside = recomputed
     return freed
 

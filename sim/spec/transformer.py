@@ -254,8 +254,9 @@ class Transformer(Spec):
             ("learned positions need max_seq, the number of rows of their table; add it, for example max_seq: 4096"),
         )
         yield self.experts > 0 and not self.experts_per_token, "experts need experts_per_token; add it, such as experts_per_token: 2"
+        yield self.experts_per_token > 0 and not self.experts, "experts_per_token needs experts; add experts, or leave it out"
         yield (
-            self.experts_per_token > self.experts,
+            self.experts_per_token > self.experts > 0,
             (f"experts_per_token ({self.experts_per_token}) is above experts ({self.experts}); write {self.experts} or less"),
         )
         yield from self._group_contradictions()

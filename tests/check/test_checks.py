@@ -71,6 +71,15 @@ def test_workloads_that_make_no_sense(override: str) -> None:
     assert check_workload(load_workload("toy-job", [override]).spec) == [WORKLOADS[override]]
 
 
+def test_a_decoder_whose_layers_are_all_frozen_trains_nothing(library: Path) -> None:
+    sizes = "{layers: 1, hidden: 8, heads: 1, ffn: 8, vocab: 8, activation: gelu, norm: layernorm, positions: none}"
+    model = f"{{name: a, sequence: 8, source: x, frozen: [tokens, layers.0, norm, head], transformer: {sizes}}}"
+    path = library / "workloads/frozen.yaml"
+    path.write_text((library / "workloads/toy-job.yaml").read_text().replace("model: toy-net", f"model: {model}"))
+    said = "model.frozen: all layers are frozen, so there is nothing to train; leave out those that train"
+    assert said in check_workload(load_workload("frozen").spec)
+
+
 def test_sources_may_speak_of_one_value_inside_a_key(library: Path) -> None:
     gpu = load(Gpu, library / "hardware/parts/gpus/toy-gpu.yaml")
     assert check_part(gpu.spec, gpu.document) == []

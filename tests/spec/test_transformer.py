@@ -240,6 +240,7 @@ def test_shapes_that_contradict_themselves() -> None:
         "learned positions need max_seq": {**GPT, "max_seq": None},
         "experts need experts_per_token": {**LLAMA, "experts": 4},
         "is above experts": {**LLAMA, "experts": 4, "experts_per_token": 5},
+        "experts_per_token needs experts; add experts": {**LLAMA, "experts_per_token": 5},
         "leaves none of the": {**SPARSE, "first_dense_layers": 4},
         "global_every needs a window": {**LLAMA, "global_every": 2},
         "composed_gelu needs activation gelu, not swiglu": {**LLAMA, "composed_gelu": True},

@@ -39,6 +39,8 @@ NUMERIC: Final = {*SIZES, *_RANKS, *LATENT, "seq-length", "num-query-groups", "p
     "global-batch-size",
 }
 """Options with numeric values."""
+SCORE_PASSES: Final = 16.0
+"""Memory passes of attention scores in a step if attention is not one kernel (``score_passes`` of workloads/stacks/megatron-deepspeed)."""
 PAIRED: Final[tuple[Schedule, ...]] = ("1f1b", "interleaved_1f1b")
 """Schedules in which ``--overlap-moe-expert-parallel-comm`` runs pairs (core/pipeline_parallel/combined_1f1b.py)."""
 DISPATCH_BLOCKS: Final[Mapping[str, int]] = {"deepep": 20, "hybridep": 16}
@@ -168,7 +170,17 @@ def _stack(options: Arguments) -> str | dict[str, Any]:
         mesh |= {"paired_schedules": list(PAIRED), "expert_blocks": _expert_blocks(options)}
     if "multi-latent-attention" in said and ("no-rope-fusion" in said or said.get("rope-type") == "rope"):
         mesh["fused_latents"] = False  # only the rotation of YaRN, the default, is fused: core/transformer/transformer_config.py
-    return {"extends": _STACK, "mesh": mesh} if mesh else _STACK
+    own = {**({} if _is_fused(said) else {"score_passes": SCORE_PASSES}), **({"mesh": mesh} if mesh else {})}
+    return {"extends": _STACK, **own} if own else _STACK
+
+
+def _is_fused(said: Mapping[str, str]) -> bool:
+    """Return whether attention is one kernel, as in Transformer Engine unless ``--attention-backend`` says otherwise.
+
+    Megatron's own layers have separate products and softmax (core/transformer/dot_product_attention.py), but for FlashAttention 1 and 2.
+    """
+    own_layers = said.get("transformer-impl") == "local" and not any(name.startswith("use-flash-attn") for name in said)
+    return said.get("attention-backend") not in ("unfused", "local") and not own_layers
 
 
 def _expert_blocks(options: Arguments) -> int:

@@ -74,7 +74,7 @@ that turns it off (hiyouga/LLaMA-Factory src/llamafactory/model/adapter.py, init
 create_model_from_path)."""
 _NOT_MODELED: Final = (
     "fsdp-config", "gradient-checkpointing-kwargs", "torch-compile", "use-liger-kernel", "auto-find-batch-size", "group-by-length",
-    "dataloader-num-workers", "ddp-bucket-cap-mb", "neftune-noise-alpha",
+    "dataloader-num-workers", "ddp-bucket-cap-mb", "neftune-noise-alpha", "padding-free",
 )  # fmt: skip
 """Options that change the time or memory of a step, but not the description."""
 
@@ -110,6 +110,8 @@ def trainer(options: Arguments, text: str) -> LaunchSettings:
     understood = next((name for name in _OTHER_CODE if is_set(said, name)), None) if "stack" in told.training else None
     if unread := [f"--{option.replace('-', '_')}" for option in _NOT_MODELED if is_set(said, option) and option != understood]:
         told.notes.append(f"not read, although a step may depend on it: {', '.join(unread)}")
+    if said.get("attn-implementation") == "eager":
+        told.notes.append("--attn_implementation eager is not modeled: attention is one kernel, which is faster and keeps no scores")
     return told
 
 

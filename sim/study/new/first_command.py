@@ -1,7 +1,7 @@
 """Which command should be run first for a new workload? One whose step fits into the GPUs' memory, as the simulator counts it.
 
 The workload is tried as it is, then with changes that (nearly) keep its result: activation checkpointing, sharding, tensor parallelism.
-A workload with a layout or a global batch is also tried on more nodes.
+A workload with a layout or a global batch is also tried on more nodes: one with a layout before its tensor ranks change.
 """
 
 from __future__ import annotations
@@ -9,14 +9,15 @@ from __future__ import annotations
 import math
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 from sim.analysis.layout_memory import memory_by_stage
 from sim.check import check_run
 from sim.mesh import prepare as laid_out
 from sim.mesh import worker_node
+from sim.spec.fp8_recipe import supports_recipe
 from sim.spec.library import load_hardware, load_workload
 from sim.spec.listing import hardware_rows
 from sim.spec.workload import Workload
@@ -34,6 +35,8 @@ class NextMachine:
 
 
 MACHINE: Final = NextMachine("hgx-h100", 8)
+NARROW: Final = NextMachine("hgx-b200", 8)
+"""The machine whose GPUs also have MXFP8 and NVFP4."""
 STATES: Final = 16
 """Bytes of weights, gradients and optimizer states per parameter (AdamW in mixed precision)."""
 ROOM: Final = 0.5
@@ -58,6 +61,13 @@ class _SmallerStep:
 
 _SHARDED: Final = (("--shard", "parallel.shard", "parameters"),)
 _CHANGES: Final = (_SmallerStep(), _SmallerStep(overrides=(_BLOCKS,)), _SmallerStep(_SHARDED), _SmallerStep(_SHARDED, (_BLOCKS,)))
+
+
+def machine_for(training: Mapping[str, Any]) -> NextMachine:
+    """Return the machine whose GPUs have the precision and the FP8 recipe of *training*: `MACHINE` if it has, else `NARROW`."""
+    gpu = worker_node(load_hardware(MACHINE.name).spec).gpu
+    recipe = training.get("fp8_recipe")
+    return NARROW if training.get("precision") == "nvfp4" or (recipe and not supports_recipe(recipe, gpu)) else MACHINE
 
 
 def machine_with(gpu: str, gpus: int | None) -> NextMachine | None:
@@ -132,13 +142,16 @@ def _accumulated(workload: Workload, global_batch: int | None, gpus: int, scenar
 
 
 def _candidates(workload: Workload, may_grow: bool, least_nodes: int, node: int) -> Iterator[tuple[_SmallerStep, int]]:
-    """Yield changes and numbers of nodes to try, smallest change first: *least_nodes*, and more if the job *may_grow*."""
+    """Yield changes and numbers of nodes to try, smallest change first: *least_nodes*, and more if the job *may_grow*.
+
+    Tensor ranks other than those of a layout are tried last.
+    """
     parallel = workload.training.parallel
     tensor = [2**power for power in range(1, 4) if parallel.tensor < 2**power <= node]  # their messages need the links inside a node
     wider = [_SmallerStep((("--tp", "parallel.tensor", size), *_SHARDED), (_BLOCKS,)) for size in tensor if may_grow]
     least = max(-(-parallel.model_ranks // node), least_nodes)
     kept, every = _keeping(workload), (*_CHANGES, *wider)
-    for changes in (kept, every) if kept != _CHANGES else (every,):
+    for changes in (kept, every) if kept != _CHANGES or workload.training.has_layout else (every,):
         for doubling in range(_DOUBLINGS if may_grow else 1):
             for change in changes:
                 yield change, least * 2**doubling

@@ -27,7 +27,7 @@ from sim.spec.transformer import Transformer
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 from sim.study.new.file import NAME, for_editors, write_new
-from sim.study.new.first_command import MACHINE, NextMachine, first_command, is_search, machine_with
+from sim.study.new.first_command import MACHINE, NextMachine, first_command, is_search, machine_for, machine_with
 from sim.study.new.length import length_option, with_defaults, without_stack
 from sim.study.new.sources import decoder_model, is_command_line, read_source
 from sim.units import any_of, pluralized, rounded
@@ -177,6 +177,10 @@ def _other_layout(told: LaunchSettings, command: str) -> list[str]:
 
 def _machine(told: LaunchSettings) -> NextMachine:
     """Return the machine for the next command, with the GPU that the launch files name, and add a note on it to *told*."""
+    usual = machine_for(told.training)
+    if usual != MACHINE and not told.gpu:
+        told.notes.append(f"{MACHINE.name} lacks the data types of the launch files; the command below uses {usual.name}")
+        return usual
     machine = machine_with(told.gpu, told.gpus_per_node) if told.gpu else MACHINE
     if machine is None:
         told.notes.append(f"no machine in the catalog has a GPU {told.gpu}; the command below uses {MACHINE.name}")

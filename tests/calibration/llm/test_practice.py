@@ -62,6 +62,21 @@ def test_ranks_that_divide_sequences_are_refused(tmp_path: Path) -> None:
     described = {sp: describe(read_table(table(tmp_path, [{"sp": sp, "tp": "2", "dp": "4"}]))[0]) for sp in ("8", "2", "1", "yes", "")}
     assert described.pop("8") == "sp 8: ranks that divide sequences beside tp 2 (Ulysses) are not modeled"
     assert all(isinstance(case, Case) for case in described.values())
+    for written in ("Ulysses", "ulysses=8", "ring attention"):
+        assert "not modeled" in str(describe(read_table(table(tmp_path, [{"sp": written, "tp": "2", "dp": "4"}]))[0]))
+    assert one(tmp_path, sp="ulysses=1").sequence_parallel is False
+
+
+def test_a_strategy_that_shards_nothing_is_no_default_of_fsdp(tmp_path: Path) -> None:
+    """A blank cell, or FSDP without a strategy, is what the software does by default; ``DDP`` says that it does not."""
+    stages = {mode: one(tmp_path, framework="torchtitan", fsdp_mode=mode, zero_stage="").zero for mode in ("DDP", "none", "", "FSDP")}
+    assert stages == {"DDP": 0, "none": 0, "": 3, "FSDP": 3}
+    assert one(tmp_path, framework="NeMo", fsdp_mode="none", zero_stage="").zero == 1, "its optimizer is distributed"
+
+
+def test_words_for_attention_in_several_kernels(tmp_path: Path) -> None:
+    said = {text: one(tmp_path, flash_attention=text).flash for text in ("eager", "math", "unfused", "sdpa", "FA3", "cuDNN", "")}
+    assert said == {"eager": False, "math": False, "unfused": False, "sdpa": True, "FA3": True, "cuDNN": True, "": True}
 
 
 def test_half_precision_where_the_gpu_has_no_bfloat16(tmp_path: Path) -> None:

@@ -46,7 +46,11 @@ def test_a_table_of_a_few_columns_is_predicted(tmp_path: Path, monkeypatch: pyte
      ("model,seq_length,gpu,num_gpus,dp,global_batch,ms/step", "m,8192,H100,8,8,64,8000 ms"),
      ("model,context length,accelerator,n_gpus,dp_size,gbs,TGS", "m,8192,H100,8,8,64,8192"),
      ("model,seq_len,GPU type,gpus,data_parallel_degree,gbs,s/iter", "m,8192,H100,8,8,64,8"),
-     ("model,seq_len,gpu,GPU count,dp,global batch,step time", "m,8192,H100,8,8,64,8000 ms")],
+     ("model,seq_len,gpu,GPU count,dp,global batch,step time", "m,8192,H100,8,8,64,8000 ms"),
+     ("model,seq_len,gpu,gpus,dp,gbs,elapsed time per iteration (ms)", "m,8192,H100,8,8,64,8000.0"),
+     ("model,seq_len,gpu,gpus,dp,gbs,time per iteration (s)", "m,8192,H100,8,8,64,8"),
+     ("model,seq_len,gpu,gpus,dp,gbs,Throughput (tokens/s/GPU)", "m,8192,H100,8,8,64,8192"),
+     ("model,seq_len,gpu,gpus,dp,gbs,tokens_per_gpu_per_second", "m,8192,H100,8,8,64,8192")],
 )  # fmt: skip
 def test_names_of_columns_as_people_write_them_are_read(header: str, cells: str, tmp_path: Path) -> None:
     runs = tmp_path / "runs.csv"

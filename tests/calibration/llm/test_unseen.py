@@ -151,6 +151,8 @@ def test_sizes_in_words_are_read_or_refused_but_never_dropped(tmp_path: Path) ->
     case = case_of(tmp_path, **{**_MIXTURE, "experts": "64 + 2 shared", "topk": "top-8"})
     assert (case.shape.experts, case.shape.shared_experts, case.shape.experts_per_token) == (64, 2, 8)
     assert case_of(tmp_path, **{**_MIXTURE, "experts": "64 (1 shared)"}).shape.shared_experts == 1
+    for written in ("64+2", "2 + 64"):
+        assert (shape := case_of(tmp_path, **{**_MIXTURE, "experts": written}).shape).experts == 64 and shape.shared_experts == 2
     assert refusal(tmp_path, **{**_MIXTURE, "experts": "many"}) == "experts is 'many', not a whole number above 0"
     assert refusal(tmp_path, model="custom", kv_heads="GQA") == "kv_heads is 'GQA', not a whole number above 0"
     named = case_of(tmp_path, model="Llama 3.1 8B", kv_heads="GQA")

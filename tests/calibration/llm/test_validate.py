@@ -82,7 +82,13 @@ def test_the_command(tmp_path: Path) -> None:
     assert "4 of 4 rows scored" in text.stdout and re.search(
         r"^  cover +percent of rows inside their 95% interval", text.stdout, re.MULTILINE
     )
-    assert runner.invoke(app, ["validate", str(path), "--fail-if", "overall.calibrated.median>0"]).exit_code == 1
+    for bound, code in {"overall.calibrated.median>0": 1, "memory.fitted.called_does_not_fit>0.5": 0, "ranking.sweeps<1": 1}.items():
+        assert runner.invoke(app, ["validate", str(path), "--predictor", "closed-form", "--fail-if", bound]).exit_code == code
+
+
+def test_a_condition_names_scores_of_transformer_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["validate", str(table(tmp_path, [{}])), "--fail-if", "clusters.points>0"]) == 2
+    assert re.search("there is no 'clusters'; keys here: .*memory, feasibility, ranking", capsys.readouterr().err)
 
 
 def test_a_table_of_which_no_row_can_be_predicted_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -95,6 +101,25 @@ def test_a_table_of_which_no_row_can_be_predicted_fails(tmp_path: Path, capsys: 
     unknown, negative = "no description of the GPU 'H10O'; did you mean H100", "hidden is '-4096', not a whole number above 0"
     for reason in (f"runs.csv:2 (Llama 3.1 8B): {unknown}", "kv_heads (7)", f"runs.csv:4 (mine): {negative}"):
         assert reason in shown.err
+
+
+def test_numbers_of_a_row_that_contradict_each_other_are_noted(tmp_path: Path) -> None:
+    """By hand: 1 x 2 x 8 is not 128, 8 GPUs are not on 3 nodes, and the sizes of the columns are 8.03 billion parameters, not 70."""
+    rows = [{}, {"grad_accum": "2"}, {"nodes": "3"}, {"params": "70B"}, {"params": "70B"}, {"grad_accum": "", "params": "8"}]
+    document = llm_document(validate_tables([table(tmp_path, rows)], predictor=closed_form.predict))
+    assert document["notes"] == [
+        "line 3: micro_batch x grad_accum x data-parallel ranks is not global_batch, which is used",
+        "line 4: nodes do not divide gpus, which are used",
+        "lines 5, 6: params are not those of layers, hidden, ffn_hidden and vocab, which are used",
+    ]
+
+
+def test_cells_that_are_read_in_words_are_not_listed_as_unread(tmp_path: Path) -> None:
+    sizes = {"model": "ours", "ffn_hidden": "1408", "params": "", "topk": "top-6"}
+    rows = [{"zero_stage": "ZeRO-1"}, {**sizes, "experts": "64 + 2 shared"}, {**sizes, "experts": "1+64"}, {"virtual_pp": "many"}]
+    document = llm_document(validate_tables([table(tmp_path, rows)], predictor=closed_form.predict))
+    assert document["described"] == 4
+    assert document["unread"] == ["runs.csv:5: virtual_pp is 'many', not a whole number above 0"]
 
 
 def test_times_that_cannot_be_are_noted(tmp_path: Path) -> None:

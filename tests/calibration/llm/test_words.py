@@ -9,7 +9,7 @@ import pytest
 from calibration.cells import read_cell
 from calibration.llm import closed_form, engine
 from calibration.llm.case import Case
-from calibration.llm.chips import _chips, chip_named
+from calibration.llm.chips import _chips, chip_named, similar_chips
 from calibration.llm.describe import describe
 from calibration.llm.engine import memory_need, workload_document
 from calibration.llm.priors import defaults
@@ -272,6 +272,14 @@ def test_memory_and_form_without_a_maker_s_order() -> None:
     assert {name: named_chip.chip.name for name in meant if (named_chip := chip_named(name))} == meant
 
 
+def test_an_unknown_board_is_answered_with_those_of_its_number() -> None:
+    """Those nearest to its form and memory first; spelling alone suggested the V100 of 16 GB for an H100 of 96 GB."""
+    assert similar_chips("H100 96GB")[0] == "H100-SXM5-96GB-HBM2e"
+    assert similar_chips("8x A100 64GB")[0] == "A100-SXM4-80GB"
+    assert similar_chips("A800 PCIe 80GB") == ["A800-SXM4-80GB"]
+    assert similar_chips("H10O")[0] == "H100-SXM5-80GB"
+
+
 @pytest.mark.parametrize(
     ("text", "each"),
     [
@@ -299,7 +307,7 @@ def test_memory_and_form_without_a_maker_s_order() -> None:
         ("8x IB NDR (3200 Gbps)", 400.0), ("50 GB/s per GPU", 400.0), ("Slingshot 4x25GB/s", 100.0), ("NDR 400GB/s", 400.0),
         ("800 Gbps", 100.0), ("XDR 800 Gbps", 800.0), ("InfiniBand EDR 4X", 100 / 8), ("HDR 4x", 200.0), ("8x NDR 4x", 400.0),
         ("4X HDR InfiniBand", 100.0), ("Slingshot 200 Gbps", 200.0), ("4xNDR", 200.0), ("4xHDR200", 100.0), ("2xHDR", 50.0),
-        ("800Gbps IB per node", 100.0),
+        ("800Gbps IB per node", 100.0), ("Omni-Path 100", 12.5), ("2x Intel OPA-100", 25.0), ("Omni-Path", None),
         ("8 NICs of 200 Gbps per node", 200.0), ("InfiniBand 800 Gbps", 100.0), ("400Gb/s InfiniBand per GPU", 400.0),
     ],
 )  # fmt: skip

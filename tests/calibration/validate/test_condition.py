@@ -23,12 +23,12 @@ DOCUMENT = {"overall": {"calibrated": {"median": 0.2, "exposed": {"points": 3}, 
     ],
 )
 def test_a_bound_holds_or_not(text: str, holds: bool) -> None:
-    assert read_condition(text).holds(DOCUMENT) is holds
+    assert read_condition(text, DOCUMENT).holds(DOCUMENT) is holds
 
 
 def test_a_number_of_no_rows_is_blank() -> None:
     with pytest.raises(SpecError, match=r"overall\.calibrated\.kendall_tau has no value: no row was scored"):
-        read_condition("overall.calibrated.kendall_tau<0.5").holds(DOCUMENT)
+        read_condition("overall.calibrated.kendall_tau<0.5", DOCUMENT).holds(DOCUMENT)
 
 
 @pytest.mark.parametrize(

@@ -134,6 +134,10 @@ def test_options_that_a_description_cannot_have_are_one_note(tmp_path: Path) -> 
     assert any("--fsdp offload (cpu) is not modeled" in note for note in made.left_out)
     made, _ = made_of(f"{RUN} --bf16 --torch_compile --use_liger_kernel True", tmp_path)
     assert "not read, although a step may depend on it: --torch_compile, --use_liger_kernel" in made.left_out
+    made, _ = made_of(f"{RUN} --bf16 --attn_implementation eager --padding_free True", tmp_path)
+    assert "not read, although a step may depend on it: --padding_free" in made.left_out
+    assert any("--attn_implementation eager is not modeled" in note for note in made.left_out)
+    assert not any("attn" in note for note in made_of(f"{RUN} --bf16 --attn_implementation sdpa", tmp_path)[0].left_out)
 
 
 def test_quantized_weights_have_a_note_without_adapters_too(tmp_path: Path) -> None:
