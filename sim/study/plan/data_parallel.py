@@ -29,7 +29,7 @@ from sim.spec.training import Checkpointing
 from sim.spec.workload import Workload
 from sim.study.plan.floor import Floors, Setting
 from sim.study.plan.space import LayoutCandidate, Space, candidates, checkpointing_modes, divisors, parse_fixed, precisions
-from sim.study.scenario import refuse_parts, refuse_parts_of_blocks
+from sim.study.scenario import refuse_parts, refuse_settings_of_layouts
 from sim.training.job import Job
 from sim.training.layouts.scene import GROUPS, PlayedLayout, StageStep
 from sim.training.step_plan import plan_step
@@ -154,7 +154,7 @@ def run_replicas(setting: Setting, candidate: LayoutCandidate) -> Run:
     job = job_of(setting, candidate)
     require(check_job(setting.hardware, job.workload, gpus=job.ranks))
     refuse_parts([job.workload])
-    refuse_parts_of_blocks([job.workload])
+    refuse_settings_of_layouts([job.workload])
     return simulate(setting.hardware, [job], cold=False, keep_log=False)
 
 
