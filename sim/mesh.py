@@ -198,7 +198,8 @@ def prepare(
     experts = _experts(ModelKey(workload.model))
     mesh = mesh_of(parallel, [gpus_per_node or node.gpu_count] * count, options.order, experts)  # after what the model allows on any GPUs
     activation = PRECISION_TRAITS[training.precision].activation
-    shares = parallel.context * (parallel.tensor if parallel.sequence_parallel or sends_parts(options, parallel) else 1)
+    in_parts = sends_parts(options, parallel.tensor, parallel.sequence_parallel)
+    shares = parallel.context * (parallel.tensor if parallel.sequence_parallel or in_parts else 1)
     width = training.batch * activation / 4.0 / shares * _tokens_share(workload)
     return Layout(
         mesh=mesh,
@@ -449,7 +450,8 @@ def layout_prices(hardware: Hardware, workload: Workload, layout: Layout, book: 
 def _times(
     gpu: Gpu, workload: Workload, layout: Layout, prices: LayoutPrices, stage: int, book: PriceBook | None, sends: bool = True
 ) -> UnitTimes:
-    entered = layout.chunks[1:] if sends_parts(layout.options, layout.mesh.parallel) else ()
+    parallel = layout.mesh.parallel
+    entered = layout.chunks[1:] if sends_parts(layout.options, parallel.tensor, parallel.sequence_parallel) else ()
     gathered = frozenset(units[0] for units in entered if units)
     times = UnitTimes(workload, gpu, layout.units, prices, stage, layout.options, layout.micro_batches, layout.adds_shards, sends, gathered)
     if book is not None:

@@ -33,7 +33,7 @@ from sim.parallel.routing import (
     expert_host_time,
     expert_operations,
 )
-from sim.parallel.stage_parts import copy_passes, part_gathers
+from sim.parallel.stage_parts import copy_passes, part_gathers, sends_parts
 from sim.spec.hardware import LAYOUT_HOST_SPEED
 from sim.spec.parallel import Parallel
 from sim.spec.stack.exchange import TORCH_BUCKET_CAP
@@ -102,21 +102,20 @@ def _micro_batch(case: Case, constants: Constants, work: StepWork, wires: Wires,
     block = compute_forward + tensor / 2 - _saved_forward(case, work)
     recomputed = {"none": 0.0, "full": block, "attention": core.forward}.get(case.recompute, 0.5 * products.forward + plain.forward)
     recomputed += work.modules(case.recomputed_modules) + (share * experts / 2 if "moe" in case.recomputed_modules else 0.0)
-    if case.recomputed_layers:
-        recomputed *= min(1.0, case.recomputed_layers / layers)
+    again = min(1.0, case.recomputed_layers / layers) if case.recomputed_layers else 1.0
+    recomputed *= again
     host, check = _host(case, constants, work), _check(case, constants, case.tensor)
     message = _message_host(case, constants)
     host_forward = host + FORWARD_COLLECTIVES * message + share * _of_local_experts(case, backward=False)
     host_backward = BACKWARD_LAUNCHES * host + BACKWARD_COLLECTIVES * message + share * _of_local_experts(case, backward=True)
     routed_half = experts * share / 2
-    counted = routed_half / 2  # of experts' messages, the host waits for the dispatch, whose counts it reads
+    counted = 0.0 if case.launch_blocking else routed_half / 2  # the host waits for the dispatch, whose counts it reads, or for everything
     beside = sum if case.launch_blocking else max
     one_forward = beside((compute_forward + routed_half, host_forward + counted)) + tensor / 2 + context / 3
     one_forward = max(one_forward, host_forward + FORWARD_COLLECTIVES * check)
     if not case.lora:
         compute_backward += constants["accumulate"] * weights.total / layers / work.bandwidth
-    host_backward += host_forward + counted if case.recompute == "full" and not case.recomputed_layers else 0.0
-    host_backward += _checkpoint_host(case, constants, work)
+    host_backward += again * (_checkpoint_host(case, constants, work) + (host_forward + counted if case.recompute == "full" else 0.0))
     one_backward = beside((compute_backward + recomputed + routed_half, host_backward))
     one_backward += tensor / 2 + 2 * context / 3
     one_backward = max(one_backward, host_backward + BACKWARD_COLLECTIVES * check)
@@ -340,7 +339,7 @@ def _sends(case: Case, constants: Constants, wires: Wires) -> float:
     if case.pipeline == 1:
         return 0.0
     mesh = case.stack_file.mesh
-    in_parts = mesh is not None and mesh.stage_parts and case.tensor > 1 and not case.sequence_parallel
+    in_parts = mesh is not None and sends_parts(mesh, case.tensor, case.sequence_parallel)
     rows = case.micro_batch * case.seq / case.context
     sent = ELEMENT_WIDTH * rows * case.shape.hidden / (case.tensor if case.sequence_parallel or in_parts else 1)
     stride = case.tensor * case.context * case.data

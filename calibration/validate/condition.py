@@ -58,7 +58,7 @@ def _lookup(document: Mapping[str, Any], key: str, text: str) -> float | None:
             keys = ", ".join(value) if isinstance(value, Mapping) else "none"
             raise SpecError(f"--fail-if {text}: there is no '{step}'; keys here: {keys}")
         value = value[step]
-    if isinstance(value, Mapping | list):
+    if isinstance(value, Mapping | list | str):
         further = f"; append one of {', '.join(value)}" if isinstance(value, Mapping) else ""
         raise SpecError(f"--fail-if {text}: {key} is not a number{further}")
     return None if value is None else float(value)

@@ -6,16 +6,16 @@ Megatron-LM of 2021 and 2022 (p2p_communication.py, ``scatter_gather_tensors_in_
 
 from __future__ import annotations
 
-from sim.spec.parallel import MeshOptions, Parallel
+from sim.spec.parallel import MeshOptions
 
 
-def sends_parts(options: MeshOptions, parallel: Parallel) -> bool:
-    """Return whether each tensor rank of *parallel* sends a part of what all of them hold."""
-    return options.stage_parts and parallel.tensor > 1 and not parallel.sequence_parallel
+def sends_parts(options: MeshOptions, tensor: int, sequence_parallel: bool) -> bool:
+    """Return whether each of *tensor* ranks sends a part of what all of them hold, unless they are *sequence_parallel*."""
+    return options.stage_parts and tensor > 1 and not sequence_parallel
 
 
 def part_gathers(options: MeshOptions, backward: bool) -> int:
-    """Return the number of gathers at the begin of a stage's pass.
+    """Return the number of gathers at the beginning of a stage's pass.
 
     DeepSpeed's backward gathers the stage's own output as well, of which it has kept a part (``_exec_backward_pass``).
     """

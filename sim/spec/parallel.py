@@ -353,7 +353,7 @@ class MeshOptions(Spec):
     tensor_host: Latency = 0.0
     """Host time of one tensor-parallel message: to start it, and the products that are split to overlap with it."""
     one_copy: bool = False
-    """Whether dispatch sends a token once to each node or, in one, rank with experts for it (DeepEP, HybridEP), not to each expert."""
+    """Whether dispatch sends a token once to each node, and in it once to each rank, with experts for it (DeepEP, HybridEP)."""
     dispatch_8bit: bool = False
     """Whether tokens, and in backward the gradients of experts' outputs, are dispatched in 8 bits with one scale for 128 elements if
     products are in 8 bits; combine stays in 16 bits (DeepSeek-V3)."""
@@ -385,7 +385,7 @@ class MeshOptions(Spec):
     flat_buffers: Bytes = 0.0
     """Size of the flat buffers to which gradients are copied before they are sent."""
     records_streams: bool = False
-    """Whether outputs that tensor-parallel collectives sum up are freed one forward late, when the host learns it (``record_stream``)."""
+    """Whether outputs of tensor-parallel sums are freed one forward late, when the host learns that they may be (``record_stream``)."""
     blocks_ahead: Whole = 0
     """With ``records_streams``: number of blocks whose forward the host launches ahead of the GPU, at most those of all forward passes
     before the first backward. 0: the blocks of one forward, because the host waits at each micro-batch."""

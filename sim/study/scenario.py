@@ -148,9 +148,11 @@ def refuse_parts(workloads: Sequence[Workload]) -> None:
         raise SpecError(f"pretraining: its parts are simulated only for layouts; write one, {A_LAYOUT}, or leave it out")
 
 
-def refuse_parts_of_blocks(workloads: Sequence[Workload]) -> None:
-    """Raise SpecError if one of *workloads* recomputes only some blocks or parts of them, unsupported in plain data parallelism."""
+def refuse_settings_of_layouts(workloads: Sequence[Workload]) -> None:
+    """Raise SpecError if one of *workloads* recomputes parts of blocks or launches kernels one by one, which only layouts do."""
     for training in (workload.training for workload in workloads):
+        if training.stack.kernels.launch_blocking:
+            raise SpecError(f"training.stack.launch_blocking: applies only to layouts; write one, {A_LAYOUT}, or leave it out")
         for name in ("recompute_blocks", "recompute_modules", "recompute_saves"):
             if getattr(training, name):
                 raise SpecError(f"training.{name}: applies only to layouts; write one, {A_LAYOUT}, or leave it out")
@@ -197,7 +199,7 @@ def answer_to(
         )
     if scenario.plan and scenario.plan.tokens:
         refuse_parts([job.workload for job in jobs])
-    refuse_parts_of_blocks([job.workload for job in jobs])
+    refuse_settings_of_layouts([job.workload for job in jobs])
     with memo.caching_inside():  # many of the runs that are tried turn out to be the same
         with nccl_variables_named():
             simulated = partial(simulate, exact=scenario.exact, complete=complete, fold=scenario.fold, seed=scenario.seed)

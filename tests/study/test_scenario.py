@@ -165,8 +165,10 @@ def test_equal_scenarios_have_equal_fingerprints_and_others_do_not() -> None:
     assert prints[0]["workload"] != prints[2]["workload"] and prints[0]["hardware"] == prints[2]["hardware"]
 
 
-@pytest.mark.parametrize("setting", ["recompute_blocks=2", "recompute_modules=[mlp]", "recompute_saves=[attention.qkv]"])
-def test_plain_data_parallelism_recomputes_no_parts_of_blocks(setting: str) -> None:
+@pytest.mark.parametrize(
+    "setting", ["recompute_blocks=2", "recompute_modules=[mlp]", "recompute_saves=[attention.qkv]", "stack.launch_blocking=true"]
+)
+def test_plain_data_parallelism_refuses_settings_of_layouts(setting: str) -> None:
     """They would change nothing there: a step with them took as long as one without."""
     overrides = ("training.activation_checkpointing=blocks", f"training.{setting}")
     name = setting.partition("=")[0]

@@ -180,7 +180,8 @@ def verdict(run: LayoutRun) -> str:
     cause, resource, seconds = longest
     if cause == Cause.PIPELINE:
         return f"GPUs are busy {100 * busy:.0f}% of each step. {_bubble(run, seconds)}"
-    return f"GPUs are busy {100 * busy:.0f}% of each step; the longest wait is {100 * seconds / step:.0f}%, for {resource}."
+    awaited = "the copy of samples to the GPU" if cause == Cause.COPY else resource
+    return f"GPUs are busy {100 * busy:.0f}% of each step; the longest wait is {100 * seconds / step:.0f}%, for {awaited}."
 
 
 def _slowed(run: LayoutRun) -> str:

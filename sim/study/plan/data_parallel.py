@@ -7,7 +7,7 @@ for nothing but the host. Limit: the figures of a plan are kept, not the event l
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy
@@ -29,7 +29,7 @@ from sim.spec.training import Checkpointing
 from sim.spec.workload import Workload
 from sim.study.plan.floor import Floors, Setting
 from sim.study.plan.space import LayoutCandidate, Space, candidates, checkpointing_modes, divisors, parse_fixed, precisions
-from sim.study.scenario import refuse_parts, refuse_parts_of_blocks
+from sim.study.scenario import refuse_parts, refuse_settings_of_layouts
 from sim.training.job import Job
 from sim.training.layouts.scene import GROUPS, PlayedLayout, StageStep
 from sim.training.step_plan import plan_step
@@ -79,16 +79,24 @@ def layouts_of(workload: Workload, nodes: int, gpus_per_node: int, space: Space)
     return [each for each in every if all(getattr(each, name) == value for name, value in fixed.items())]
 
 
-def without_replicas(workload: Workload, every: list[LayoutCandidate]) -> list[LayoutCandidate]:
-    """Return *every* layout of a stack, of models other than decoders without those that torch's DistributedDataParallel replicates.
+def without_replicas(workload: Workload, every: list[LayoutCandidate], replicas: Iterable[LayoutCandidate]) -> list[LayoutCandidate]:
+    """Return *every* layout of a stack, of models other than decoders without those that are among *replicas*, of stacks without layouts.
 
-    FSDP's frameworks call it for them (torchtitan distributed/parallelize.py, ``replicate``), so that they are those of a stack without
-    layouts, whose buckets are simulated tensor by tensor. A decoder's kernels differ between these stacks.
+    FSDP's frameworks call torch's DistributedDataParallel for them (torchtitan distributed/parallelize.py, ``replicate``), whose buckets
+    are simulated tensor by tensor in stacks without layouts. These recompute no model without blocks, such as VGG, whose other
+    replicas stay. A decoder's kernels differ between these stacks.
     """
     mesh = workload.training.stack.mesh
     if mesh is None or not mesh.framework.startswith("fsdp") or workload.model.transformer is not None:
         return every
-    return [each for each in every if each.shard != "none" or each.tensor * each.context * each.pipeline * each.expert > 1]
+    replicated = {(each.batch, each.precision, each.checkpointing) for each in replicas}
+    return [
+        each
+        for each in every
+        if each.shard != "none"
+        or each.tensor * each.context * each.pipeline * each.expert > 1
+        or (each.batch, each.precision, each.checkpointing) not in replicated
+    ]
 
 
 def _replicated(workload: Workload, nodes: int, gpus_per_node: int, space: Space) -> Iterator[LayoutCandidate]:
@@ -146,7 +154,7 @@ def run_replicas(setting: Setting, candidate: LayoutCandidate) -> Run:
     job = job_of(setting, candidate)
     require(check_job(setting.hardware, job.workload, gpus=job.ranks))
     refuse_parts([job.workload])
-    refuse_parts_of_blocks([job.workload])
+    refuse_settings_of_layouts([job.workload])
     return simulate(setting.hardware, [job], cold=False, keep_log=False)
 
 

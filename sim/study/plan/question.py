@@ -174,17 +174,17 @@ def prepare_plan(question: PlanQuestion) -> LayoutPlan:
     _require_able(machine.spec, [one.spec for one in loaded], space)
     _require_eight_bits(question, [one.spec for one in loaded], space)
     layouts = []
-    replicates = any(one.spec.training.stack.mesh is None for one in loaded)
     gpu = worker_node(machine.spec).gpu
     kernels = KernelBook(passes=memo.get_or_make((KernelBook, id(gpu)), dict, held=gpu))  # machines of a study may have the same GPU
     for nodes, each in sizes:
         hardware = with_nodes(machine.spec, nodes)
         rate = price(hardware, question.scenario.market)
         share = each / worker_node(hardware).gpu_count
-        for one in loaded:
-            setting = setting_of(Setting(hardware, each, one.spec, PriceBook(kernels=kernels), None if rate is None else rate * share))
-            every = layouts_of(one.spec, nodes, each, space)
-            layouts.append((setting, without_replicas(one.spec, every) if replicates else every))
+        by_stack = [(one.spec, layouts_of(one.spec, nodes, each, space)) for one in loaded]
+        replicas = [layout for workload, every in by_stack if workload.training.stack.mesh is None for layout in every]
+        for workload, every in by_stack:
+            setting = setting_of(Setting(hardware, each, workload, PriceBook(kernels=kernels), None if rate is None else rate * share))
+            layouts.append((setting, without_replicas(workload, every, replicas)))
     if not any(each for _, each in layouts):
         raise SpecError(_contradiction(question, layouts, space))
     if tokens is not None:

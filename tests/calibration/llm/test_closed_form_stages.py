@@ -56,3 +56,13 @@ def test_launches_that_block_add_the_host_to_the_gpu(tmp_path: Path) -> None:
     more = predict(replace(case, launch_blocking=True), at).step_time - predict(replace(case, launch_blocking=False), at).step_time
     blocks = sum(blocks_of_stages(case)[0])
     assert more == pytest.approx(blocks / 2 * (1 + 1 + BACKWARD_LAUNCHES) * 1e-3 * (case.micro_batches + 1), rel=0.01)
+
+
+def test_a_host_that_sets_the_pace_recomputes_only_the_blocks_that_are_recomputed(tmp_path: Path) -> None:
+    """Half of a stage's blocks add half of what all of them add; oracle: proportion."""
+    at = {**defaults(), "host": 0.5}
+    none, half, full = (
+        predict(one(tmp_path, activation_checkpointing=text), at).step_time for text in ("none", "full, block, num_layers=16", "full")
+    )
+    assert half - none == pytest.approx((full - none) / 2)
+    assert full - none > 16 * 32 * 0.5

@@ -31,6 +31,11 @@ def test_a_number_of_no_rows_is_blank() -> None:
         read_condition("overall.calibrated.kendall_tau<0.5", DOCUMENT).holds(DOCUMENT)
 
 
+def test_a_text_has_no_bound() -> None:
+    with pytest.raises(SpecError, match=r"kind is not a number$"):
+        read_condition("kind>0.1", {"kind": "llm"})
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [

@@ -45,6 +45,12 @@ def test_unequal_stages_name_the_longest() -> None:
     assert "takes 40%; stages are unequal: stage 2 computes 50% longer than the mean stage" in text and "slots" not in text
 
 
+def test_a_wait_for_samples_says_what_is_copied() -> None:
+    waiting = run("1f1b", [9.0])
+    waiting.played.stages[0].resources = {(Cause.COPY, "host to device"): 1.0}
+    assert verdict(waiting).endswith("the longest wait is 10%, for the copy of samples to the GPU.")
+
+
 def document(precision: str = "bf16", **sizes: int) -> dict[str, Any]:
     """Return the document of a small decoder of odd *sizes* on two nodes, sharded."""
     overrides = tuple(f"model.transformer.{name}={size}" for name, size in sizes.items())

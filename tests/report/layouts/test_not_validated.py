@@ -82,8 +82,8 @@ def test_a_trace_says_it(tmp_path: Path) -> None:
     ("megatron-deepspeed", "shard=parameters", "ZeRO stage 3 of DeepSpeed is"),
 ])  # fmt: skip
 def test_what_is_not_validated(stack: str, fields: str, said: str) -> None:
-    overlap = ("training.stack.mesh.tensor_overlap=0.5",)
-    answer = layout_answer(Scenario(HARDWARE, MODEL, overlap, nodes=1, stack=stack, layout=layout_of([fields])))
+    overrides = ("training.stack.mesh.tensor_overlap=0.5", "training.activation_checkpointing=blocks")  # else DeepSpeed's scores do not fit
+    answer = layout_answer(Scenario(HARDWARE, MODEL, overrides, nodes=1, stack=stack, layout=layout_of([fields])))
     texts = [text for text in not_validated(answer.run) if said or "overlapped" not in text]
     assert any(text.startswith(f"{said} not validated: ") for text in texts) if said else not texts
     assert {*not_validated(answer.run)} <= {*answer.warnings}

@@ -77,10 +77,12 @@ def test_adapters_are_searched_under_their_own_stack_and_found_as_run_simulates_
 def test_a_cnn_is_searched_under_its_own_stack_and_torchs() -> None:
     """VGG-16 on eight V100s: torch's own replicas, as most people train it, are among the layouts that tie with the best.
 
-    Only shards are other layouts, under torch's FSDP2, unless torchtitan is named, which replicates with DistributedDataParallel as well.
+    Other layouts are shards under torch's FSDP2, and replicas that recompute what VGG-16 has instead of blocks. If torchtitan is named, it
+    replicates with DistributedDataParallel as well.
     """
     made = plan(PlanQuestion(Scenario("p3.16xlarge", "vgg16")))
-    assert not any(each.shard == "none" for setting, every in made.layouts for each in every if setting.workload.training.stack.mesh)
+    of_layouts = [each for setting, every in made.layouts for each in every if setting.workload.training.stack.mesh]
+    assert {each.checkpointing for each in of_layouts if each.shard == "none"} == {"blocks"}
     assert {setting.workload.training.stack.name for setting, _ in made.layouts} == {"torch-1.13-ddp", "torch-2.x-ddp", "torch-2.x-fsdp2"}
     best = made.tally.outcomes[0]
     replicas = next(each for each in made.tally.outcomes if each.placed_layout.candidate.stack == "torch-2.x-ddp")
@@ -178,6 +180,15 @@ def test_a_stack_of_servers_is_searched_only_if_it_is_named(tmp_path: Path) -> N
 def test_a_batch_that_does_not_divide_is_told_the_nearest_that_does() -> None:
     with pytest.raises(SpecError, match=r"100: does not divide evenly over the data ranks .*; 96 would"):
         plan(PlanQuestion(Scenario("p3.16xlarge", "vgg16", global_batch=100)))
+
+
+@pytest.mark.parametrize(("model", "of_layouts"), [("vgg16", {"blocks"}), ("resnet50", set())])
+def test_replicas_are_of_fsdp_where_stacks_without_layouts_have_none(model: str, of_layouts: set[str]) -> None:
+    """VGG-16 has no blocks that a stack without layouts could recompute, ResNet-50 has. Other replicas are those of such stacks."""
+    question = PlanQuestion(Scenario("p3.8xlarge", model), fixed={"shard": "none", "pipeline": "1"})
+    layouts = [each for _, every in prepare_plan(question).layouts for each in every]
+    assert {each.checkpointing for each in layouts if each.stack == "torch-2.x-fsdp2"} == of_layouts
+    assert "none" in {each.checkpointing for each in layouts if each.stack == "torch-2.x-ddp"}
 
 
 def test_an_axis_that_replicas_lack_is_refused() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -190,6 +191,10 @@ def test_rings_of_a_group_load_uplinks_and_the_links_of_its_nodes(nodes_per_leaf
     assert {link.partition(".")[0] for link in price.load} <= {"stage0", "fabric"}
 
 
+def unnumbered(price: GroupPrice) -> GroupPrice:
+    return price._replace(limit=re.sub(r"(leaf|pod) ?\d+", r"\1", price.limit))
+
+
 @examples(
     6, 12, layouts(), stacks(), st.sampled_from((1, 2)), st.sampled_from((None, {"leaves": 2, "oversubscription": 2})), st.booleans(),
     st.sampled_from((1.0, 0.5)),
@@ -197,9 +202,12 @@ def test_rings_of_a_group_load_uplinks_and_the_links_of_its_nodes(nodes_per_leaf
 def test_groups_below_other_switches_have_the_prices_that_each_has_by_itself(
     drawn: tuple[dict[str, Any], int, int], stack: dict[str, Any], per_leaf: int, pods: dict[str, int] | None, rails: bool, filled: float
 ) -> None:
-    """Four times the nodes, so that stages and groups repeat below other leaves and pods. Oracle: none is known to be moved."""
+    """Four times the nodes, so that stages and groups repeat below other leaves and pods. Oracle: none is known to be moved.
+
+    Of several links that are equally slow, another may be named as the limit.
+    """
     fields, each, nodes = drawn
-    spec = LeafSpine.model_validate({"nodes_per_leaf": per_leaf, "oversubscription": 3, "rails": rails, "pods": pods})
+    spec = LeafSpine.model_validate({"nodes_per_leaf": per_leaf, "oversubscription": 3, "rails": rails and each > 1, "pods": pods})
     plain = machine(each, 4 * nodes, nvlink=2e8, nic=5e7, nics=each)
     hardware = plain.model_copy(update={"fabric": plain.fabric.model_copy(update={"leaf_spine": spec, "path_efficiency": filled})})
     laid_out = workload(model(), **stack, **fields)
@@ -210,9 +218,9 @@ def test_groups_below_other_switches_have_the_prices_that_each_has_by_itself(
         for axis in ("tensor", "shard", "replicate", "pool", "everyone"):
             for op in ("all_gather", "all_reduce"):
                 if layout.mesh.group_size(axis) > 1:
-                    assert moved.price(stage, axis, op, N) == own.price(stage, axis, op, N), (stage, axis)
+                    assert unnumbered(moved.price(stage, axis, op, N)) == unnumbered(own.price(stage, axis, op, N)), (stage, axis)
         for target in {*range(layout.mesh.stages)} - {stage}:
-            assert moved.send(stage, target, N) == own.send(stage, target, N), (stage, target)
+            assert unnumbered(moved.send(stage, target, N)) == unnumbered(own.send(stage, target, N)), (stage, target)
     assert moved.capacity == own.capacity and moved.descriptions == own.descriptions
 
 
