@@ -228,14 +228,7 @@ def _fitted(prior: ClusterModel, rows: Sequence[RunQuestion], evaluator: Evaluat
         nothing = np.zeros(0)
         return _NetFit(model, 0.0, LinearizedFit(nothing, np.zeros((0, 0)), nothing, nothing, nothing, nothing, nothing, nothing), nothing)
     widths = np.array([parameter.width for parameter in model.parameters])
-    fits = [_fitted_from(start, model, rows, widths, evaluator) for start in _starts(model, rows, widths, evaluator)]
-    return min(fits, key=lambda fit: fit.misfit)
-
-
-def _fitted_from(start: np.ndarray, model: ClusterModel, rows: Sequence[RunQuestion], widths: np.ndarray, evaluator: Evaluator) -> _NetFit:
-    """Return *model* fitted to *rows* by a search from *start*."""
-    import numpy as np
-
+    start = _start(model, rows, widths, evaluator)
     # A constant keeps its prior, and costs no further simulation, if it hardly affects any row at the start, with the network as described,
     # and with the network one width slower than at the start.
     points = (start, 0 * start, start + _slower(model, widths))
@@ -318,23 +311,29 @@ def _slower(model: ClusterModel, widths: np.ndarray) -> np.ndarray:
     return directions
 
 
-def _starts(model: ClusterModel, rows: Sequence[RunQuestion], widths: np.ndarray, evaluator: Evaluator) -> list[np.ndarray]:
-    """Return where to search from: where *rows* are explained best, and at the most probable point, if that is another.
+def _start(model: ClusterModel, rows: Sequence[RunQuestion], widths: np.ndarray, evaluator: Evaluator) -> np.ndarray:
+    """Return the start that explains *rows* best: as described, or one or two widths slower everywhere, between nodes, or between sockets.
 
-    Points are as described, or one or two widths slower everywhere or at one place, and for the second in one constant as well. If all
-    communication is hidden, no constant of the network affects a step, and a search from there would end at once. Jobs with unmeasured
-    compute start at the factor that makes the median error of their rows zero. Such factors explain single rows whatever the network does,
-    and then hide what is exchanged, so that their prior has to count.
+    If all communication is hidden, no constant of the network affects a step, and a search from there would end at once. Jobs with
+    unmeasured compute start at the factor that makes the median error of their rows zero.
     """
     import numpy as np
 
     slower = _slower(model, widths)
     places = np.array([parameter.place for parameter in model.parameters])
-    parts = [slower * (places == place) for place in (NIC, SOCKETS)]
-    together = [slower, *(part for part in parts if part.any() and (part != slower).any())]
-    points = [0.0 * slower, *(direction * steps for direction in (*together, *np.diag(slower)[slower != 0.0]) for steps in (1.0, 2.0))]
-    times = np.array([each.step for each in evaluator.predict_all([model.simulated_case(row, point) for point in points for row in rows])])
-    errors = np.log(times).reshape(len(points), len(rows)) - np.log([row.step_time for row in rows])
+    directions = [
+        slower,
+        *(
+            slower * (places == place)
+            for place in (NIC, SOCKETS)
+            if (slower * (places == place)).any() and (slower * (places != place)).any()
+        ),
+    ]
+    points = [0.0 * slower, *(direction * steps for direction in directions for steps in (1.0, 2.0))]
+    times = [
+        prediction.step for prediction in evaluator.predict_all([model.simulated_case(row, point) for point in points for row in rows])
+    ]
+    errors = np.log([row.step_time for row in rows]) - np.log(np.array(times).reshape(len(points), len(rows)))
     first = len(model.parameters) - len(model.jobs)
     for number, group in enumerate(model.jobs):
         if model.parameters[first + number].constant != COMPUTE:
@@ -343,10 +342,9 @@ def _starts(model: ClusterModel, rows: Sequence[RunQuestion], widths: np.ndarray
         middle = np.median(errors[:, mine], axis=1)
         errors[:, mine] -= middle[:, None]
         for point, shift in zip(points, middle, strict=True):
-            point[first + number] = -shift
-    missed = np.abs(errors).sum(axis=1)[: 1 + 2 * len(together)]
-    improbable = loss(errors / ASSUMED_SCATTER.relative) @ np.array(_weights(rows)) + loss(np.array(points) / widths).sum(axis=1)
-    return [points[number] for number in sorted({int(missed.argmin()), int(improbable.argmin())})]
+            point[first + number] = shift
+    best: np.ndarray = points[int(np.abs(errors).sum(axis=1).argmin())]
+    return best
 
 
 class _Maximum(NamedTuple):

@@ -202,7 +202,7 @@ SCENARIOS = (
         Scenario("hgx-h100", "llama-3.2-1b", ("training.batch=1", *sets), precision="fp8", fp8_recipe=recipe, stack=stack)
         for sets, recipe, stack in (
             (("training.stack.fused_casts=[feed.down]",), None, "megatron-core"),
-            ((), "blockwise", "megatron-core"),
+            ((f"{_MESH}.quantize_host=10 ms",), "blockwise", "megatron-core"),
             (("training.stack.casts_again=false",), "rowwise", "torchtitan-2.x"),
         )
     ),
