@@ -75,7 +75,7 @@ def test_three_kinds_share_a_batch_as_every_share_shows(tmp_path: Path, stack: s
     every = all_choices(search)
     times = {sizes: search.step_time(sizes) for sizes in every}
     assert len(every) == 28 and not search.simulations_left
-    assert search.simulated_times[search.best] == min(times.values()), stack
+    assert search.simulated_times[search.best] == pytest.approx(min(times.values()), rel=1e-12), stack  # several shares tie
     assert bool(search.smaller_times) == (stack != "horovod-0.21")
     for sizes, other in itertools.product(every, search.smaller_times):
         if all(more >= less for more, less in zip(sizes, other, strict=True)):

@@ -112,7 +112,7 @@ def test_text_json_and_page_say_who_meets_and_which_links_are_shared() -> None:
         ("dp", "replicate=2,shard=parameters", None, 0, "write --group shard"),
         ("tp", "tp=3", None, 0, "do not divide 16 GPUs"),
         ("tp", "tp=2,micro_batches=3", None, 0, "micro_batches=3: has no effect on which ranks form a group"),
-        ("tp", "tp=2", "allreduce", 0, "--op allreduce: write one of"),
+        ("tp", "tp=2", "all_redux", 0, "--op all_redux: write one of"),
         ("tp", "tp=2,foo=2", None, 0, "unknown key"),
     ],
 )
