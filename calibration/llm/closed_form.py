@@ -218,9 +218,8 @@ def _host(case: Case, constants: Constants, work: StepWork) -> float:
     if _runs_modules(case):
         block = _modules_host(case, constants, work) + _latent_launches(case)
     else:
-        block = (
-            _mixers(shape) / 2 * constants["host.eager" if case.runs_by_operator else "host"] * (GRAPHED_BLOCK if _graphed(case) else 1.0)
-        )
+        launched = GRAPHED_BLOCK if _graphed(case) else 1.0
+        block = _mixers(shape) / 2 * constants["host.eager" if case.runs_by_operator else "host"] * launched
     return case.host_factor * (block + shape.share_of("E") * expert_host_time(constants["host.experts"], _graphed(case)))
 
 

@@ -155,14 +155,13 @@ def _training(workload: Workload) -> Iterator[Problem]:
     if model.measured is None and not any(layer.forward or layer.read or layer.write for layer in model.layers):
         yield ("model", "layers"), "no layer has FLOP or bytes; add them, or generate the table with 'python -m sim extract'"
     if not any(layer.gradients for layer in model.layers):
-        yield (
-            (("model", "frozen"), "all layers are frozen, so there is nothing to train; leave out those that train")
-            if model.frozen
-            else (
+        if model.frozen:
+            yield ("model", "frozen"), "all layers are frozen, so there is nothing to train; leave out those that train"
+        else:
+            yield (
                 ("model", "layers"),
                 "no layer has gradients, so there is nothing to train; write the number of elements of each gradient tensor",
             )
-        )
     elif (total := count_parameters(model)) != model.parameters:
         yield (
             ("model", "parameters"),

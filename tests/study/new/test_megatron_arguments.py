@@ -207,6 +207,7 @@ def test_attention_in_several_kernels(tmp_path: Path) -> None:
         for said in ("", "--attention-backend fused", "--attention-backend unfused", "--transformer-impl local")
     }
     assert list(passes.values()) == [0.0, 0.0, SCORE_PASSES, SCORE_PASSES]
+    assert load_workload("gpt2", ["training.stack=megatron-deepspeed"]).spec.training.stack.kernels.score_passes == SCORE_PASSES
     assert not parsed(f"{sizes} --transformer-impl local --use-flash-attn\n", tmp_path)[0].training.stack.kernels.score_passes
 
 
